@@ -1,0 +1,314 @@
+// Package config reads install.yaml, the one file that says which hosts become
+// which cluster.
+//
+// Contract: Load and Parse either return a Config in which every default is filled
+// in and every value has been checked, or an *[InvalidError] that holds all
+// problems at once, each with file, line, path, what was found and what was
+// expected. Nothing is guessed: unknown keys, keys given twice, values of another
+// type, empty values, anchors, aliases, tags and a second document are problems.
+// Input is bounded. Nothing here touches the network, and Parse touches no files.
+//
+// Any value may hold ${NAME}, which the environment variable NAME replaces; $$
+// stands for one dollar sign, and any other dollar sign stands for itself. What has
+// been put in is never looked at again: it is neither expanded nor parsed nor
+// trimmed. A variable that is not set, or that leaves the value empty, is a problem.
+// Inside { } and [ ] YAML wants such values in quotes.
+//
+// Passwords and passphrases are of type [Secret]. Their text appears in no problem,
+// warning or fingerprint.
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Config is a checked install.yaml.
+type Config struct {
+	Cluster  Cluster
+	SSH      SSH
+	Network  Network
+	LiteBoxd *LiteBoxd // nil when the file has no liteboxd section
+	Runtime  Runtime
+}
+
+// Cluster names the machines.
+type Cluster struct {
+	Name    string // "default" unless given
+	Servers []Host // an odd number, in the order of the file; the first starts the cluster. cluster.master is the same as a list of one
+	Agents  []Host // in the order of the file
+}
+
+// Role is what a host does in the cluster.
+type Role string
+
+// The roles.
+const (
+	Server Role = "server"
+	Agent  Role = "agent"
+)
+
+// Host is one machine and the way to log in to it. At least one of Password,
+// IdentityFile and SSHAgent is given.
+type Host struct {
+	Role Role
+	Path string // where it is in the file, for example "cluster.agents[0]"
+	Line int
+
+	Host               string // IP address in its canonical form, or DNS name in lower case
+	Port               int    // 22 unless given
+	User               string // "root" unless given
+	Password           Secret
+	IdentityFile       string // path of a private key; relative to the folder of install.yaml, ~/ is $HOME
+	IdentityPassphrase Secret
+	SSHAgent           bool   // use the keys of the SSH agent at SSH_AUTH_SOCK; agent in the file
+	HostKey            string // "SHA256:" and the unpadded base64 of the host key's digest, as ssh-keygen -l prints it; "" means known_hosts decides
+
+	Sudo         bool   // run commands through sudo
+	SudoPassword Secret // Password unless given; empty when sudo asks for none
+
+	Name   string     // the Kubernetes node's name; "" means the machine's own host name
+	NodeIP netip.Addr // the address the node registers with; the zero Addr means that k3s chooses
+
+	K3s K3s // servers only
+}
+
+// Address returns host:port for a dialer.
+func (h Host) Address() string { return net.JoinHostPort(h.Host, strconv.Itoa(h.Port)) }
+
+// K3s holds a server's own settings of k3s.
+type K3s struct {
+	Version  string    // such as "v1.36.4+k3s1"; "" means the bundle's
+	TLSSAN   []string  // further names and addresses in the API's certificate, from tlsSAN and from --tls-san
+	Settings []Setting // installArgs without --tls-san, ready for k3s' config.yaml
+}
+
+// SSH says how host keys are checked.
+type SSH struct {
+	KnownHostsFile  string // ~/.ssh/known_hosts unless given; "" when not given and HOME is not set
+	TrustOnFirstUse bool   // accept the key of a host that is not known yet, and remember it
+}
+
+// Network is the pod network. Cilium is the only one.
+type Network struct {
+	Cilium Cilium
+}
+
+// Cilium holds the settings of the pod network.
+type Cilium struct {
+	Version              string       // such as "1.20.0"; "" means the bundle's
+	PodCIDR              netip.Prefix // 10.42.0.0/16 unless given
+	KubeProxyReplacement bool         // true unless given
+	EnableEgressGateway  bool         // true unless given or KubeProxyReplacement is false, which it needs
+}
+
+// LiteBoxd is what to deploy on the cluster.
+type LiteBoxd struct {
+	NamespaceSystem        string // "liteboxd-system" unless given
+	NamespaceSandbox       string // "liteboxd-sandbox" unless given
+	ConfigDir              string // folder of the user's patches, relative to the folder of install.yaml; "" means none
+	Images                 Images
+	DeploySandboxResources bool // true unless given
+}
+
+// Images replaces LiteBoxd's own images; "" keeps the bundle's. Each reference is
+// complete: registry, repository and a tag or digest.
+type Images struct {
+	API, Gateway, Web string
+}
+
+// Runtime says how the installer goes about its work.
+type Runtime struct {
+	Parallelism        int           // hosts worked on at once, 5 unless given
+	SSHTimeout         time.Duration // for connecting, 15 s unless given
+	CommandTimeout     time.Duration // for one command on a host, 20 min unless given
+	RemoveAbsentAgents bool          // remove nodes that are not in the file
+	DryRun             bool          // show the plan and change nothing
+}
+
+// Problem is one thing that is wrong in a file.
+type Problem struct {
+	File string
+	Line int    // 1-based; 0 when the file as a whole is meant
+	Path string // such as cluster.agents[1].port; "" at the top
+	Text string // what was found and what was expected
+}
+
+// String returns "file:line: path: text".
+func (p Problem) String() string {
+	var b strings.Builder
+	b.WriteString(p.File)
+	if p.Line > 0 {
+		fmt.Fprintf(&b, ":%d", p.Line)
+	}
+	b.WriteString(": ")
+	if p.Path != "" {
+		b.WriteString(p.Path + ": ")
+	}
+	b.WriteString(p.Text)
+	return b.String()
+}
+
+// InvalidError holds the problems of a file in the order of its lines: all of them,
+// unless there are more than a thousand.
+type InvalidError struct {
+	Problems []Problem
+	More     int // problems that are not listed
+}
+
+// Error has one line for each problem.
+func (e *InvalidError) Error() string {
+	lines := make([]string, 0, len(e.Problems)+1)
+	for _, p := range e.Problems {
+		lines = append(lines, p.String())
+	}
+	if e.More > 0 {
+		lines = append(lines, fmt.Sprintf("%s: and %d more", e.Problems[0].File, e.More))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Warning is something that boxlift can work with but the user should know.
+type Warning Problem
+
+// String returns "file:line: path: text".
+func (w Warning) String() string { return Problem(w).String() }
+
+// maxSize bounds the file. A host takes some 200 bytes, so that is room for more
+// hosts than one k3s cluster can have.
+const maxSize = 256 << 10
+
+// Load reads and checks the file at path. lookupEnv is os.LookupEnv outside tests.
+// Besides what Parse finds, it warns of a file with passwords that others can read.
+func Load(path string, lookupEnv func(string) (string, bool)) (*Config, []Warning, error) {
+	data, mode, err := readFile(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read configuration: %w", err)
+	}
+	cfg, d, err := parse(path, data, lookupEnv)
+	if at := d.literalSecret; at != nil && mode.Perm()&0o044 != 0 {
+		at.warn("the file holds this as plain text and others can read it (mode %04o): run chmod 600 %s, or write ${NAME}", mode.Perm(), path)
+	}
+	return cfg, d.warnings, err
+}
+
+func readFile(path string) (data []byte, mode os.FileMode, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, 0, err
+	}
+	// One byte more than Parse accepts, so that it sees a file that is too long.
+	data, err = io.ReadAll(io.LimitReader(f, maxSize+1))
+	return data, info.Mode(), err
+}
+
+// Parse checks data, calling it name in problems. Relative paths in it are taken
+// from name's folder.
+func Parse(name string, data []byte, lookupEnv func(string) (string, bool)) (*Config, []Warning, error) {
+	cfg, d, err := parse(name, data, lookupEnv)
+	return cfg, d.warnings, err
+}
+
+func parse(name string, data []byte, lookupEnv func(string) (string, bool)) (*Config, *decoder, error) {
+	d := &decoder{file: name, lookupEnv: lookupEnv}
+	var cfg *Config
+	if root, ok := d.document(data); ok {
+		cfg = d.config(root)
+	}
+	if len(d.problems) > 0 {
+		slices.SortStableFunc(d.problems, func(a, b Problem) int { return a.Line - b.Line })
+		return nil, d, &InvalidError{Problems: d.problems, More: d.moreProblems}
+	}
+	return cfg, d, nil
+}
+
+// Hosts returns all hosts, servers first, in the order of the file.
+func (c *Config) Hosts() []Host { return slices.Concat(c.Cluster.Servers, c.Cluster.Agents) }
+
+// K3sVersion returns the version of k3s that the file names, or "". Servers that
+// name one all name the same.
+func (c *Config) K3sVersion() string {
+	for _, s := range c.Cluster.Servers {
+		if s.K3s.Version != "" {
+			return s.K3s.Version
+		}
+	}
+	return ""
+}
+
+// Secrets returns every secret value in the file once, longest first, so that
+// replacing them one after the other in some text leaves no part of a longer one.
+func (c *Config) Secrets() []Secret {
+	var all []Secret
+	for _, h := range c.Hosts() {
+		for _, s := range []Secret{h.Password, h.SudoPassword, h.IdentityPassphrase} {
+			if !s.IsEmpty() && !slices.ContainsFunc(all, s.Equal) {
+				all = append(all, s)
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Secret) int { return len(b.Reveal()) - len(a.Reveal()) })
+	return all
+}
+
+// Fingerprint returns a sha256 in hex over what the file asks for. Equal
+// fingerprints mean the same cluster, so a run that was broken off can go on. Left
+// out is what only says how to get there: users, passwords, keys, sudo, host keys,
+// timeouts, parallelism, dryRun. Left out too is where configDir is, since its
+// contents are what counts. The order of agents does not matter.
+func (c *Config) Fingerprint() string {
+	type host struct {
+		Address, Name, NodeIP string
+		TLSSAN                []string
+		Settings              []Setting
+	}
+	hosts := func(list []Host) []host {
+		out := make([]host, 0, len(list))
+		for _, h := range list {
+			f := host{Address: h.Address(), Name: h.Name, TLSSAN: h.K3s.TLSSAN, Settings: h.K3s.Settings}
+			if h.NodeIP.IsValid() {
+				f.NodeIP = h.NodeIP.String()
+			}
+			out = append(out, f)
+		}
+		return out
+	}
+	agents := hosts(c.Cluster.Agents)
+	slices.SortFunc(agents, func(a, b host) int { return strings.Compare(a.Address, b.Address) })
+	meaning := struct {
+		Format             int // to be raised when the same file gets another meaning
+		Name               string
+		K3sVersion         string
+		Servers, Agents    []host
+		Network            Network
+		LiteBoxd           *LiteBoxd
+		RemoveAbsentAgents bool
+	}{1, c.Cluster.Name, c.K3sVersion(), hosts(c.Cluster.Servers), agents, c.Network, nil, c.Runtime.RemoveAbsentAgents}
+	if c.LiteBoxd != nil {
+		box := *c.LiteBoxd
+		box.ConfigDir = ""
+		meaning.LiteBoxd = &box
+	}
+	data, err := json.Marshal(meaning)
+	if err != nil {
+		panic("config: fingerprint: " + err.Error()) // strings, numbers and text marshalers that do not fail
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,149 @@
+package config
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+	"unicode"
+
+	"github.com/google/go-containerregistry/pkg/name"
+)
+
+var (
+	label         = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	onlyDigits    = regexp.MustCompile(`^[0-9.]+$`)
+	k3sVersion    = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+(-(alpha|beta|rc)[0-9]+)?\+k3s[0-9]+$`)
+	ciliumVersion = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+(-(pre|rc)\.[0-9]+)?$`)
+)
+
+// parseHost accepts an IP address, and returns its canonical form, or a DNS name,
+// and returns it in lower case.
+func parseHost(s string) (string, error) {
+	expected := errors.New("expected an IP address or a DNS name")
+	if addr, err := netip.ParseAddr(s); err == nil {
+		if addr.Zone() != "" || addr.IsUnspecified() || addr.IsMulticast() {
+			return "", errors.New("expected the address of one host, without a zone")
+		}
+		return addr.Unmap().String(), nil
+	}
+	if onlyDigits.MatchString(s) {
+		return "", errors.New("expected an IPv4 address: four numbers from 0 to 255")
+	}
+	if strings.Contains(s, "@") {
+		return "", errors.New("expected an IP address or a DNS name: the user has a key of its own")
+	}
+	if host, _, found := strings.Cut(s, ":"); found {
+		if strings.HasPrefix(host, "[") || strings.Count(s, ":") > 1 {
+			return "", errors.New("expected an IPv6 address without brackets and port")
+		}
+		return "", errors.New("expected an IP address or a DNS name: the port has a key of its own")
+	}
+	if lower := strings.ToLower(s); isDomain(lower, 253) {
+		return lower, nil
+	}
+	return "", expected
+}
+
+func isDomain(s string, longest int) bool {
+	if len(s) > longest {
+		return false
+	}
+	for part := range strings.SplitSeq(s, ".") {
+		if !label.MatchString(part) {
+			return false
+		}
+	}
+	return true
+}
+
+func parseUser(s string) (string, error) {
+	unfit := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == ':' || r == '@' }
+	if len(s) > 64 || s[0] == '-' || strings.ContainsFunc(s, unfit) {
+		return "", errors.New("expected a user name")
+	}
+	return s, nil
+}
+
+// parseFingerprint accepts a host key's digest as ssh-keygen -l prints it.
+func parseFingerprint(s string) (string, error) {
+	digest, found := strings.CutPrefix(s, "SHA256:")
+	sum, err := base64.RawStdEncoding.Strict().DecodeString(digest)
+	if !found || err != nil || len(sum) != 32 {
+		return "", errors.New("expected SHA256: and 43 characters, as ssh-keygen -lf prints it")
+	}
+	return s, nil
+}
+
+func parseLabel(s string) (string, error) {
+	if !label.MatchString(s) {
+		return "", errors.New("expected at most 63 of a-z, 0-9 and -, with a letter or digit at both ends")
+	}
+	return s, nil
+}
+
+func parseNodeName(s string) (string, error) {
+	// A node's name becomes the value of the label kubernetes.io/hostname, which ends at 63.
+	if !isDomain(s, 63) {
+		return "", errors.New("expected a name for a Kubernetes node: at most 63 of a-z, 0-9, - and ., with a letter or digit at both ends")
+	}
+	return s, nil
+}
+
+func parseNamespace(s string) (string, error) {
+	if s == "default" || strings.HasPrefix(s, "kube-") {
+		return "", errors.New("expected a namespace of its own: Kubernetes uses this one")
+	}
+	return parseLabel(s)
+}
+
+func parseAddr(s string) (netip.Addr, error) {
+	addr, err := netip.ParseAddr(s)
+	if err != nil || addr.Zone() != "" || addr.IsUnspecified() || addr.IsMulticast() || addr.IsLoopback() {
+		return netip.Addr{}, errors.New("expected the IP address by which the other nodes reach this one")
+	}
+	return addr.Unmap(), nil
+}
+
+// parsePodCIDR accepts a network with room for at least one node: k3s gives each
+// node a /24, or a /64 where it is IPv6.
+func parsePodCIDR(s string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return netip.Prefix{}, errors.New("expected a network such as 10.42.0.0/16")
+	}
+	if p != p.Masked() {
+		return netip.Prefix{}, fmt.Errorf("expected a network without host bits: %s", p.Masked())
+	}
+	largest := 24
+	if p.Addr().Is6() {
+		largest = 64
+	}
+	if p.Bits() > largest {
+		return netip.Prefix{}, fmt.Errorf("expected a network of /%d or larger: every node takes a /%d of it", largest, largest)
+	}
+	return p, nil
+}
+
+func parseK3sVersion(s string) (string, error) {
+	if !k3sVersion.MatchString(s) {
+		return "", errors.New("expected a version such as v1.36.4+k3s1")
+	}
+	return s, nil
+}
+
+func parseCiliumVersion(s string) (string, error) {
+	if !ciliumVersion.MatchString(s) {
+		return "", errors.New("expected a version such as 1.20.0, without a v")
+	}
+	return s, nil
+}
+
+func parseImage(s string) (string, error) {
+	if _, err := name.ParseReference(s, name.StrictValidation); err != nil {
+		return "", errors.New("expected an image with registry, repository and tag or digest, such as registry.lan/liteboxd/web:v1")
+	}
+	return s, nil
+}
