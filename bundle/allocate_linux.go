@@ -1,0 +1,42 @@
+package bundle
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/liteboxd/boxlift/progress"
+)
+
+// allocate gives an empty or foreign file the wanted length, all zeros, and reserves the
+// room on the disk, so that a full disk is noticed before anything is downloaded.
+func allocate(f *os.File, size int64) error {
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	for {
+		err := unix.Fallocate(int(f.Fd()), 0, 0, size)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EOPNOTSUPP):
+			return f.Truncate(size)
+		case errors.Is(err, unix.ENOSPC):
+			// What was reserved before it failed must not look like a beginning.
+			_ = f.Truncate(0)
+			return noSpaceError(f.Name(), err)
+		}
+		return err
+	}
+}
+
+// noSpaceError adds how much room there is.
+func noSpaceError(name string, err error) error {
+	var fs unix.Statfs_t
+	if unix.Statfs(name, &fs) != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %s are free there", err, progress.Bytes(int64(fs.Bavail)*fs.Bsize))
+}

@@ -1,0 +1,83 @@
+package bundle
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+const (
+	// maxArchiveMembers bounds how many files an image archive may have.
+	maxArchiveMembers = 1 << 17
+	// maxWindow bounds what a zstd archive makes its reader hold in memory. k3s' own
+	// archives have 32 MiB (zstd --long=25).
+	maxWindow = 128 << 20
+)
+
+// readArchive hands every regular file of a tar, plain or compressed with gzip or zstd,
+// to visit, and then reads what is left of r, so that all of r has passed.
+func readArchive(r io.Reader, visit func(path string, size int64, content io.Reader) error) error {
+	buffered := bufio.NewReaderSize(r, bufferSize)
+	plain, closeReader, err := decompress(buffered)
+	if err != nil {
+		return fmt.Errorf("open the archive: %w", err)
+	}
+	defer closeReader()
+	members := tar.NewReader(plain)
+	for count := 0; ; count++ {
+		h, err := members.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("read the archive: %w", err)
+		}
+		if count == maxArchiveMembers {
+			return fmt.Errorf("read the archive: more than %d files", maxArchiveMembers)
+		}
+		if h.Typeflag != tar.TypeReg {
+			continue
+		}
+		if err := visit(path.Clean(h.Name), h.Size, members); err != nil {
+			return err
+		}
+	}
+	// Padding after the end, and what a compressor appends.
+	if _, err := io.Copy(io.Discard, plain); err != nil {
+		return fmt.Errorf("read the archive: %w", err)
+	}
+	if _, err := io.Copy(io.Discard, buffered); err != nil {
+		return fmt.Errorf("read the archive: %w", err)
+	}
+	return nil
+}
+
+// decompress looks at the first bytes rather than at a name.
+func decompress(r *bufio.Reader) (plain io.Reader, closeReader func(), err error) {
+	magic, err := r.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, nil, err
+	}
+	switch {
+	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			return nil, nil, err
+		}
+		return z, func() { _ = z.Close() }, nil
+	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+		if err != nil {
+			return nil, nil, err
+		}
+		return z, z.Close, nil
+	}
+	return r, func() {}, nil
+}

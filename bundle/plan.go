@@ -1,0 +1,657 @@
+package bundle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/source"
+	"github.com/liteboxd/boxlift/progress"
+)
+
+// Program is one of boxlift's own programs that travels in every bundle, so that the
+// isolated side needs nothing else.
+type Program struct {
+	// Name is boxlift or boxlift-node.
+	Name     string
+	Platform lock.Platform
+	// Path is where the program lies on this host.
+	Path string
+}
+
+// PlanOptions say what a bundle is made from. Lock, LockContent and Source are
+// required.
+type PlanOptions struct {
+	Lock *lock.Lock
+	// LockName is the lock's file name, for messages.
+	LockName string
+	// LockContent is the lock as it was read, byte for byte: it travels in the bundle.
+	LockContent []byte
+	Programs    []Program
+	Source      *source.Client
+	// Version is that of the boxlift that builds; it is part of the bundle.
+	Version string
+	// Parallelism bounds the requests under way; 0 means 6.
+	Parallelism int
+	// AllowMovedTags accepts tags that have moved away from the digest in the lock.
+	AllowMovedTags bool
+	// Reporter is told of the work; nil discards it.
+	Reporter progress.Reporter
+}
+
+// Plan is a bundle of which everything is known but the large blobs: its index.json,
+// and where in the file each blob belongs.
+type Plan struct {
+	index    []byte
+	members  []ocitar.Member // all but the signature's
+	content  map[digest.Digest][]byte
+	fetches  []*fetch
+	parallel int
+	reporter progress.Reporter
+}
+
+// fetch is one download. It supplies one blob, or, when it is an archive, many.
+type fetch struct {
+	// label names the entry of the lock, for messages and progress.
+	label string
+	// size is what comes over the line, in bytes.
+	size int64
+	open func(context.Context) (io.ReadCloser, int64, error)
+	// blob is what a download supplies that is a blob itself.
+	blob ocispec.Descriptor
+	// archive is set for image archives instead.
+	archive *archiveFetch
+}
+
+// archiveFetch says what an archive is to hold: its own sha256, and where in it the
+// blobs lie.
+type archiveFetch struct {
+	sha256 string
+	name   string
+	blobs  map[string]ocispec.Descriptor // by the path inside the archive
+}
+
+// Digest returns the bundle digest: the sha256 of index.json.
+func (p *Plan) Digest() digest.Digest { return digest.FromBytes(p.index) }
+
+// Index returns the bytes of index.json, which a signature has to cover.
+func (p *Plan) Index() []byte { return p.index }
+
+// UnpinnedError lists the entries of a lock that cannot be built because nothing says
+// which bytes they stand for.
+type UnpinnedError struct {
+	Name    string
+	Missing []lock.Missing
+}
+
+func (e *UnpinnedError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %d entries are not pinned:", e.Name, len(e.Missing))
+	for _, m := range e.Missing {
+		fmt.Fprintf(&b, "\n  %s:%d: %s: no %s", e.Name, m.Line, m.Entry, m.What)
+	}
+	return b.String()
+}
+
+// Hint says how to fill the pins.
+func (e *UnpinnedError) Hint() string {
+	return fmt.Sprintf("run `boxlift bundle lock -f %s` on a host with internet access to fill them in, and review the change", e.Name)
+}
+
+// NewPlan fetches the manifests of all images and lays out the bundle. It refuses a
+// lock with entries that are not pinned, tags that have moved, and images that lack a
+// platform; it reports all that it finds.
+func NewPlan(ctx context.Context, o PlanOptions) (*Plan, error) {
+	if missing := o.Lock.Unpinned(); len(missing) > 0 {
+		return nil, &UnpinnedError{Name: o.LockName, Missing: missing}
+	}
+	if o.Parallelism == 0 {
+		o.Parallelism = 6
+	}
+	if o.Reporter == nil {
+		o.Reporter = progress.Discard
+	}
+	p := &planner{PlanOptions: o, Plan: &Plan{
+		content:  make(map[digest.Digest][]byte),
+		parallel: o.Parallelism,
+		reporter: o.Reporter,
+	}, have: make(map[digest.Digest]bool)}
+	images, err := p.fetchManifests(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.layOut(images); err != nil {
+		return nil, err
+	}
+	return p.Plan, nil
+}
+
+// planner collects what goes into a plan, in the order of the file.
+type planner struct {
+	PlanOptions
+	*Plan
+	entries []ocispec.Descriptor
+	// json and large are the blobs of the two parts of the file, in order.
+	json, large []ocitar.Member
+	have        map[digest.Digest]bool
+}
+
+// resolvedImage is an image of the lock with its manifests.
+type resolvedImage struct {
+	repository string
+	root       ocispec.Descriptor
+	platforms  []PlatformImage
+	// manifests are the bytes of the root and of the wanted manifests.
+	manifests map[digest.Digest][]byte
+}
+
+// fetchManifests resolves all images that are named by reference, in parallel. The
+// result has the indexes of the lock: component, then image.
+func (p *planner) fetchManifests(ctx context.Context) ([][]resolvedImage, error) {
+	type work struct {
+		component lock.Component
+		image     lock.Image
+		result    *resolvedImage
+	}
+	results := make([][]resolvedImage, len(p.Lock.Components))
+	var all []work
+	for i, c := range p.Lock.Components {
+		results[i] = make([]resolvedImage, len(c.Images))
+		for j, image := range c.Images {
+			if image.Ref != "" {
+				all = append(all, work{c, image, &results[i][j]})
+			}
+		}
+	}
+	task := p.Reporter.Task(fmt.Sprintf("read the manifests of %d images", len(all)), 0)
+	err := forEach(ctx, p.Parallelism, len(all), func(ctx context.Context, i int) error {
+		w := all[i]
+		image, err := p.resolve(ctx, w.image, w.component.PlatformsIn(p.Lock))
+		if err != nil {
+			return entryError(w.component.Name, w.image.Ref, "", fmt.Errorf("%s:%d: %w", p.LockName, w.image.Line, err))
+		}
+		*w.result = *image
+		return nil
+	})
+	task.Done(err)
+	return results, err
+}
+
+func (p *planner) resolve(ctx context.Context, image lock.Image, platforms []lock.Platform) (*resolvedImage, error) {
+	repository, err := source.Repository(image.Ref)
+	if err != nil {
+		return nil, err
+	}
+	if !p.AllowMovedTags {
+		now, err := p.Source.Resolve(ctx, image.Ref)
+		if err != nil {
+			return nil, err
+		}
+		if now.Digest != image.Digest {
+			return nil, &movedTagError{locked: image.Digest, now: now.Digest}
+		}
+	}
+	content, mediaType, err := p.Source.Manifest(ctx, repository, image.Digest)
+	if err != nil {
+		return nil, err
+	}
+	r := &resolvedImage{
+		repository: repository,
+		root:       ocispec.Descriptor{MediaType: mediaType, Digest: image.Digest, Size: int64(len(content))},
+		manifests:  map[digest.Digest][]byte{image.Digest: content},
+	}
+	r.platforms, err = imagePlatforms(r.root, platforms, func(d ocispec.Descriptor) ([]byte, error) {
+		if content, ok := r.manifests[d.Digest]; ok {
+			return content, nil
+		}
+		if !isManifest(d.MediaType) && !isIndex(d.MediaType) {
+			return p.smallBlob(ctx, repository, d)
+		}
+		content, _, err := p.Source.Manifest(ctx, repository, d.Digest)
+		if err == nil && int64(len(content)) != d.Size {
+			err = fmt.Errorf("manifest %s has %d bytes, but the index says %d", d.Digest, len(content), d.Size)
+		}
+		if err != nil {
+			return nil, err
+		}
+		r.manifests[d.Digest] = content
+		return content, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// smallBlob fetches a config whole; the planner needs it only where an image has no
+// index that states its platform.
+func (p *planner) smallBlob(ctx context.Context, repository string, d ocispec.Descriptor) ([]byte, error) {
+	stream, err := p.Source.Blob(ctx, repository, d.Digest)
+	if err != nil {
+		return nil, err
+	}
+	defer stream.Close() //nolint:errcheck // its content is verified
+	content, err := io.ReadAll(io.LimitReader(stream, maxConfigSize+1))
+	if err != nil {
+		return nil, err
+	}
+	if got := digest.FromBytes(content); got != d.Digest {
+		return nil, &differsError{want: d, got: got, size: int64(len(content))}
+	}
+	return content, nil
+}
+
+// movedTagError says that a tag stands for something else than when it was locked.
+type movedTagError struct{ locked, now digest.Digest }
+
+func (e *movedTagError) Error() string {
+	return fmt.Sprintf("the tag has moved: it was locked as %s and is now %s", e.locked, e.now)
+}
+
+func (e *movedTagError) Is(target error) bool { return target == ErrUpstream }
+
+func (e *movedTagError) Hint() string {
+	return "find out why it moved; to take the new image, remove the digest from the lock and run `boxlift bundle lock`; --allow-moved-tags builds with the locked one"
+}
+
+// layOut makes index.json and the order of the blobs: JSON first, then files and layers,
+// both in the order of the components.
+func (p *planner) layOut(images [][]resolvedImage) error {
+	if err := p.addLock(); err != nil {
+		return err
+	}
+	if err := p.addPrograms(); err != nil {
+		return err
+	}
+	for i, c := range p.Lock.Components {
+		if err := p.addFiles(c); err != nil {
+			return err
+		}
+		if err := p.addCharts(c); err != nil {
+			return err
+		}
+		if err := p.addImages(c, images[i]); err != nil {
+			return err
+		}
+	}
+	index, err := json.Marshal(ocispec.Index{
+		Versioned:    specs.Versioned{SchemaVersion: 2},
+		MediaType:    ocispec.MediaTypeImageIndex,
+		ArtifactType: ArtifactType,
+		Manifests:    p.entries,
+		Annotations:  map[string]string{AnnotationVersion: p.Version},
+	})
+	if err != nil {
+		return fmt.Errorf("make index.json: %w", err)
+	}
+	if len(index) > maxIndexSize {
+		return fmt.Errorf("make index.json: %d bytes are more than the %d that readers accept: there are too many images and files", len(index), maxIndexSize)
+	}
+	p.index = index
+	p.members = append([]ocitar.Member{
+		{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
+		{Name: ocitar.IndexFile, Size: int64(len(index))},
+	}, append(p.json, p.large...)...)
+	return nil
+}
+
+// place gives a blob its position, unless it has one; it reports whether it was new.
+func (p *planner) place(part *[]ocitar.Member, d ocispec.Descriptor) bool {
+	if p.have[d.Digest] {
+		return false
+	}
+	p.have[d.Digest] = true
+	*part = append(*part, ocitar.Blob(d.Digest, d.Size))
+	return true
+}
+
+// placeContent places a blob whose bytes are at hand.
+func (p *planner) placeContent(part *[]ocitar.Member, d ocispec.Descriptor, content []byte) {
+	if p.place(part, d) {
+		p.content[d.Digest] = content
+	}
+}
+
+// addArtifact adds a file of which layer describes the content.
+func (p *planner) addArtifact(f File, artifactType string) error {
+	layer := ocispec.Descriptor{MediaType: f.MediaType, Digest: f.Digest, Size: f.Size}
+	content, err := fileManifest(artifactType, layer, f.Name)
+	if err != nil {
+		return err
+	}
+	d := descriptorOf(ocispec.MediaTypeImageManifest, content)
+	d.ArtifactType = artifactType
+	d.Annotations = annotations(f.Component, f.Version)
+	d.Annotations[ocispec.AnnotationTitle] = f.Name
+	if f.Platform != "" {
+		d.Platform = &ocispec.Platform{OS: f.Platform.OS(), Architecture: f.Platform.Architecture(), Variant: f.Platform.Variant()}
+	}
+	p.entries = append(p.entries, d)
+	p.placeContent(&p.json, plain(d), content)
+	return nil
+}
+
+func annotations(component, version string) map[string]string {
+	a := map[string]string{AnnotationComponent: component}
+	if version != "" {
+		a[AnnotationVersion] = version
+	}
+	return a
+}
+
+func (p *planner) addLock() error {
+	d := descriptorOf(lockMediaType, p.LockContent)
+	p.placeContent(&p.json, d, p.LockContent)
+	p.placeContent(&p.json, ocispec.DescriptorEmptyJSON, ocispec.DescriptorEmptyJSON.Data)
+	return p.addArtifact(File{Component: LockComponent, Name: lockTitle, MediaType: d.MediaType, Digest: d.Digest, Size: d.Size}, lockArtifactType)
+}
+
+func (p *planner) addPrograms() error {
+	for _, program := range p.Programs {
+		d, err := describeFile(program.Path)
+		if err != nil {
+			return entryError(ProgramsComponent, program.Name, program.Platform, err)
+		}
+		if err := p.addArtifact(File{
+			Component: ProgramsComponent, Version: p.Version, Name: program.Name, Platform: program.Platform,
+			MediaType: fileMediaType, Digest: d.Digest, Size: d.Size,
+		}, fileArtifactType); err != nil {
+			return err
+		}
+		if p.place(&p.large, d) {
+			p.fetches = append(p.fetches, &fetch{
+				label: label(ProgramsComponent, program.Name, program.Platform), size: d.Size, blob: d,
+				open: func(context.Context) (io.ReadCloser, int64, error) {
+					f, err := os.Open(program.Path)
+					return f, d.Size, err
+				},
+			})
+		}
+	}
+	return nil
+}
+
+// describeFile reads a file on disk once, to know its digest.
+func describeFile(name string) (ocispec.Descriptor, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	info, err := f.Stat()
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	d, err := digest.FromReader(f)
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("read %s: %w", name, err)
+	}
+	return ocispec.Descriptor{MediaType: fileMediaType, Digest: d, Size: info.Size()}, nil
+}
+
+func (p *planner) addFiles(c lock.Component) error {
+	platforms := c.PlatformsIn(p.Lock)
+	for _, f := range c.Files {
+		if !wanted(f.Platform, platforms) {
+			continue
+		}
+		if err := p.addDownload(c, f.Name, f.Platform, f.URL, f.SHA256, f.Size, fileMediaType, fileArtifactType); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *planner) addCharts(c lock.Component) error {
+	for _, chart := range c.Charts {
+		// The file of a chart is called by its own name, which holds the version.
+		if err := p.addDownload(c, path.Base(chart.URL), "", chart.URL, chart.SHA256, chart.Size, chartMediaType, chartArtifactType); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *planner) addDownload(c lock.Component, name string, platform lock.Platform, url, sha256 string, size int64, mediaType, artifactType string) error {
+	file := File{
+		Component: c.Name, Version: c.Version, Name: name, Platform: platform,
+		MediaType: mediaType, Digest: digest.NewDigestFromEncoded(digest.SHA256, sha256), Size: size,
+	}
+	if err := p.addArtifact(file, artifactType); err != nil {
+		return err
+	}
+	d := ocispec.Descriptor{MediaType: mediaType, Digest: file.Digest, Size: size}
+	if p.place(&p.large, d) {
+		p.fetches = append(p.fetches, &fetch{label: label(c.Name, name, platform), size: size, blob: d, open: p.openURL(url)})
+	}
+	return nil
+}
+
+func (p *planner) openURL(url string) func(context.Context) (io.ReadCloser, int64, error) {
+	return func(ctx context.Context) (io.ReadCloser, int64, error) {
+		s, err := p.Source.Open(ctx, url)
+		if err != nil {
+			return nil, 0, err
+		}
+		return s, s.Size, nil
+	}
+}
+
+func (p *planner) openBlob(repository string, d digest.Digest) func(context.Context) (io.ReadCloser, int64, error) {
+	return func(ctx context.Context) (io.ReadCloser, int64, error) {
+		s, err := p.Source.Blob(ctx, repository, d)
+		if err != nil {
+			return nil, 0, err
+		}
+		return s, s.Size, nil
+	}
+}
+
+func (p *planner) addImages(c lock.Component, resolved []resolvedImage) error {
+	roots := newImageRoots()
+	for i, image := range c.Images {
+		if image.Archive != "" {
+			if !wanted(image.Platform, c.PlatformsIn(p.Lock)) {
+				continue
+			}
+			if err := p.addArchive(c, image, roots); err != nil {
+				return err
+			}
+			continue
+		}
+		r := resolved[i]
+		if err := roots.add(image.Ref, "", r.root); err != nil {
+			return entryError(c.Name, image.Ref, "", err)
+		}
+		p.addImage(c, image.Ref, r)
+	}
+	return p.addRoots(c, roots)
+}
+
+// addImage places the blobs of an image that a registry has.
+func (p *planner) addImage(c lock.Component, ref string, r resolvedImage) {
+	p.placeContent(&p.json, r.root, r.manifests[r.root.Digest])
+	for _, image := range r.platforms {
+		p.placeContent(&p.json, image.Manifest, r.manifests[image.Manifest.Digest])
+		for i, d := range image.blobs()[1:] {
+			part := &p.large
+			if i == 0 { // the config
+				part = &p.json
+			}
+			if p.place(part, d) {
+				p.fetches = append(p.fetches, &fetch{
+					label: label(c.Name, ref, image.Platform), size: d.Size, blob: d, open: p.openBlob(r.repository, d.Digest),
+				})
+			}
+		}
+	}
+}
+
+// addArchive places the blobs of an image archive and notes its images.
+func (p *planner) addArchive(c lock.Component, image lock.Image, roots *imageRoots) error {
+	name := path.Base(image.Archive)
+	for _, inside := range image.Contents.Images {
+		root := ocispec.Descriptor{MediaType: inside.MediaType, Digest: inside.Digest, Size: inside.Size}
+		if err := roots.add(inside.Ref, image.Platform, root); err != nil {
+			return entryError(c.Name, name, image.Platform, err)
+		}
+	}
+	archive := &archiveFetch{sha256: image.SHA256, name: name, blobs: make(map[string]ocispec.Descriptor)}
+	for _, blob := range image.Contents.Blobs {
+		d := ocispec.Descriptor{MediaType: blob.MediaType, Digest: blob.Digest, Size: blob.Size}
+		part := &p.large
+		if isJSON(blob.MediaType) {
+			part = &p.json
+		}
+		if p.place(part, d) {
+			archive.blobs[blob.Path] = d
+		}
+	}
+	if len(archive.blobs) > 0 {
+		p.fetches = append(p.fetches, &fetch{label: label(c.Name, name, image.Platform), size: image.Size, open: p.openURL(image.Archive), archive: archive})
+	}
+	return nil
+}
+
+func isJSON(mediaType string) bool { return strings.HasSuffix(mediaType, "json") }
+
+// addRoots writes the entries of a component's images into index.json.
+func (p *planner) addRoots(c lock.Component, roots *imageRoots) error {
+	for _, ref := range roots.refs {
+		d, content, err := roots.entry(ref)
+		if err != nil {
+			return entryError(c.Name, ref, "", err)
+		}
+		if content != nil {
+			p.placeContent(&p.json, d, content)
+		}
+		d.MediaType = ociMediaType(d.MediaType)
+		d.Annotations = annotations(c.Name, c.Version)
+		d.Annotations[AnnotationImageName] = ref
+		d.Annotations[ocispec.AnnotationRefName] = ref
+		p.entries = append(p.entries, d)
+	}
+	return nil
+}
+
+// ociMediaType is how index.json announces an image: an OCI layout has no others, and
+// skopeo passes over entries with Docker's. The content keeps its own, and its bytes.
+func ociMediaType(mediaType string) string {
+	switch mediaType {
+	case source.DockerManifestList:
+		return ocispec.MediaTypeImageIndex
+	case source.DockerManifest:
+		return ocispec.MediaTypeImageManifest
+	}
+	return mediaType
+}
+
+// imageRoots gathers what the name of an image stands for. Archives hold one platform
+// each, so that an image may come in parts.
+type imageRoots struct {
+	refs  []string
+	parts map[string][]imagePart
+}
+
+type imagePart struct {
+	platform lock.Platform
+	root     ocispec.Descriptor
+}
+
+func newImageRoots() *imageRoots { return &imageRoots{parts: make(map[string][]imagePart)} }
+
+func (r *imageRoots) add(ref string, platform lock.Platform, root ocispec.Descriptor) error {
+	limit := int64(maxManifestSize)
+	if err := checkDescriptor(root, limit); err != nil {
+		return err
+	}
+	parts := r.parts[ref]
+	if parts == nil {
+		r.refs = append(r.refs, ref)
+	}
+	for _, part := range parts {
+		if part.root.Digest == root.Digest {
+			return nil
+		}
+	}
+	r.parts[ref] = append(parts, imagePart{platform, root})
+	return nil
+}
+
+// entry returns what a name stands for: the one root that all parts share, or else an
+// index made from them, with its content.
+func (r *imageRoots) entry(ref string) (ocispec.Descriptor, []byte, error) {
+	parts := r.parts[ref]
+	if len(parts) == 1 {
+		return plain(parts[0].root), nil, nil
+	}
+	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex}
+	for _, part := range parts {
+		if part.platform == "" || !isManifest(part.root.MediaType) {
+			return ocispec.Descriptor{}, nil, fmt.Errorf("the lock's entries disagree about what this image is: %s and %s", parts[0].root.Digest, part.root.Digest)
+		}
+		d := plain(part.root)
+		d.Platform = &ocispec.Platform{OS: part.platform.OS(), Architecture: part.platform.Architecture(), Variant: part.platform.Variant()}
+		index.Manifests = append(index.Manifests, d)
+	}
+	content, err := json.Marshal(index)
+	return descriptorOf(ocispec.MediaTypeImageIndex, content), content, err
+}
+
+func label(component, name string, platform lock.Platform) string {
+	s := component + ": " + name
+	if platform != "" {
+		s += " (" + string(platform) + ")"
+	}
+	return s
+}
+
+// forEach calls do for 0 to n-1, at most limit at a time, and joins their errors. An
+// error that wraps errStop keeps further calls from starting.
+func forEach(ctx context.Context, limit, n int, do func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var (
+		wait sync.WaitGroup
+		mu   sync.Mutex
+		errs = make([]error, n)
+		next int
+	)
+	for range min(limit, n) {
+		wait.Go(func() {
+			for {
+				mu.Lock()
+				i := next
+				next++
+				mu.Unlock()
+				if i >= n || ctx.Err() != nil {
+					return
+				}
+				if errs[i] = do(ctx, i); errors.Is(errs[i], errStop) {
+					cancel(errs[i])
+				}
+			}
+		})
+	}
+	wait.Wait()
+	if cause := context.Cause(ctx); cause != nil {
+		// What was cut short because of the cause adds nothing to it.
+		return cause
+	}
+	return errors.Join(errs...)
+}
+
+// errStop is wrapped by errors that leave no sense in going on.
+var errStop = errors.New("stopped")

@@ -1,0 +1,341 @@
+package bundle
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/signature"
+)
+
+// Reader is an open bundle. Its methods may be called by several goroutines at once.
+type Reader struct {
+	path   string
+	file   io.Closer
+	tar    *ocitar.Reader
+	index  []byte
+	parsed ocispec.Index
+}
+
+// Open opens the bundle file at path. It finds every member and reads index.json, so
+// that a file that is cut off or no bundle is refused here, in milliseconds; contents
+// are proven by [Reader.Verify] and the signature by [Reader.VerifySignature].
+func Open(path string) (*Reader, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	r, err := open(path, f)
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("open bundle %s: %w", path, err)
+	}
+	return r, nil
+}
+
+func open(path string, f *os.File) (*Reader, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%w: it is not a regular file", ocitar.ErrMalformed)
+	}
+	r, err := newReader(f, info.Size())
+	if err != nil {
+		return nil, err
+	}
+	r.path, r.file = path, f
+	return r, nil
+}
+
+func newReader(source io.ReaderAt, size int64) (*Reader, error) {
+	r := &Reader{}
+	var err error
+	if r.tar, err = ocitar.NewReader(source, size); err != nil {
+		return nil, err
+	}
+	if r.index, err = r.tar.ReadAll(ocitar.IndexFile, maxIndexSize); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(r.index, &r.parsed); err != nil {
+		return nil, fmt.Errorf("%w: index.json: %v", ErrInvalid, err)
+	}
+	if r.parsed.SchemaVersion != 2 || r.parsed.ArtifactType != ArtifactType {
+		return nil, fmt.Errorf("%w: index.json has the artifact type %q, expected %q: this is not a boxlift bundle, or one of a later format", ErrInvalid, r.parsed.ArtifactType, ArtifactType)
+	}
+	for i, d := range r.parsed.Manifests {
+		if err := checkDescriptor(d, maxManifestSize); err != nil {
+			return nil, fmt.Errorf("%w: index.json: entry %d: %v", ErrInvalid, i, err)
+		}
+	}
+	return r, nil
+}
+
+// Close closes the file.
+func (r *Reader) Close() error {
+	if r.file == nil {
+		return nil
+	}
+	return r.file.Close()
+}
+
+// Path returns the name that the bundle was opened by.
+func (r *Reader) Path() string { return r.path }
+
+// Digest returns the bundle digest.
+func (r *Reader) Digest() digest.Digest { return digest.FromBytes(r.index) }
+
+// Size returns the length of the file in bytes.
+func (r *Reader) Size() int64 { return r.tar.Layout().Size }
+
+// Version returns the version of the boxlift that built the bundle.
+func (r *Reader) Version() string { return r.parsed.Annotations[AnnotationVersion] }
+
+// Blob returns the bytes of a blob, which are not verified by reading them.
+func (r *Reader) Blob(d digest.Digest) (*io.SectionReader, error) {
+	e, ok := r.tar.Blob(d)
+	if !ok {
+		return nil, fmt.Errorf("%w: it has no blob %s", ErrInvalid, d)
+	}
+	return r.tar.Section(e), nil
+}
+
+// Signed reports whether the bundle carries a signature, whoever made it.
+func (r *Reader) Signed() bool {
+	_, ok := r.tar.Open(ocitar.SignatureFile)
+	return ok
+}
+
+// VerifySignature checks that index.json was signed with the key; the errors are those
+// of [signature.Verify].
+func (r *Reader) VerifySignature(key *signature.PublicKey) error {
+	if !r.Signed() {
+		return fmt.Errorf("bundle %s: %w", r.path, signature.ErrNotSigned)
+	}
+	bundle, err := r.tar.ReadAll(ocitar.SigstoreBundleFile, signature.ReadLimit)
+	if err != nil {
+		return err
+	}
+	bare, err := r.tar.ReadAll(ocitar.SignatureFile, signature.ReadLimit)
+	if err != nil {
+		return err
+	}
+	if err := signature.Verify(key, r.index, bundle, bare); err != nil {
+		return fmt.Errorf("bundle %s: %w", r.path, err)
+	}
+	return nil
+}
+
+// json reads a small blob whole and verifies it. A blob that is not there gives
+// errAbsent.
+func (r *Reader) json(d ocispec.Descriptor) ([]byte, error) {
+	if err := checkDescriptor(d, maxConfigSize); err != nil {
+		return nil, fmt.Errorf("%w: %v", ErrInvalid, err)
+	}
+	e, ok := r.tar.Blob(d.Digest)
+	if !ok {
+		return nil, fmt.Errorf("%w: blob %s: %w", ErrInvalid, d.Digest, errAbsent)
+	}
+	if e.Size != d.Size {
+		return nil, fmt.Errorf("%w: blob %s has %d bytes, its descriptor says %d", ErrInvalid, d.Digest, e.Size, d.Size)
+	}
+	content, err := r.tar.ReadAll(e.Name, maxConfigSize)
+	if err != nil {
+		return nil, err
+	}
+	if got := digest.FromBytes(content); got != d.Digest {
+		return nil, fmt.Errorf("%w: blob %s holds bytes with the digest %s", ErrInvalid, d.Digest, got)
+	}
+	return content, nil
+}
+
+// Contents is what a bundle carries, in the order of its index.json.
+type Contents struct {
+	Files  []File  `json:"files"`
+	Images []Image `json:"images"`
+}
+
+// Contents reads the manifests of all images and files, and verifies their bytes.
+func (r *Reader) Contents() (*Contents, error) {
+	c := &Contents{}
+	for i, d := range r.parsed.Manifests {
+		component := d.Annotations[AnnotationComponent]
+		var err error
+		switch {
+		case d.Annotations[AnnotationImageName] != "":
+			err = r.addImage(c, d)
+		case d.ArtifactType != "":
+			err = r.addFile(c, d)
+		default:
+			err = fmt.Errorf("%w: neither an image nor a file", ErrInvalid)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("bundle %s: index.json: entry %d (component %q): %w", r.path, i, component, err)
+		}
+	}
+	return c, nil
+}
+
+func (r *Reader) addImage(c *Contents, d ocispec.Descriptor) error {
+	image := Image{
+		Component: d.Annotations[AnnotationComponent],
+		Version:   d.Annotations[AnnotationVersion],
+		Name:      d.Annotations[AnnotationImageName],
+		Digest:    d.Digest, Size: d.Size,
+	}
+	var err error
+	if image.MediaType, err = ownMediaType(d, r.json); err != nil {
+		return fmt.Errorf("image %s: %w", image.Name, err)
+	}
+	if image.Platforms, err = imagePlatforms(d, nil, r.json); err != nil {
+		return fmt.Errorf("image %s: %w", image.Name, err)
+	}
+	if len(image.Platforms) == 0 {
+		return fmt.Errorf("%w: image %s has no manifest for any platform", ErrInvalid, image.Name)
+	}
+	c.Images = append(c.Images, image)
+	return nil
+}
+
+func (r *Reader) addFile(c *Contents, d ocispec.Descriptor) error {
+	manifest, err := readManifest(d, r.json)
+	if err != nil {
+		return err
+	}
+	if len(manifest.Layers) != 1 || d.Annotations[ocispec.AnnotationTitle] == "" {
+		return fmt.Errorf("%w: a file has one layer and a title, this one has %d and %q", ErrInvalid, len(manifest.Layers), d.Annotations[ocispec.AnnotationTitle])
+	}
+	layer := manifest.Layers[0]
+	f := File{
+		Component: d.Annotations[AnnotationComponent],
+		Version:   d.Annotations[AnnotationVersion],
+		Name:      d.Annotations[ocispec.AnnotationTitle],
+		MediaType: layer.MediaType, Digest: layer.Digest, Size: layer.Size,
+	}
+	if d.Platform != nil {
+		f.Platform = platformOf(*d.Platform)
+	}
+	c.Files = append(c.Files, f)
+	return nil
+}
+
+// Lock returns the lock that the bundle was built from.
+func (r *Reader) Lock() (*lock.Lock, []byte, error) {
+	c, err := r.Contents()
+	if err != nil {
+		return nil, nil, err
+	}
+	f, ok := c.File(LockComponent, lockTitle, "")
+	if !ok {
+		return nil, nil, fmt.Errorf("bundle %s: %w: it carries no %s", r.path, ErrInvalid, lockTitle)
+	}
+	content, err := r.json(ocispec.Descriptor{Digest: f.Digest, Size: f.Size})
+	if err != nil {
+		return nil, nil, fmt.Errorf("bundle %s: %s: %w", r.path, lockTitle, err)
+	}
+	l, err := lock.Parse(lockTitle, content)
+	if err != nil {
+		return nil, nil, fmt.Errorf("bundle %s: %w: %w", r.path, ErrInvalid, err)
+	}
+	return l, content, nil
+}
+
+// File finds a file for a platform, or one that serves all.
+func (c *Contents) File(component, name string, platform lock.Platform) (File, bool) {
+	i := slices.IndexFunc(c.Files, func(f File) bool {
+		return f.Component == component && f.Name == name && (f.Platform == "" || platform != "" && f.Platform.Match(platform))
+	})
+	if i < 0 {
+		return File{}, false
+	}
+	return c.Files[i], true
+}
+
+// Platforms returns the platforms that boxlift's node program is carried for, which are
+// those that the bundle can be installed on.
+func (c *Contents) Platforms() []lock.Platform {
+	var platforms []lock.Platform
+	for _, f := range c.Files {
+		if f.Component == ProgramsComponent && f.Name == NodeProgram {
+			platforms = append(platforms, f.Platform)
+		}
+	}
+	return platforms
+}
+
+// NodeProgram and OperatorProgram are the names of boxlift's programs in a bundle.
+const (
+	NodeProgram     = "boxlift-node"
+	OperatorProgram = "boxlift"
+)
+
+// Describe returns name, version and platforms of each component, in the order of the
+// bundle.
+func (c *Contents) Describe() []Component {
+	var result []Component
+	find := func(name, version string) *Component {
+		for i := range result {
+			if result[i].Name == name {
+				return &result[i]
+			}
+		}
+		result = append(result, Component{Name: name, Version: version})
+		return &result[len(result)-1]
+	}
+	seen := make(map[digest.Digest]bool)
+	size := func(d digest.Digest, n int64) int64 {
+		if seen[d] {
+			return 0
+		}
+		seen[d] = true
+		return n
+	}
+	for _, f := range c.Files {
+		component := find(f.Component, f.Version)
+		component.Files++
+		component.Size += size(f.Digest, f.Size)
+		component.addPlatform(f.Platform)
+	}
+	for _, image := range c.Images {
+		component := find(image.Component, image.Version)
+		component.Images++
+		component.Size += size(image.Digest, image.Size)
+		for _, p := range image.Platforms {
+			component.addPlatform(p.Platform)
+			for _, d := range p.blobs() {
+				component.Size += size(d.Digest, d.Size)
+			}
+		}
+	}
+	return result
+}
+
+// Component sums up one component of a bundle.
+type Component struct {
+	Name      string          `json:"name"`
+	Version   string          `json:"version,omitempty"`
+	Platforms []lock.Platform `json:"platforms,omitempty"`
+	Files     int             `json:"files"`
+	Images    int             `json:"images"`
+	// Size is that of the blobs that no earlier component has, in bytes.
+	Size int64 `json:"size"`
+}
+
+func (c *Component) addPlatform(p lock.Platform) {
+	if p != "" && !slices.Contains(c.Platforms, p) {
+		c.Platforms = append(c.Platforms, p)
+	}
+}
+
+// errMissing joins ErrInvalid with what is missing.
+func errMissing(d digest.Digest, of string) error {
+	return fmt.Errorf("%w: %w: blob %s of %s is missing", ErrInvalid, errAbsent, d, of)
+}

@@ -1,0 +1,316 @@
+package bundle
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/source"
+	"github.com/liteboxd/boxlift/progress"
+)
+
+// maxArchiveJSON bounds the manifests and configs of an image archive that are held in
+// memory while it is read.
+const maxArchiveJSON = 64 << 20
+
+// ResolveOptions say how pins are found. Document and Source are required.
+type ResolveOptions struct {
+	Document *lock.Document
+	Source   *source.Client
+	// Parallelism bounds the requests under way; 0 means 6.
+	Parallelism int
+	// Reporter is told of the work; nil discards it.
+	Reporter progress.Reporter
+}
+
+// Resolve fills the pins that a lock lacks: it asks registries what tags stand for, and
+// downloads files and archives once to hash them. Pins that are there stay. It reports
+// all entries that it could not resolve; those that it could are pinned all the same.
+func Resolve(ctx context.Context, o ResolveOptions) error {
+	if o.Parallelism == 0 {
+		o.Parallelism = 6
+	}
+	if o.Reporter == nil {
+		o.Reporter = progress.Discard
+	}
+	r := resolver{ResolveOptions: o}
+	l := o.Document.Lock()
+	for _, c := range l.Components {
+		platforms := c.PlatformsIn(l)
+		for i, f := range c.Files {
+			if (f.SHA256 == "" || f.Size == 0) && wanted(f.Platform, platforms) {
+				r.add(label(c.Name, f.Name, f.Platform), func(ctx context.Context, name string) (func() error, error) {
+					pin, err := r.file(ctx, name, f.URL, f.SHA256)
+					return func() error { return o.Document.SetFilePin(c.Name, i, pin.Digest.Encoded(), pin.Size) }, err
+				})
+			}
+		}
+		for i, chart := range c.Charts {
+			if chart.SHA256 == "" || chart.Size == 0 {
+				r.add(label(c.Name, chart.Name, ""), func(ctx context.Context, name string) (func() error, error) {
+					pin, err := r.file(ctx, name, chart.URL, chart.SHA256)
+					return func() error { return o.Document.SetChartPin(c.Name, i, pin.Digest.Encoded(), pin.Size) }, err
+				})
+			}
+		}
+		for i, image := range c.Images {
+			switch {
+			case image.Ref != "" && image.Digest == "":
+				r.add(label(c.Name, image.Ref, ""), func(ctx context.Context, _ string) (func() error, error) {
+					pin, err := r.image(ctx, image.Ref, platforms)
+					return func() error { return o.Document.SetImageDigest(c.Name, i, pin) }, err
+				})
+			case image.Archive != "" && (image.SHA256 == "" || image.Size == 0 || image.Contents == nil) && wanted(image.Platform, platforms):
+				r.add(label(c.Name, path.Base(image.Archive), image.Platform), func(ctx context.Context, name string) (func() error, error) {
+					pin, contents, err := r.archive(ctx, name, image)
+					return func() error {
+						return o.Document.SetArchivePin(c.Name, i, pin.Digest.Encoded(), pin.Size, contents)
+					}, err
+				})
+			}
+		}
+	}
+	return r.run(ctx)
+}
+
+// wanted reports whether something for a platform belongs into a bundle for platforms.
+func wanted(p lock.Platform, platforms []lock.Platform) bool {
+	return p == "" || slices.ContainsFunc(platforms, p.Match)
+}
+
+// resolver looks pins up in parallel and writes them one after another, in the order of
+// the lock.
+type resolver struct {
+	ResolveOptions
+	work []lookup
+}
+
+// lookup finds a pin; what it returns writes it into the document.
+type lookup struct {
+	name string
+	find func(ctx context.Context, name string) (func() error, error)
+}
+
+func (r *resolver) add(name string, find func(context.Context, string) (func() error, error)) {
+	r.work = append(r.work, lookup{name, find})
+}
+
+func (r *resolver) run(ctx context.Context) error {
+	pins := make([]func() error, len(r.work))
+	findErr := forEach(ctx, r.Parallelism, len(r.work), func(ctx context.Context, i int) error {
+		w := r.work[i]
+		pin, err := w.find(ctx, w.name)
+		if err != nil {
+			return fmt.Errorf("%s: %w", w.name, err)
+		}
+		pins[i] = pin
+		return nil
+	})
+	errs := []error{findErr}
+	for i, pin := range pins {
+		if pin != nil {
+			if err := pin(); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", r.work[i].name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// download passes a file to read and returns its digest and size. A pin that is there
+// must agree.
+func (r *resolver) download(ctx context.Context, name, url, pinned string, read func(io.Reader) error) (d ocispec.Descriptor, err error) {
+	stream, err := r.Source.Open(ctx, url)
+	if err != nil {
+		return d, err
+	}
+	defer stream.Close() //nolint:errcheck // it was read to its end
+	task := r.Reporter.Task("hash "+name, max(stream.Size, 0))
+	defer func() { task.Done(err) }()
+	h := sha256.New()
+	metered := &streamReader{reader: stream, meter: &meter{tasks: []progress.Task{task}}}
+	counted := &countingReader{reader: io.TeeReader(metered, h)}
+	if err := read(contextReader{ctx, counted}); err != nil {
+		return d, err
+	}
+	d = ocispec.Descriptor{Digest: digest.NewDigest(digest.SHA256, h), Size: counted.count}
+	if pinned != "" && pinned != d.Digest.Encoded() {
+		return d, &differsError{want: ocispec.Descriptor{Digest: digest.NewDigestFromEncoded(digest.SHA256, pinned), Size: d.Size}, got: d.Digest, size: d.Size}
+	}
+	return d, nil
+}
+
+type countingReader struct {
+	reader io.Reader
+	count  int64
+}
+
+func (r *countingReader) Read(p []byte) (int, error) {
+	n, err := r.reader.Read(p)
+	r.count += int64(n)
+	return n, err
+}
+
+func (r *resolver) file(ctx context.Context, name, url, pinned string) (ocispec.Descriptor, error) {
+	return r.download(ctx, name, url, pinned, func(content io.Reader) error {
+		_, err := io.Copy(io.Discard, content)
+		return err
+	})
+}
+
+// image returns what a tag stands for, if it is published for all platforms.
+func (r *resolver) image(ctx context.Context, ref string, platforms []lock.Platform) (digest.Digest, error) {
+	d, err := r.Source.Resolve(ctx, ref)
+	if err != nil {
+		return "", err
+	}
+	p := planner{PlanOptions: PlanOptions{Source: r.Source, AllowMovedTags: true}}
+	if _, err := p.resolve(ctx, lock.Image{Ref: ref, Digest: d.Digest}, platforms); err != nil {
+		return "", err
+	}
+	return d.Digest, nil
+}
+
+// archive downloads an image archive and lists what it holds.
+func (r *resolver) archive(ctx context.Context, name string, image lock.Image) (ocispec.Descriptor, *lock.Contents, error) {
+	found := archiveListing{members: make(map[digest.Digest]archiveMember)}
+	pin, err := r.download(ctx, name, image.Archive, image.SHA256, func(content io.Reader) error {
+		return readArchive(content, found.add)
+	})
+	if err != nil {
+		return pin, nil, err
+	}
+	contents, err := found.contents(image.Platform)
+	return pin, contents, err
+}
+
+// archiveListing gathers what an image archive in the form of an OCI layout holds.
+type archiveListing struct {
+	index    []byte
+	members  map[digest.Digest]archiveMember
+	jsonSize int64
+}
+
+type archiveMember struct {
+	path string
+	size int64
+	// content is kept where it may be JSON: small members that begin with a brace.
+	content []byte
+}
+
+func (a *archiveListing) add(name string, size int64, content io.Reader) error {
+	if name == ocitar.IndexFile {
+		var err error
+		a.index, err = readBounded(content, size, maxIndexSize)
+		return err
+	}
+	named := ocitar.Member{Name: name}.Digest()
+	if named == "" || named.Validate() != nil {
+		return nil
+	}
+	member := archiveMember{path: name, size: size}
+	h := sha256.New()
+	if size <= maxConfigSize {
+		all, err := readBounded(content, size, maxConfigSize)
+		if err != nil {
+			return err
+		}
+		h.Write(all)
+		if len(all) > 0 && all[0] == '{' {
+			member.content = all
+			if a.jsonSize += size; a.jsonSize > maxArchiveJSON {
+				return fmt.Errorf("read the archive: its manifests have more than %d bytes", maxArchiveJSON)
+			}
+		}
+	} else if _, err := io.Copy(h, content); err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	if got := digest.NewDigest(digest.SHA256, h); got != named {
+		return fmt.Errorf("the archive is damaged: %s holds bytes with the digest %s", name, got)
+	}
+	a.members[named] = member
+	return nil
+}
+
+func readBounded(r io.Reader, size, limit int64) ([]byte, error) {
+	if size > limit {
+		return nil, fmt.Errorf("read the archive: a manifest of %d bytes is larger than the %d that are allowed", size, limit)
+	}
+	content := make([]byte, size)
+	_, err := io.ReadFull(r, content)
+	return content, err
+}
+
+func (a *archiveListing) read(d ocispec.Descriptor) ([]byte, error) {
+	m, ok := a.members[d.Digest]
+	if !ok {
+		return nil, fmt.Errorf("%w in the archive: %s", errAbsent, d.Digest)
+	}
+	if m.content == nil {
+		return nil, fmt.Errorf("%s in the archive is not JSON", m.path)
+	}
+	return m.content, nil
+}
+
+// contents follows the archive's named images down to the blobs of one platform.
+func (a *archiveListing) contents(platform lock.Platform) (*lock.Contents, error) {
+	if a.index == nil {
+		return nil, fmt.Errorf("the archive has no %s: it is not in OCI form, which `ctr images export` and `skopeo copy ... oci-archive:` write", ocitar.IndexFile)
+	}
+	var index ocispec.Index
+	if err := json.Unmarshal(a.index, &index); err != nil {
+		return nil, fmt.Errorf("the archive's %s: %w", ocitar.IndexFile, err)
+	}
+	contents := &lock.Contents{}
+	listed := make(map[digest.Digest]bool)
+	list := func(d ocispec.Descriptor) error {
+		m, ok := a.members[d.Digest]
+		if !ok {
+			return fmt.Errorf("blob %s is missing in the archive", d.Digest)
+		}
+		if m.size != d.Size {
+			return fmt.Errorf("blob %s has %d bytes, its descriptor says %d", d.Digest, m.size, d.Size)
+		}
+		if !listed[d.Digest] {
+			listed[d.Digest] = true
+			contents.Blobs = append(contents.Blobs, lock.ArchiveBlob{Path: m.path, Digest: d.Digest, Size: d.Size, MediaType: d.MediaType})
+		}
+		return nil
+	}
+	for _, root := range index.Manifests {
+		name := root.Annotations[AnnotationImageName]
+		if name == "" {
+			name = root.Annotations[ocispec.AnnotationRefName]
+		}
+		if name == "" {
+			return nil, fmt.Errorf("the archive holds an image without a name: %s", root.Digest)
+		}
+		if err := checkDescriptor(root, maxManifestSize); err != nil {
+			return nil, fmt.Errorf("image %s: %w", name, err)
+		}
+		images, err := imagePlatforms(root, []lock.Platform{platform}, a.read)
+		if err != nil {
+			return nil, fmt.Errorf("image %s: %w", name, err)
+		}
+		for _, d := range append([]ocispec.Descriptor{root}, images[0].blobs()...) {
+			if err := list(d); err != nil {
+				return nil, fmt.Errorf("image %s: %w", name, err)
+			}
+		}
+		contents.Images = append(contents.Images, lock.ArchiveImage{Ref: name, Digest: root.Digest, Size: root.Size, MediaType: root.MediaType})
+	}
+	if len(contents.Images) == 0 {
+		return nil, errors.New("the archive holds no images")
+	}
+	return contents, nil
+}
