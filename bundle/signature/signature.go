@@ -1,0 +1,193 @@
+// Package signature signs small byte strings, and verifies them, with keys and in formats
+// that cosign shares. It works without a network: there is no transparency log and no
+// certificate, trust comes from the public key alone.
+//
+// There is one algorithm, ECDSA P-256 over SHA-256. Every signature comes in two forms
+// that say the same: a sigstore bundle (v0.3 JSON) for cosign 3, and the bare signature in
+// base64 for older cosign and for openssl. Signing is deterministic (RFC 6979): the same
+// key and payload give the same bytes.
+//
+// Everything given to [Verify], [ParsePublicKey] and [LoadSigner] may come from an attacker.
+package signature
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+const (
+	// MaxSize is the most that either form written by [Signer.Sign] can have, in bytes:
+	// one block of a tar file, so that what follows never moves.
+	MaxSize = 512
+
+	// ReadLimit is the most that [Verify] reads of either form, in bytes. A sigstore
+	// bundle by cosign may also hold log entries and timestamps.
+	ReadLimit = 64 << 10
+)
+
+var (
+	// ErrNotSigned says that there is no signature at all.
+	ErrNotSigned = errors.New("not signed")
+
+	// ErrWrongKey says that the signature was made with another key, by its own account.
+	ErrWrongKey = errors.New("signed with another key")
+
+	// ErrInvalid says that the signature does not fit the payload and the key.
+	ErrInvalid = errors.New("signature does not verify")
+)
+
+// mediaType is the version of sigstore bundle that is read and written. Earlier versions
+// need a transparency log entry, later ones do not exist.
+const mediaType = "application/vnd.dev.sigstore.bundle.v0.3+json"
+
+// Signature is one signature in its two forms.
+type Signature struct {
+	Bundle []byte // sigstore bundle: compact JSON without a line break at its end
+	Base64 []byte // ASN.1 DER in standard base64 without a line break at its end
+}
+
+// Signer holds a decrypted private key.
+type Signer struct {
+	key    *ecdsa.PrivateKey
+	public *PublicKey
+}
+
+// PublicKey returns the public half.
+func (s *Signer) PublicKey() *PublicKey { return s.public }
+
+// Sign signs payload. Both forms are at most [MaxSize] bytes long.
+func (s *Signer) Sign(payload []byte) (Signature, error) {
+	digest := sha256.Sum256(payload)
+	der, err := s.key.Sign(nil, digest[:], crypto.SHA256) // without randomness: RFC 6979
+	if err != nil {
+		return Signature{}, fmt.Errorf("sign: %w", err)
+	}
+	var b sigstoreBundle
+	b.MediaType = mediaType
+	b.VerificationMaterial.PublicKey.Hint = s.public.id
+	b.MessageSignature.MessageDigest.Algorithm = "SHA2_256"
+	b.MessageSignature.MessageDigest.Digest = digest[:]
+	b.MessageSignature.Signature = der
+	bundle, err := json.Marshal(b)
+	if err != nil {
+		return Signature{}, fmt.Errorf("sign: encode sigstore bundle: %w", err)
+	}
+	return Signature{Bundle: bundle, Base64: []byte(base64.StdEncoding.EncodeToString(der))}, nil
+}
+
+// Verify checks that payload was signed with pub's private key. Either form may be absent
+// (nil), but every form that is there must verify. The error is [ErrNotSigned] when both
+// are absent, [ErrWrongKey] when the bundle names another key, [ErrInvalid] when a
+// signature does not verify, and another one when a form cannot be read.
+func Verify(pub *PublicKey, payload, bundle, sig []byte) error {
+	if bundle == nil && sig == nil {
+		return ErrNotSigned
+	}
+	digest := sha256.Sum256(payload)
+	if bundle != nil {
+		if err := verifyBundle(pub, digest[:], bundle); err != nil {
+			return fmt.Errorf("verify sigstore bundle: %w", err)
+		}
+	}
+	if sig != nil {
+		if err := verifyBase64(pub, digest[:], sig); err != nil {
+			return fmt.Errorf("verify base64 signature: %w", err)
+		}
+	}
+	return nil
+}
+
+// sigstoreBundle is the part of dev.sigstore.bundle.v1.Bundle that a signature with a key
+// uses, its fields in the order in which cosign writes them.
+type sigstoreBundle struct {
+	MediaType            string `json:"mediaType"`
+	VerificationMaterial struct {
+		PublicKey struct {
+			Hint string `json:"hint"`
+		} `json:"publicKey"`
+		// These two say when it was signed, which boxlift has no use for.
+		TlogEntries               json.RawMessage `json:"tlogEntries,omitempty"`
+		TimestampVerificationData json.RawMessage `json:"timestampVerificationData,omitempty"`
+	} `json:"verificationMaterial"`
+	MessageSignature struct {
+		MessageDigest struct {
+			Algorithm string `json:"algorithm"`
+			Digest    []byte `json:"digest"`
+		} `json:"messageDigest"`
+		Signature []byte `json:"signature"`
+	} `json:"messageSignature"`
+}
+
+func verifyBundle(pub *PublicKey, digest, data []byte) error {
+	b, err := parseBundle(data)
+	if err != nil {
+		return err
+	}
+	// The hint proves nothing. It tells a wrong key from a changed payload.
+	if hint := b.VerificationMaterial.PublicKey.Hint; hint != pub.id {
+		return fmt.Errorf("%w: it names key %q, the key given is %q", ErrWrongKey, hint, pub.id)
+	}
+	// Nor is the digest what gets verified; a wrong one is a lie all the same.
+	if stated := b.MessageSignature.MessageDigest.Digest; !bytes.Equal(stated, digest) {
+		return fmt.Errorf("%w: it was made for content with sha256 %x, this content has %x", ErrInvalid, stated, digest)
+	}
+	if !ecdsa.VerifyASN1(pub.key, digest, b.MessageSignature.Signature) {
+		return fmt.Errorf("%w with key %q", ErrInvalid, pub.id)
+	}
+	return nil
+}
+
+func parseBundle(data []byte) (*sigstoreBundle, error) {
+	if len(data) > ReadLimit {
+		return nil, fmt.Errorf("%d bytes are too many (at most %d)", len(data), ReadLimit)
+	}
+	var b sigstoreBundle
+	if err := json.Unmarshal(data, &b); err != nil {
+		return nil, err
+	}
+	if b.MediaType != mediaType {
+		return nil, fmt.Errorf("media type is %q, expected %q", b.MediaType, mediaType)
+	}
+	if a := b.MessageSignature.MessageDigest.Algorithm; a != "SHA2_256" {
+		return nil, fmt.Errorf("digest algorithm is %q, expected \"SHA2_256\"", a)
+	}
+	// Only white space may differ from what is written for these values. This refuses
+	// unknown fields (certificates, DSSE envelopes), repeated ones, other spellings and
+	// loose base64, so that there is one way to read a bundle.
+	var got bytes.Buffer
+	if err := json.Compact(&got, data); err != nil {
+		return nil, err
+	}
+	want, err := json.Marshal(b)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(got.Bytes(), want) {
+		return nil, errors.New("not in the form that cosign writes for a signature made with a key")
+	}
+	return &b, nil
+}
+
+func verifyBase64(pub *PublicKey, digest, data []byte) error {
+	if len(data) > ReadLimit {
+		return fmt.Errorf("%d bytes are too many (at most %d)", len(data), ReadLimit)
+	}
+	data = bytes.TrimSuffix(data, []byte("\n")) // cosign writes one to its standard output
+	der, err := base64.StdEncoding.Strict().DecodeString(string(data))
+	if err != nil {
+		return err
+	}
+	if base64.StdEncoding.EncodedLen(len(der)) != len(data) { // line breaks inside
+		return errors.New("more than one line of base64")
+	}
+	if !ecdsa.VerifyASN1(pub.key, digest, der) {
+		return fmt.Errorf("%w with key %q", ErrInvalid, pub.id)
+	}
+	return nil
+}

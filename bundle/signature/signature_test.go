@@ -1,0 +1,467 @@
+package signature
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/asn1"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"flag"
+	"fmt"
+	"math/big"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/secure-systems-lab/go-securesystemslib/encrypted"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// rfcSigner returns the P-256 key of RFC 6979, appendix A.2.5.
+func rfcSigner(t testing.TB) *Signer {
+	t.Helper()
+	d, err := hex.DecodeString("C9AFA9D845BA75166B5C215767B1D6934E50C3DB36E89B127B8A622B120F6721")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pub, err := newPublicKey(&key.PublicKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Signer{key: key, public: pub}
+}
+
+func newSigner(t testing.TB) *Signer {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pub, err := newPublicKey(&key.PublicKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Signer{key: key, public: pub}
+}
+
+func mustSign(t testing.TB, s *Signer, payload []byte) Signature {
+	t.Helper()
+	sig, err := s.Sign(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sig
+}
+
+// TestSignVector checks against the published signature of "sample" with SHA-256.
+func TestSignVector(t *testing.T) {
+	sig := mustSign(t, rfcSigner(t), []byte("sample"))
+	der, err := base64.StdEncoding.DecodeString(string(sig.Base64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rs struct{ R, S *big.Int }
+	if rest, err := asn1.Unmarshal(der, &rs); err != nil || len(rest) > 0 {
+		t.Fatalf("DER: %v, %d bytes left", err, len(rest))
+	}
+	want := "EFD48B2AACB6A8FD1140DD9CD45E81D69D2C877B56AAF991C34D0EA84EAF3716 " +
+		"F7CB1C942D657C41D436C7A1B6E29F65F3E900DBB9AFF4064DC4AB2F843ACDA8"
+	if got := fmt.Sprintf("%064X %064X", rs.R, rs.S); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestSignGolden(t *testing.T) {
+	sig := mustSign(t, rfcSigner(t), []byte("sample"))
+	for name, got := range map[string][]byte{
+		"testdata/sample.sigstore.json": sig.Bundle,
+		"testdata/sample.sig":           sig.Base64,
+	} {
+		if *update {
+			if err := os.WriteFile(name, got, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), string(got)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestSignSizes(t *testing.T) {
+	s := newSigner(t)
+	var most Signature
+	for i := range 10_000 {
+		sig := mustSign(t, s, fmt.Append(nil, i))
+		if len(sig.Bundle) > len(most.Bundle) {
+			most = sig
+		}
+	}
+	// 72 bytes of DER: both numbers with their highest bit set, the longest there is.
+	if n := len(most.Base64); n != 96 {
+		t.Errorf("the longest base64 signature has %d bytes, expected 96", n)
+	}
+	if n := len(most.Bundle); n > MaxSize {
+		t.Errorf("the longest bundle has %d bytes, more than %d", n, MaxSize)
+	}
+}
+
+func TestGenerateKey(t *testing.T) {
+	t.Parallel() // scrypt is slow by design, slower still under -race
+	for _, password := range []string{"", "correct horse"} {
+		t.Run(password, func(t *testing.T) {
+			t.Parallel()
+			private, public, err := GenerateKey([]byte(password))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := LoadSigner(private, []byte(password))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pub, err := ParsePublicKey(public)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if KeyID(pub) != KeyID(s.PublicKey()) || len(KeyID(pub)) != 44 {
+				t.Errorf("key IDs %q and %q", KeyID(pub), KeyID(s.PublicKey()))
+			}
+			sig := mustSign(t, s, []byte("payload"))
+			if err := Verify(pub, []byte("payload"), sig.Bundle, sig.Base64); err != nil {
+				t.Error(err)
+			}
+			if _, err := LoadSigner(private, []byte("wrong")); !errors.Is(err, ErrWrongPassword) {
+				t.Errorf("a wrong password gave: %v", err)
+			}
+
+			block, _ := pem.Decode(private)
+			var body struct {
+				KDF struct {
+					Name   string
+					Params map[string]int
+				}
+				Cipher struct{ Name string }
+			}
+			if err := json.Unmarshal(block.Bytes, &body); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(map[string]int{"N": 65536, "r": 8, "p": 1}, body.KDF.Params); diff != "" {
+				t.Errorf("scrypt parameters (-want +got):\n%s", diff)
+			}
+			if block.Type != "ENCRYPTED SIGSTORE PRIVATE KEY" || body.KDF.Name != "scrypt" || body.Cipher.Name != "nacl/secretbox" {
+				t.Errorf("a block %q with %s and %s", block.Type, body.KDF.Name, body.Cipher.Name)
+			}
+		})
+	}
+}
+
+// seal encrypts a private key of any kind in cosign's form.
+func seal(t *testing.T, pemType string, key any) []byte {
+	t.Helper()
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sealBytes(t, pemType, pkcs8)
+}
+
+func sealBytes(t *testing.T, pemType string, plain []byte) []byte {
+	t.Helper()
+	body, err := encrypted.EncryptWithCustomKDFParameters(plain, []byte("pw"), encrypted.Legacy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: pemType, Bytes: body})
+}
+
+func publicPEM(t testing.TB, key crypto.PublicKey) []byte {
+	t.Helper()
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: pemPublic, Bytes: der})
+}
+
+func TestLoadSigner(t *testing.T) {
+	t.Parallel()
+	p256 := newSigner(t).key
+	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, ed, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := seal(t, pemPrivate, p256)
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(p256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(good)
+	costly := bytes.Replace(block.Bytes, []byte(`"N":32768`), []byte(`"N":1073741824`), 1)
+
+	tests := []struct {
+		name string
+		pem  []byte
+		want string // what the error says; "" for none
+	}{
+		{"sigstore", good, ""},
+		{"cosign", seal(t, pemPrivateCosign, p256), ""},
+		{"empty", nil, "no PEM block"},
+		{"huge", make([]byte, keyLimit+1), "too many"},
+		{"two keys", append(bytes.Clone(good), good...), "more than one PEM block"},
+		{"public", publicPEM(t, p256.Public()), "this is a public key"},
+		{"not encrypted", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), "cosign import-key-pair"},
+		{"not JSON", pem.EncodeToMemory(&pem.Block{Type: pemPrivate, Bytes: []byte("{")}), "unexpected end of JSON"},
+		{"costly scrypt", pem.EncodeToMemory(&pem.Block{Type: pemPrivate, Bytes: costly}), "unsupported scrypt parameters"},
+		{"not PKCS8", sealBytes(t, pemPrivate, []byte("x")), "asn1"},
+		{"P-384", seal(t, pemPrivate, p384), "ECDSA P-384 keys are not supported"},
+		{"Ed25519", seal(t, pemPrivate, ed), "Ed25519 keys are not supported"},
+		{"RSA", seal(t, pemPrivate, rsaKey), "RSA keys are not supported"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s, err := LoadSigner(tt.pem, []byte("pw"))
+			if errors.Is(err, ErrWrongPassword) {
+				t.Errorf("blamed the password: %v", err)
+			}
+			checkError(t, err, tt.want)
+			if err == nil && !s.key.Equal(p256) {
+				t.Error("another key")
+			}
+		})
+	}
+}
+
+func TestParsePublicKey(t *testing.T) {
+	s := newSigner(t)
+	good := publicPEM(t, s.key.Public())
+	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ed, _, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name string
+		pem  []byte
+		want string
+	}{
+		{"good", good, ""},
+		{"blank lines around", append([]byte("\n"), append(bytes.Clone(good), "\n\n"...)...), ""},
+		{"empty", nil, "no PEM block"},
+		{"huge", bytes.Repeat(good, 1000), "too many"},
+		{"two keys", append(bytes.Clone(good), good...), "more than one PEM block"},
+		{"private", seal(t, pemPrivate, s.key), "this is a private key"},
+		{"certificate", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE"}), `found "CERTIFICATE"`},
+		{"not DER", pem.EncodeToMemory(&pem.Block{Type: pemPublic, Bytes: []byte("x")}), "asn1"},
+		{"P-384", publicPEM(t, p384.Public()), "ECDSA P-384 keys are not supported"},
+		{"Ed25519", publicPEM(t, ed), "Ed25519 keys are not supported"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			pub, err := ParsePublicKey(tt.pem)
+			checkError(t, err, tt.want)
+			if err == nil && KeyID(pub) != KeyID(s.PublicKey()) {
+				t.Error("another key")
+			}
+		})
+	}
+}
+
+func checkError(t *testing.T, err error, want string) {
+	t.Helper()
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("unexpected: %v", err)
+	case want != "" && err == nil:
+		t.Errorf("no error, expected one with %q", want)
+	case want != "" && !strings.Contains(err.Error(), want):
+		t.Errorf("got %q, expected it to say %q", err, want)
+	}
+}
+
+func TestVerify(t *testing.T) {
+	s := newSigner(t)
+	payload := []byte("payload")
+	good := mustSign(t, s, payload)
+	otherSigner := newSigner(t)
+	other := mustSign(t, otherSigner, payload)
+	later := mustSign(t, s, []byte("another payload"))
+	replace := func(from, to string) []byte {
+		t.Helper()
+		if !bytes.Contains(good.Bundle, []byte(from)) {
+			t.Fatalf("%q is not in the bundle", from)
+		}
+		return bytes.Replace(good.Bundle, []byte(from), []byte(to), 1)
+	}
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, good.Bundle, "", "  "); err != nil {
+		t.Fatal(err)
+	}
+	sum := func(p []byte) string {
+		h := sha256.Sum256(p)
+		return base64.StdEncoding.EncodeToString(h[:])
+	}
+
+	const form = "not in the form"
+	tests := []struct {
+		name        string
+		bundle, sig []byte
+		is          error
+		want        string
+	}{
+		{name: "both", bundle: good.Bundle, sig: good.Base64},
+		{name: "bundle alone", bundle: good.Bundle},
+		{name: "base64 alone", sig: good.Base64},
+		{name: "line break at the end", bundle: append(bytes.Clone(good.Bundle), '\n'), sig: append(bytes.Clone(good.Base64), '\n')},
+		{name: "indented", bundle: indented.Bytes()},
+		{name: "with a log entry", bundle: replace(`},"messageSignature"`, `,"tlogEntries":[{"logIndex":"1"}]},"messageSignature"`)},
+		{name: "with a timestamp", bundle: replace(`},"messageSignature"`, `,"timestampVerificationData":{"rfc3161Timestamps":[]}},"messageSignature"`)},
+
+		{name: "neither", is: ErrNotSigned, want: "not signed"},
+		{name: "empty bundle", bundle: []byte{}, sig: good.Base64, want: "unexpected end of JSON"},
+		{name: "empty base64", bundle: good.Bundle, sig: []byte{}, is: ErrInvalid},
+		{name: "another key's bundle", bundle: other.Bundle, sig: good.Base64, is: ErrWrongKey, want: "it names key"},
+		{name: "another key's base64", bundle: good.Bundle, sig: other.Base64, is: ErrInvalid, want: KeyID(s.PublicKey())},
+		{name: "another payload's bundle", bundle: later.Bundle, sig: good.Base64, is: ErrInvalid, want: "content with sha256"},
+		{name: "another payload's base64", bundle: good.Bundle, sig: later.Base64, is: ErrInvalid},
+		{name: "another key under our hint", bundle: bytes.Replace(other.Bundle, []byte(KeyID(otherSigner.PublicKey())), []byte(KeyID(s.PublicKey())), 1), is: ErrInvalid},
+		{name: "another payload under our digest", bundle: bytes.Replace(later.Bundle, []byte(sum([]byte("another payload"))), []byte(sum(payload)), 1), is: ErrInvalid},
+
+		{name: "huge bundle", bundle: append(bytes.Clone(good.Bundle), bytes.Repeat([]byte(" "), ReadLimit)...), want: "too many"},
+		{name: "huge base64", sig: bytes.Repeat([]byte("AAAA"), ReadLimit), want: "too many"},
+		{name: "other version", bundle: replace("v0.3", "v0.4"), want: "media type"},
+		{name: "other digest algorithm", bundle: replace("SHA2_256", "SHA2_512"), want: "digest algorithm"},
+		{name: "no hint", bundle: replace(`"hint":"`+KeyID(s.PublicKey())+`"`, ""), want: form},
+		{name: "certificate", bundle: replace(`},"messageSignature"`, `,"certificate":{"rawBytes":""}},"messageSignature"`), want: form},
+		{name: "envelope", bundle: replace(`{"mediaType"`, `{"dsseEnvelope":{},"mediaType"`), want: form},
+		{name: "field twice", bundle: replace(`{"mediaType"`, `{"mediaType":"x","mediaType"`), want: form},
+		{name: "field in capitals", bundle: replace("hint", "Hint"), want: form},
+		{name: "two documents", bundle: append(bytes.Clone(good.Bundle), good.Bundle...), want: "invalid character"},
+		{name: "deeply nested", bundle: bytes.Repeat([]byte("["), ReadLimit), want: "exceeded max depth"},
+		{name: "not base64", sig: []byte("{}"), want: "illegal base64"},
+		{name: "broken base64 line", sig: append(append(bytes.Clone(good.Base64[:48]), '\n'), good.Base64[48:]...), want: "more than one line"},
+		{name: "two line breaks", sig: append(bytes.Clone(good.Base64), "\n\n"...), want: "more than one line"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			err := Verify(s.PublicKey(), payload, tt.bundle, tt.sig)
+			if tt.is == nil && tt.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			if tt.is != nil && !errors.Is(err, tt.is) {
+				t.Errorf("got %q, expected one that is %q", err, tt.is)
+			}
+			if !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %q, expected it to say %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// TestVerifyEveryByte changes every byte of both forms.
+func TestVerifyEveryByte(t *testing.T) {
+	s := rfcSigner(t)
+	payload := []byte("sample")
+	good := mustSign(t, s, payload)
+	forms := map[string]struct {
+		data   []byte
+		verify func([]byte) error
+	}{
+		"bundle": {good.Bundle, func(d []byte) error { return Verify(s.public, payload, d, good.Base64) }},
+		"base64": {good.Base64, func(d []byte) error { return Verify(s.public, payload, good.Bundle, d) }},
+	}
+	for name, form := range forms {
+		for i := range form.data {
+			for _, mask := range []byte{0x01, 0x02, 0x20, 0x80, 0xff} {
+				bad := bytes.Clone(form.data)
+				bad[i] ^= mask
+				if form.verify(bad) == nil {
+					t.Errorf("%s: byte %d changed from %q to %q and was accepted", name, i, form.data[i], bad[i])
+				}
+			}
+			if form.verify(form.data[:i]) == nil {
+				t.Errorf("%s: cut to %d bytes and accepted", name, i)
+			}
+		}
+	}
+}
+
+// FuzzVerify looks for input that is accepted though it is not the one signature that
+// exists.
+func FuzzVerify(f *testing.F) {
+	s := rfcSigner(f)
+	payload := []byte("sample")
+	good := mustSign(f, s, payload)
+	f.Add(good.Bundle, good.Base64)
+	f.Add(append(bytes.Clone(good.Bundle), '\n'), append(bytes.Clone(good.Base64), '\n'))
+	f.Fuzz(func(t *testing.T, bundle, sig []byte) {
+		if Verify(s.public, payload, bundle, nil) == nil && bundle != nil {
+			b, err := parseBundle(bundle)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := base64.StdEncoding.EncodeToString(b.MessageSignature.Signature); got != string(good.Base64) {
+				t.Errorf("accepted a bundle with the signature %s", got)
+			}
+		}
+		if Verify(s.public, payload, nil, sig) == nil && !bytes.Equal(bytes.TrimSuffix(sig, []byte("\n")), good.Base64) {
+			t.Errorf("accepted the signature %q", sig)
+		}
+	})
+}
+
+// FuzzParsePublicKey looks for a key that is not on the curve or has two names.
+func FuzzParsePublicKey(f *testing.F) {
+	f.Add(publicPEM(f, rfcSigner(f).key.Public()))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		pub, err := ParsePublicKey(data)
+		if err != nil {
+			return
+		}
+		der, err := x509.MarshalPKIXPublicKey(pub.key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := ParsePublicKey(pem.EncodeToMemory(&pem.Block{Type: pemPublic, Bytes: der}))
+		if err != nil || KeyID(again) != KeyID(pub) {
+			t.Errorf("%q read again: %v", data, err)
+		}
+	})
+}
