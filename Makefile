@@ -1,0 +1,54 @@
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.PHONY: build demo test lint bench fuzz clean
+
+export GOTOOLCHAIN := local
+
+# The tag, or the tag and the commit after it.
+VERSION ?= $(shell git describe --tags --match 'v*' --dirty 2>/dev/null || echo v0.0.0-dev)
+FUZZTIME ?= 30s
+BIN ?= bin
+
+# bin/ has the programs for this machine, bin/linux-*/ the static ones for nodes.
+build:
+	@build() { CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o "$$1" ./cmd/boxlift ./cmd/boxlift-node; }
+	GOOS=linux GOARCH=amd64 build $(BIN)/linux-amd64/
+	GOOS=linux GOARCH=arm64 build $(BIN)/linux-arm64/
+	host=$$(go env GOOS)-$$(go env GOARCH)
+	[[ $$host == linux-@(amd64|arm64) ]] || build $(BIN)/$$host/
+	ln -sf $$host/boxlift $$host/boxlift-node $(BIN)/
+
+# Locks, builds, signs, carries and installs, on hosts made for the purpose (as root).
+demo: build
+	@go run ./test/demo
+
+# Everything. What cannot run here is named at the end; where BOXLIFT_REQUIRE_HOSTS=1, it fails.
+# The race detector needs a C compiler. Results are not taken from the cache: hosts, packages
+# and other programs have a part in them that go does not see.
+test:
+	@if ! command -v gcc >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends gcc libc6-dev >/dev/null
+	fi
+	race=-race require=
+	if [ "$${BOXLIFT_REQUIRE_HOSTS:-}" = 1 ]; then
+	    require=-require
+	elif ! command -v gcc >/dev/null; then
+	    race=; echo 'no gcc: left out the race detector'
+	fi
+	go test $$race -count=1 -timeout=20m -json ./... | go run ./test/summary $$require
+
+lint:
+	CGO_ENABLED=0 go tool -modfile=tools/lint/go.mod golangci-lint run ./...
+
+bench:
+	go run ./test/bench
+
+# Every fuzz target for FUZZTIME.
+fuzz:
+	@grep -r --include='*_test.go' -o '^func Fuzz[A-Za-z0-9_]*' . | sed 's,/[^/]*:func, ,' | while read -r dir target; do
+	    go test -run='^$$' -fuzz="^$$target\$$" -fuzztime=$(FUZZTIME) "$$dir" </dev/null
+	done
+
+clean:
+	rm -rf $(BIN)
