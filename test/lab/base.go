@@ -1,0 +1,194 @@
+package lab
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+)
+
+const suite = "bookworm"
+
+// guestInit runs as the first process of every host and becomes systemd.
+//
+//go:embed init.sh
+var guestInit string
+
+// basePackages is what a host has beyond Debian's minimum. containerd and
+// runc are there for a container runtime's sake; nothing starts them.
+func basePackages() []string {
+	return strings.Fields(`
+		systemd systemd-sysv libpam-systemd dbus openssh-server sudo
+		iproute2 iptables iputils-ping netbase conntrack ipset socat ethtool curl ca-certificates
+		procps kmod mount util-linux tar gzip xz-utils
+		containerd runc`)
+}
+
+// notInBase is what is removed from the base root: what must differ between
+// hosts, and what hosts copy for nothing.
+func notInBase() []string {
+	return strings.Fields(`
+		etc/ssh/ssh_host_* etc/machine-id var/lib/dbus/machine-id etc/hostname etc/resolv.conf
+		var/cache/apt/archives/*.deb var/lib/apt/lists/*_*
+		usr/share/doc usr/share/info usr/share/locale usr/share/man`)
+}
+
+// hostFiles is what differs from Debian's defaults on every host: path to content.
+func hostFiles() map[string]string {
+	return map[string]string{
+		"sbin/lab-init": guestInit,
+		// Empty, and not absent: systemd then makes a new one for each host.
+		"etc/machine-id": "",
+		// There is no name server on the LAN.
+		"etc/resolv.conf": "",
+		// Container shims ignore SIGTERM, and a reboot would wait 90 seconds for them.
+		"etc/systemd/system.conf.d/lab.conf":      "[Manager]\nDefaultTimeoutStopSec=10s\n",
+		"etc/systemd/journald.conf.d/lab.conf":    "[Journal]\nStorage=persistent\n",
+		"etc/ssh/sshd_config.d/lab.conf":          "PasswordAuthentication yes\nPermitRootLogin yes\nUseDNS no\nMaxStartups 100\n",
+		"etc/systemd/system/ssh.service.d/n.conf": "[Service]\nRestart=always\n",
+	}
+}
+
+// masked units cannot work in a container or would reach for the internet;
+// without them, is-system-running says running.
+func maskedUnits() []string {
+	return strings.Fields(`
+		e2scrub_reap.service e2scrub_all.timer apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer
+		console-getty.service sys-kernel-debug.mount sys-kernel-tracing.mount
+		systemd-networkd.service systemd-networkd.socket containerd.service`)
+}
+
+// installPackages installs what the machine lacks to make hosts.
+func installPackages(ctx context.Context, log func(string)) error {
+	var packages []string
+	for _, need := range []struct{ command, pkg string }{
+		{"debootstrap", "debootstrap"}, {"systemd-nspawn", "systemd-container"}, {"ip", "iproute2"},
+		{"ssh-keygen", "openssh-client"},
+	} {
+		if _, err := exec.LookPath(need.command); err != nil {
+			packages = append(packages, need.pkg)
+		}
+	}
+	if len(packages) == 0 {
+		return nil
+	}
+	log("installing Debian packages: " + strings.Join(packages, " "))
+	install := append([]string{"DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", "DPkg::Lock::Timeout=300",
+		"install", "--yes", "--no-install-recommends"}, packages...)
+	if _, err := run(ctx, nil, "env", install...); err == nil {
+		return nil
+	}
+	// A machine that has never updated its package lists cannot install.
+	if _, err := run(ctx, nil, "apt-get", "-o", "DPkg::Lock::Timeout=300", "update"); err != nil {
+		return err
+	}
+	_, err := run(ctx, nil, "env", install...)
+	return err
+}
+
+// ensureBase returns the tar file with the hosts' root file system, and makes
+// it when there is none yet that was made from the same key.
+func ensureBase(ctx context.Context, log func(string)) (string, error) {
+	cache, err := cacheDir()
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
+	}
+	lock := flock.New(filepath.Join(cache, "base.lock"))
+	if _, err := lock.TryLockContext(ctx, 100*time.Millisecond); err != nil {
+		return "", fmt.Errorf("wait for another process that makes the base root: %w", err)
+	}
+	defer func() { _ = lock.Close() }() // closing a lock loses nothing
+
+	key := sha256.Sum256(fmt.Append(nil, suite, runtime.GOARCH, basePackages(), notInBase()))
+	base := filepath.Join(cache, fmt.Sprintf("base-%x.tar", key[:6]))
+	if _, err := os.Stat(base); err == nil {
+		return base, nil
+	}
+	work := filepath.Join(cache, "base.work")
+	if err := clearWork(work); err != nil {
+		return "", err
+	}
+	if err := makeBase(ctx, work, base, log); err != nil {
+		return "", errors.Join(fmt.Errorf("make the hosts' base root: %w", err), clearWork(work))
+	}
+	return base, clearWork(work)
+}
+
+// clearWork removes a working directory. A debootstrap that was killed may
+// have left /proc mounted in it.
+func clearWork(work string) error {
+	if err := unmountBelow(work); err != nil {
+		return err
+	}
+	return os.RemoveAll(work)
+}
+
+func makeBase(ctx context.Context, work, base string, log func(string)) error {
+	root, tarball := filepath.Join(work, "root"), filepath.Join(work, "base.tar")
+	if err := os.MkdirAll(work, 0o700); err != nil {
+		return err
+	}
+	log("making the hosts' base root with debootstrap (once, takes about two minutes)")
+	args := []string{"--variant=minbase", "--include=" + strings.Join(basePackages(), ","), suite, root}
+	if mirror := debianMirror(ctx); mirror != "" {
+		args = append(args, mirror)
+	}
+	if out, err := run(ctx, nil, "debootstrap", args...); err != nil {
+		return fmt.Errorf("%w: %s", err, lastLines(out, 10))
+	}
+	if err := cleanBase(root); err != nil {
+		return err
+	}
+	if _, err := run(ctx, nil, "tar", "--create", "--numeric-owner", "--xattrs", "--xattrs-include=*",
+		"--file", tarball, "--directory", root, "."); err != nil {
+		return err
+	}
+	return os.Rename(tarball, base)
+}
+
+func cleanBase(root string) error {
+	for _, pattern := range notInBase() {
+		paths, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			return err
+		}
+		for _, path := range paths {
+			if err := os.RemoveAll(path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// debianMirror is where this machine's own apt gets the suite from, so that
+// a local mirror serves debootstrap too. Without one, debootstrap has a default.
+func debianMirror(ctx context.Context) string {
+	out, err := run(ctx, nil, "apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(out)) {
+		if codename, uri, ok := strings.Cut(strings.TrimSpace(line), " "); ok && codename == suite {
+			return uri
+		}
+	}
+	return ""
+}
+
+func lastLines(text []byte, n int) string {
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
