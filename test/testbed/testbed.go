@@ -1,0 +1,169 @@
+// Package testbed sets up what a whole run of boxlift needs on the connected side:
+// boxlift's own programs, the stand-in for the internet, a completed lock, a key pair
+// and a signed bundle. End-to-end tests, the demonstration and benchmarks share it.
+//
+// Everything is done by the real programs, as their users would do it.
+package testbed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/gofrs/flock"
+
+	"github.com/liteboxd/boxlift/test/upstream"
+)
+
+// KeyPassword is the password of the testbed's signing key. It is a canary: nothing
+// but the key's own file may ever show it.
+const KeyPassword = "canary-key-password-7d1f"
+
+// Testbed is a connected host. Its folder holds versions.lock, boxlift.key, boxlift.pub
+// and, once built, bundle.tar.
+type Testbed struct {
+	// Dir is the folder that commands run in.
+	Dir string
+	// Programs holds boxlift and, by platform, the programs that travel.
+	Programs string
+	Upstream *upstream.Server
+}
+
+// Options of a testbed. Dir is required.
+type Options struct {
+	// Dir is an existing folder.
+	Dir  string
+	Size upstream.Size
+	// Programs is a folder that `make build` has filled; empty means one in the cache,
+	// which is brought up to date first.
+	Programs string
+	// Logf is told of slow steps; nil discards them.
+	Logf func(format string, args ...any)
+}
+
+// New starts a testbed. Close ends it.
+func New(ctx context.Context, o Options) (*Testbed, error) {
+	t := &Testbed{Dir: o.Dir, Programs: o.Programs}
+	var err error
+	if t.Programs == "" {
+		if t.Programs, err = buildPrograms(ctx); err != nil {
+			return nil, err
+		}
+	}
+	t.Upstream, err = upstream.Start(ctx, upstream.Options{Size: o.Size, Dir: o.Dir, Logf: o.Logf})
+	if err != nil {
+		return nil, fmt.Errorf("start the stand-in for the internet: %w", err)
+	}
+	return t, nil
+}
+
+// Close stops the servers; the folder stays.
+func (t *Testbed) Close() error { return t.Upstream.Close() }
+
+// Boxlift is the path of the operator's program.
+func (t *Testbed) Boxlift() string { return filepath.Join(t.Programs, "boxlift") }
+
+// LockFile, PrivateKey, PublicKey and Bundle are the paths of the testbed's files.
+func (t *Testbed) LockFile() string   { return filepath.Join(t.Dir, "versions.lock") }
+func (t *Testbed) PrivateKey() string { return filepath.Join(t.Dir, "boxlift.key") }
+func (t *Testbed) PublicKey() string  { return filepath.Join(t.Dir, "boxlift.pub") }
+func (t *Testbed) Bundle() string     { return filepath.Join(t.Dir, "bundle.tar") }
+
+// Command is boxlift on the connected host: it trusts the stand-in's certificate and
+// knows the key's password.
+func (t *Testbed) Command(ctx context.Context, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, t.Boxlift(), args...)
+	c.Dir = t.Dir
+	c.Env = append(os.Environ(), "SSL_CERT_FILE="+t.Upstream.CAFile(), "BOXLIFT_KEY_PASSWORD="+KeyPassword, "DOCKER_CONFIG="+t.Dir)
+	return c
+}
+
+// MirrorFlags send requests for the real upstream hosts to the stand-in.
+func (t *Testbed) MirrorFlags() []string {
+	var flags []string
+	for _, m := range t.Upstream.Mirrors() {
+		flags = append(flags, "--mirror", m)
+	}
+	return flags
+}
+
+// LockCommand, KeyCommand and BuildCommand are the three commands that make a bundle.
+func (t *Testbed) LockCommand(ctx context.Context) *exec.Cmd {
+	return t.Command(ctx, append([]string{"bundle", "lock", "-f", "versions.lock"}, t.MirrorFlags()...)...)
+}
+
+// KeyCommand makes the key pair.
+func (t *Testbed) KeyCommand(ctx context.Context) *exec.Cmd {
+	return t.Command(ctx, "key", "generate", "--output-prefix", "boxlift")
+}
+
+// BuildCommand builds and signs the bundle.
+func (t *Testbed) BuildCommand(ctx context.Context) *exec.Cmd {
+	return t.Command(ctx, append([]string{"bundle", "build", "-f", "versions.lock", "-o", "bundle.tar", "--key", "boxlift.key"}, t.MirrorFlags()...)...)
+}
+
+// MakeBundle runs the three commands on a lock without any pins.
+func (t *Testbed) MakeBundle(ctx context.Context, o upstream.LockOptions) error {
+	if err := os.WriteFile(t.LockFile(), t.Upstream.LockYAML(o), 0o644); err != nil {
+		return err
+	}
+	commands := []*exec.Cmd{t.LockCommand(ctx), t.BuildCommand(ctx)}
+	if _, err := os.Stat(t.PrivateKey()); err != nil {
+		commands = append([]*exec.Cmd{t.KeyCommand(ctx)}, commands...)
+	}
+	for _, c := range commands {
+		if out, err := c.CombinedOutput(); err != nil {
+			return fmt.Errorf("boxlift %s: %w:\n%s", strings.Join(c.Args[1:3], " "), err, out)
+		}
+	}
+	return nil
+}
+
+// buildPrograms runs `make build` into the cache.
+func buildPrograms(ctx context.Context) (dir string, err error) {
+	cache := os.Getenv("BOXLIFT_CACHE")
+	if cache == "" {
+		if cache, err = os.UserCacheDir(); err != nil {
+			return "", err
+		}
+		cache = filepath.Join(cache, "boxlift")
+	}
+	dir = filepath.Join(cache, "programs")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	lock := flock.New(filepath.Join(cache, "programs.lock"))
+	if err := lock.Lock(); err != nil {
+		return "", fmt.Errorf("lock %s: %w", lock.Path(), err)
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	c := exec.CommandContext(ctx, "make", "--no-print-directory", "-C", root, "build", "BIN="+dir)
+	// A make above this one would pass on its own flags.
+	c.Env = append(os.Environ(), "MAKEFLAGS=", "MAKELEVEL=")
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = &out, &out
+	if err := c.Run(); err != nil {
+		return "", fmt.Errorf("make build: %w:\n%s", err, out.Bytes())
+	}
+	return dir, nil
+}
+
+// Root is the folder of the repository.
+func Root() (string, error) {
+	_, file, _, ok := runtime.Caller(0)
+	root := filepath.Join(filepath.Dir(file), "..", "..")
+	if _, err := os.Stat(filepath.Join(root, "go.mod")); !ok || err != nil {
+		return "", fmt.Errorf("find the repository: no go.mod in %s", root)
+	}
+	return root, nil
+}
