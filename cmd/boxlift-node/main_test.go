@@ -1,0 +1,251 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/progress"
+)
+
+// build makes the binary as it is released.
+func build(t *testing.T, arch string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "boxlift-node")
+	c := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=v1.2.3", "-o", name, ".")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return name
+}
+
+func TestSmallAndStatic(t *testing.T) {
+	const maxSize = 12 << 20
+	for _, arch := range []string{"amd64", "arm64"} {
+		name := build(t, arch)
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %d bytes", arch, len(content))
+		if len(content) >= maxSize {
+			t.Errorf("%s: the binary has %d bytes, more than %d", arch, len(content), maxSize)
+		}
+		if bytes.Contains(content, []byte("ld-linux")) {
+			t.Errorf("%s: the binary asks for a dynamic linker", arch)
+		}
+	}
+}
+
+// The helper goes onto every node and runs as root there: what it is made of is kept
+// small on purpose. A package that is added here needs a reason.
+func TestImports(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := []string{
+		"github.com/liteboxd/boxlift/bundle/ocitar",
+		"github.com/liteboxd/boxlift/cmd/boxlift-node",
+		"github.com/liteboxd/boxlift/node",
+		"github.com/liteboxd/boxlift/progress",
+		"github.com/opencontainers/go-digest",
+		"golang.org/x/sys/",
+		"golang.org/x/term", // through progress, which is only asked for its interfaces
+	}
+	for _, p := range strings.Fields(string(out)) {
+		ok := false
+		for _, a := range allowed {
+			ok = ok || p == a || strings.HasSuffix(a, "/") && strings.HasPrefix(p, a)
+		}
+		if !ok {
+			t.Errorf("%s is imported", p)
+		}
+	}
+	out, err = exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range strings.Fields(string(out)) {
+		if p == "net/http" || p == "crypto/tls" {
+			t.Errorf("%s is imported", p)
+		}
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	tests := []struct {
+		args   []string
+		code   int
+		stdout string
+		stderr string
+	}{
+		{nil, 2, "", "usage:"},
+		{[]string{"help"}, 0, "usage:", ""},
+		{[]string{"check", "-h"}, 0, "usage:", ""},
+		{[]string{"frobnicate"}, 2, "", `unknown command "frobnicate"`},
+		{[]string{"facts", "more"}, 2, "", `unexpected argument "more"`},
+		{[]string{"receive", "-images", "/x"}, 2, "", "not defined: -images"},
+		{[]string{"version"}, 0, "devel\n", ""},
+		{[]string{"check", "-images", filepath.Join(t.TempDir(), "none")}, 0, `{"ok":true,"packs":[]}`, ""},
+		{[]string{"receive"}, 1, "", "boxlift-node: receive: the stream ended"},
+	}
+	for _, test := range tests {
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), test.args, strings.NewReader(""), &stdout, &stderr)
+		if code != test.code || !strings.Contains(stdout.String(), test.stdout) || !strings.Contains(stderr.String(), test.stderr) {
+			t.Errorf("%q: exit code %d, stdout %q, stderr %q", test.args, code, stdout.String(), stderr.String())
+		}
+	}
+}
+
+// The binary itself, from shipping a pack to finding it damaged.
+func TestBinary(t *testing.T) {
+	binary := build(t, "")
+	images := filepath.Join(t.TempDir(), "images")
+	if out, err := exec.Command(binary, "version").Output(); err != nil || string(out) != "v1.2.3\n" {
+		t.Errorf("version: %q, %v", out, err)
+	}
+
+	layer := []byte(strings.Repeat("layer", 1000))
+	index := []byte(`{"schemaVersion":2,"manifests":[]}`)
+	want := node.Want{Version: node.ProtocolVersion, ImagesDir: images, Packs: []node.PackWant{{
+		Name: node.PackName("k3s", index), Index: index, Blobs: []node.Blob{{Digest: digest.FromBytes(layer), Size: int64(len(layer))}},
+	}}}
+	receive := exec.Command(binary, "receive")
+	receive.Stderr = os.Stderr
+	in, err := receive.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := receive.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := receive.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = node.Send(t.Context(), in, out, want,
+		func(_ digest.Digest, offset int64) (io.ReadCloser, error) {
+			return io.NopCloser(bytes.NewReader(layer[offset:])), nil
+		},
+		func(total int64) progress.Task { return progress.Discard.Task("ship", total) })
+	if err := errors.Join(err, receive.Wait()); err != nil {
+		t.Fatal(err)
+	}
+
+	facts := exec.Command(binary, "facts", "-images", images)
+	document, err := facts.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f node.Facts
+	if err := json.Unmarshal(document, &f); err != nil {
+		t.Fatal(err)
+	}
+	if len(f.Packs) != 1 || f.Packs[0].Digest != string(digest.FromBytes(index)) {
+		t.Errorf("facts: packs %+v", f.Packs)
+	}
+
+	if out, err := exec.Command(binary, "check", "-images", images).Output(); err != nil {
+		t.Errorf("check: %v\n%s", err, out)
+	}
+	pack := filepath.Join(images, want.Packs[0].Name)
+	content, err := os.ReadFile(pack)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[bytes.Index(content, layer)+7] ^= 1
+	if err := os.WriteFile(pack, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	report, err := exec.Command(binary, "check", "-images", images).Output()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != exitFailed || !strings.Contains(string(report), string(digest.FromBytes(layer))) {
+		t.Errorf("check of a damaged pack: %v\n%s", err, report)
+	}
+}
+
+// Even the largest want and large blobs must leave a small node its memory.
+func TestMemoryIsBounded(t *testing.T) {
+	const (
+		maxPeak = 32 << 20
+		blobs   = 30_000
+	)
+	binary := build(t, "")
+	contents := map[digest.Digest][]byte{}
+	add := func(b []byte) node.Blob {
+		d := digest.FromBytes(b)
+		contents[d] = b
+		return node.Blob{Digest: d, Size: int64(len(b))}
+	}
+	index := []byte(`{"schemaVersion":2,"manifests":[]}`)
+	pack := node.PackWant{Name: node.PackName("k3s", index), Index: index}
+	for i := range blobs {
+		pack.Blobs = append(pack.Blobs, add([]byte(strconv.Itoa(i))))
+	}
+	pack.Blobs = append(pack.Blobs, add(make([]byte, 128<<20)))
+	want := node.Want{Version: node.ProtocolVersion, ImagesDir: t.TempDir(), Packs: []node.PackWant{pack}}
+
+	receive := exec.Command(binary, "receive")
+	receive.Stderr = os.Stderr
+	in, err := receive.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := receive.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := receive.Start(); err != nil {
+		t.Fatal(err)
+	}
+	last := pack.Blobs[blobs]
+	var peak int64
+	_, err = node.Send(t.Context(), in, out, want,
+		func(d digest.Digest, offset int64) (io.ReadCloser, error) {
+			r := io.NewSectionReader(bytes.NewReader(contents[d]), offset, last.Size)
+			if d != last.Digest {
+				return io.NopCloser(r), nil
+			}
+			// When all but some of the last blob has gone, the peak has been reached.
+			return io.NopCloser(io.MultiReader(io.LimitReader(r, last.Size-1), readerFunc(func(p []byte) (int, error) {
+				status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", receive.Process.Pid))
+				if err != nil {
+					return 0, err
+				}
+				_, after, _ := strings.Cut(string(status), "VmHWM:")
+				if _, err := fmt.Sscan(after, &peak); err != nil {
+					return 0, err
+				}
+				peak <<= 10
+				return r.Read(p)
+			}))), nil
+		},
+		func(total int64) progress.Task { return progress.Discard.Task("ship", total) })
+	if err := errors.Join(err, receive.Wait()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("peak: %d KiB", peak>>10)
+	if peak == 0 || peak > maxPeak {
+		t.Errorf("the receiver took %d bytes of memory, more than %d", peak, maxPeak)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

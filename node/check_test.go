@@ -1,0 +1,110 @@
+//go:build linux
+
+package node_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/node"
+)
+
+func TestCheck(t *testing.T) {
+	s := store{}
+	layer := random(1, 3_000_000)
+	good := s.pack(t, "a", layer, random(2, 10), nil)
+	// without returns the pack without one of its blobs.
+	without := func(i int) node.PackWant {
+		p := good
+		p.Blobs = append(append([]node.Blob{}, good.Blobs[:i]...), good.Blobs[i+1:]...)
+		return p
+	}
+	multi := func(carried bool) node.PackWant {
+		index := s.add([]byte(`{"manifests":[{"digest":"` + string(digest.FromString("other platform")) + `","size":5},` +
+			`{"digest":"` + string(good.Blobs[0].Digest) + `","size":` + itoa(good.Blobs[0].Size) + `}]}`))
+		top := []byte(`{"manifests":[{"digest":"` + string(index.Digest) + `","size":` + itoa(index.Size) + `}]}`)
+		p := node.PackWant{Name: node.PackName("a", top), Index: top, Blobs: []node.Blob{index}}
+		if carried {
+			p.Blobs = append(p.Blobs, good.Blobs...)
+		}
+		return p
+	}
+	broken := node.PackWant{Index: []byte("no JSON")}
+	broken.Name = node.PackName("a", broken.Index)
+	tests := []struct {
+		name   string
+		pack   node.PackWant
+		change func([]byte) []byte
+		want   string // in the problems; "" when there are none
+	}{
+		{"good", good, nil, ""},
+		{"one platform of several", multi(true), nil, ""},
+		{"no platform of several", multi(false), nil, "none of them is there"},
+		{"flipped byte", good, func(b []byte) []byte { b[2_000_000] ^= 1; return b }, "blob " + digest.FromBytes(layer).String()},
+		{"flipped header", good, func(b []byte) []byte { b[3] ^= 1; return b }, "malformed"},
+		{"cut off", good, func(b []byte) []byte { return b[:len(b)-512] }, "malformed"},
+		{"empty", good, func([]byte) []byte { return nil }, "malformed"},
+		{"manifest missing", without(0), nil, "names manifest"},
+		{"configuration missing", without(1), nil, "names blob"},
+		{"layer missing", without(2), nil, "names blob"},
+		{"name of another", func() node.PackWant { p := good; p.Name = "boxlift-a-0123456789ab.tar"; return p }(), nil, "its name"},
+		{"index is no JSON", broken, nil, "decode index.json"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			content := s.bytes(t, test.pack)
+			if test.change != nil {
+				content = test.change(content)
+			}
+			for name, content := range map[string][]byte{
+				test.pack.Name:                     content,
+				"boxlift-a-0123456789ab.tar.part":  []byte("unfinished"),
+				"k3s-airgap-images-amd64.tar.zst":  []byte("somebody else's"),
+				"boxlift-a-0123456789ab.tar.other": nil,
+			} {
+				if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			report, err := node.Check(t.Context(), dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(report.Packs) != 1 {
+				t.Fatalf("%d packs were checked, want 1", len(report.Packs))
+			}
+			p := report.Packs[0]
+			problems := strings.Join(p.Problems, "\n")
+			if report.OK != (test.want == "") || (problems == "") != (test.want == "") || !strings.Contains(problems, test.want) {
+				t.Errorf("ok is %v, the problems are %q, want %q", report.OK, problems, test.want)
+			}
+			if test.name == "good" {
+				want := node.PackCheck{Name: good.Name, Size: int64(len(content)), Digest: digest.FromBytes(good.Index), Blobs: 5}
+				if diff := cmp.Diff(want, p); diff != "" {
+					t.Error(diff)
+				}
+			}
+		})
+	}
+}
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+func TestCheckEndsWithItsContext(t *testing.T) {
+	l := newLab(t)
+	l.mustSend(t, l.want(l.pack(t, "a", random(3, 1000))))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := node.Check(ctx, l.images); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want the context's error", err)
+	}
+}

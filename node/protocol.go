@@ -1,0 +1,399 @@
+package node
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/bundle/ocitar"
+)
+
+// The protocol of "boxlift-node receive"
+//
+// Both directions carry frames: four bytes of length, big-endian, and so many bytes of
+// JSON, at most MaxFrame. The JSON is one Message, an object with exactly one member,
+// whose name says what it is. Anything unknown in it is an error.
+//
+//	operator                        node
+//	want            ------------->
+//	                <-------------  lacks
+//	raw bytes       ------------->
+//	                <-------------  placed     one for each pack and file, as it is done
+//	                <-------------  lacks      only if bytes on the node proved damaged
+//	raw bytes       ------------->
+//	                <-------------  finished
+//
+// The raw bytes are those of the blobs that lacks names, each from its offset to its
+// end, in that order, with nothing between them. At any moment the node may send a
+// failure instead; then it reads no more, keeps what is whole, and exits. The operator
+// may close its end at any moment with the same effect. Whoever runs again goes on from
+// there.
+//
+// A pack in the making is called like the finished one with PartSuffix, a file like the
+// finished one with a dot, the first 12 digits of its digest and PartSuffix. It is only
+// ever appended to or cut shorter; so its length says how far it got, and no record
+// beside it can disagree with it. It gets its final name when every byte in it has been
+// checked and is on the disk.
+
+// PartSuffix ends the names of packs and files that are not complete. k3s ignores such
+// names.
+const PartSuffix = ".part"
+
+// ProtocolVersion is the version of this protocol. Both ends must have the same.
+const ProtocolVersion = 1
+
+// Bounds of what a node accepts.
+const (
+	// MaxFrame is the largest frame, in bytes of JSON.
+	MaxFrame = 4 << 20
+	// MaxTargets is how many packs and files one Want may name together.
+	MaxTargets = 256
+	// MaxIndex is the largest index.json of a pack, in bytes.
+	MaxIndex = 1 << 20
+)
+
+// FilesDir is the only directory below which a node takes in files that are not packs.
+const FilesDir = "/var/lib/boxlift"
+
+// DefaultImagesDir is where k3s looks for images to import.
+const DefaultImagesDir = "/var/lib/rancher/k3s/agent/images"
+
+// Message is the content of one frame: exactly one field is set.
+type Message struct {
+	Want     *Want     `json:"want,omitempty"`
+	Lacks    *Lacks    `json:"lacks,omitempty"`
+	Placed   *Placed   `json:"placed,omitempty"`
+	Finished *Finished `json:"finished,omitempty"`
+	Failure  *Failure  `json:"failure,omitempty"`
+}
+
+// Want says what is to be on the node in the end.
+type Want struct {
+	// Version is ProtocolVersion.
+	Version int `json:"version"`
+	// ImagesDir is the absolute path of the directory for the packs. It is made when it
+	// is missing. It may be empty when there are no packs.
+	ImagesDir string     `json:"imagesDir,omitempty"`
+	Packs     []PackWant `json:"packs,omitempty"`
+	Files     []FileWant `json:"files,omitempty"`
+}
+
+// PackWant is a pack: all of its bytes follow from these fields and the blobs' content.
+type PackWant struct {
+	// Name is what [PackName] makes of the component and Index.
+	Name string `json:"name"`
+	// Index is the exact content of the pack's index.json.
+	Index []byte `json:"index"`
+	// Blobs are in the order of the file, each once.
+	Blobs []Blob `json:"blobs"`
+}
+
+// FileWant is a single file.
+type FileWant struct {
+	// Path is absolute, clean and below FilesDir.
+	Path string `json:"path"`
+	// Mode holds permission bits only.
+	Mode   uint32        `json:"mode"`
+	Digest digest.Digest `json:"digest"`
+	Size   int64         `json:"size"`
+}
+
+// Blob is a piece of content and its size in bytes.
+type Blob struct {
+	Digest digest.Digest `json:"digest"`
+	Size   int64         `json:"size"`
+}
+
+// Lacks says what the node needs, in the order in which it is to be sent.
+type Lacks struct {
+	Blobs []Lack `json:"blobs,omitempty"`
+	// Held are the names of the packs and the paths of the files that are there already.
+	Held []string `json:"held,omitempty"`
+	// Removed are the paths of unfinished packs and files that nobody wants any more and
+	// that the node has deleted.
+	Removed []string `json:"removed,omitempty"`
+	// Local is how many bytes the node takes from packs and files that it has.
+	Local int64 `json:"local,omitempty"`
+	// Space says for each filesystem that will be written to what is needed there.
+	Space []Space `json:"space,omitempty"`
+}
+
+// Lack is a blob that is to be sent from Offset on; what comes before it is there.
+type Lack struct {
+	Digest digest.Digest `json:"digest"`
+	Size   int64         `json:"size"`
+	Offset int64         `json:"offset,omitempty"`
+}
+
+// Space is the room on the filesystem that holds Path, in bytes.
+type Space struct {
+	Path   string `json:"path"`
+	Needed int64  `json:"needed"`
+	Free   int64  `json:"free"`
+}
+
+// Placed says that a pack (by its name) or a file (by its path) is complete, checked,
+// safe on the disk and has its final name.
+type Placed struct {
+	Name string `json:"name"`
+}
+
+// Finished says that everything wanted is there.
+type Finished struct {
+	// Received is how many raw bytes were read, Copied how many came from packs and files
+	// that were on the node.
+	Received int64 `json:"received"`
+	Copied   int64 `json:"copied"`
+}
+
+// Reason sorts failures by what can be done about them.
+type Reason string
+
+// The reasons for a failure.
+const (
+	// ReasonRequest: what was wanted is against the rules of this protocol.
+	ReasonRequest Reason = "request"
+	// ReasonBusy: another receive is at work on this node.
+	ReasonBusy Reason = "busy"
+	// ReasonSpace: there is not enough room on a filesystem.
+	ReasonSpace Reason = "space"
+	// ReasonReadOnly: a filesystem cannot be written to.
+	ReasonReadOnly Reason = "read-only"
+	// ReasonContent: the bytes that came are not those of the blob.
+	ReasonContent Reason = "content"
+	// ReasonInterrupted: the stream ended early, or the process was told to stop.
+	ReasonInterrupted Reason = "interrupted"
+	// ReasonIO: reading or writing failed in another way.
+	ReasonIO Reason = "io"
+)
+
+// Failure is the node's last word when something went wrong.
+type Failure struct {
+	Reason Reason `json:"reason"`
+	Text   string `json:"text"`
+	// Blob is the blob that is wrong, for ReasonContent.
+	Blob digest.Digest `json:"blob,omitempty"`
+}
+
+// Error makes a Failure an error.
+func (f *Failure) Error() string { return f.Text }
+
+// failuref makes a Failure.
+func failuref(reason Reason, format string, args ...any) *Failure {
+	return &Failure{Reason: reason, Text: fmt.Sprintf(format, args...)}
+}
+
+// ErrProtocol is wrapped by errors that say that the other end did not keep to the
+// protocol, or that something else wrote into the stream.
+var ErrProtocol = errors.New("protocol error")
+
+// PackName returns the file name of the pack of a component whose index.json is index.
+func PackName(component string, index []byte) string {
+	return "boxlift-" + component + "-" + digest.FromBytes(index).Encoded()[:12] + ".tar"
+}
+
+var packName = regexp.MustCompile(`^boxlift-[a-z0-9][a-z0-9._-]{0,99}-[0-9a-f]{12}\.tar$`)
+
+// IsPackName tells whether a file of this name can be a pack.
+func IsPackName(name string) bool { return packName.MatchString(name) }
+
+// WriteFrame writes m as one frame, in one call of Write.
+func WriteFrame(w io.Writer, m Message) error {
+	if err := m.single(); err != nil {
+		return err
+	}
+	content, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("encode a frame: %w", err)
+	}
+	if len(content) > MaxFrame {
+		return fmt.Errorf("%w: a frame of %d bytes is longer than the %d that are allowed", ErrProtocol, len(content), MaxFrame)
+	}
+	frame := binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(content)), uint32(len(content)))
+	if _, err := w.Write(append(frame, content...)); err != nil {
+		return fmt.Errorf("write a frame: %w", err)
+	}
+	return nil
+}
+
+// ReadFrame reads one frame and not a byte more. It returns io.EOF when r ends before
+// the first byte, io.ErrUnexpectedEOF when it ends within the frame, and an error that
+// wraps ErrProtocol when the frame is not as it must be.
+func ReadFrame(r io.Reader) (Message, error) {
+	var m Message
+	var length [4]byte
+	if _, err := io.ReadFull(r, length[:]); err != nil {
+		return m, err
+	}
+	n := binary.BigEndian.Uint32(length[:])
+	if n > MaxFrame {
+		return m, fmt.Errorf("%w: expected the length of a frame, got %q", ErrProtocol, length[:])
+	}
+	// The buffer grows with what arrives, not with what was announced.
+	var content bytes.Buffer
+	if _, err := io.CopyN(&content, r, int64(n)); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return m, err
+	}
+	d := json.NewDecoder(&content)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&m); err != nil {
+		return Message{}, fmt.Errorf("%w: decode a frame: %v", ErrProtocol, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return Message{}, fmt.Errorf("%w: something follows the object in a frame", ErrProtocol)
+	}
+	if err := m.single(); err != nil {
+		return Message{}, err
+	}
+	return m, nil
+}
+
+func (m Message) single() error {
+	n := 0
+	for _, set := range []bool{m.Want != nil, m.Lacks != nil, m.Placed != nil, m.Finished != nil, m.Failure != nil} {
+		if set {
+			n++
+		}
+	}
+	if n != 1 {
+		return fmt.Errorf("%w: a frame says %d things instead of one", ErrProtocol, n)
+	}
+	return nil
+}
+
+// Validate checks everything about w that can be told without looking at the node.
+// filesDir is the directory below which files may be placed, in general FilesDir. Its
+// errors are written for the operator and name the entry.
+func (w *Want) Validate(filesDir string) error {
+	if w.Version != ProtocolVersion {
+		return fmt.Errorf("the protocol's version is %d, but this boxlift-node speaks version %d", w.Version, ProtocolVersion)
+	}
+	if len(w.Packs)+len(w.Files) > MaxTargets {
+		return fmt.Errorf("%d packs and files are more than the %d that are allowed", len(w.Packs)+len(w.Files), MaxTargets)
+	}
+	if w.ImagesDir != "" || len(w.Packs) > 0 {
+		if err := validatePath(w.ImagesDir); err != nil {
+			return fmt.Errorf("images directory %q: %w", w.ImagesDir, err)
+		}
+	}
+	paths := make(map[string]bool)
+	sizes := make(map[digest.Digest]int64)
+	blob := func(d digest.Digest, size int64) error {
+		if d.Validate() != nil || d.Algorithm() != digest.SHA256 {
+			return fmt.Errorf("%q is not a sha256 digest", string(d))
+		}
+		if known, ok := sizes[d]; ok && known != size {
+			return fmt.Errorf("blob %s has %d bytes in one place and %d in another", d, known, size)
+		}
+		sizes[d] = size
+		return nil
+	}
+	for _, p := range w.Packs {
+		if err := p.validate(); err != nil {
+			return fmt.Errorf("pack %q: %w", p.Name, err)
+		}
+		for _, b := range p.Blobs {
+			if err := blob(b.Digest, b.Size); err != nil {
+				return fmt.Errorf("pack %q: %w", p.Name, err)
+			}
+		}
+		paths[path.Join(w.ImagesDir, p.Name)] = true
+	}
+	if len(paths) != len(w.Packs) {
+		return errors.New("a pack is named twice")
+	}
+	for _, f := range w.Files {
+		if err := f.validate(filesDir); err != nil {
+			return fmt.Errorf("file %q: %w", f.Path, err)
+		}
+		if err := blob(f.Digest, f.Size); err != nil {
+			return fmt.Errorf("file %q: %w", f.Path, err)
+		}
+		paths[f.Path] = true
+	}
+	if len(paths) != len(w.Packs)+len(w.Files) {
+		return errors.New("a file is named twice")
+	}
+	return nil
+}
+
+func (p *PackWant) validate() error {
+	switch {
+	case !IsPackName(p.Name):
+		return errors.New("expected a name like boxlift-<component>-<12 hexadecimal digits>.tar")
+	case len(p.Index) == 0 || len(p.Index) > MaxIndex:
+		return fmt.Errorf("its index.json has %d bytes, which is not between 1 and %d", len(p.Index), MaxIndex)
+	case !strings.HasSuffix(p.Name, PackName("", p.Index)[len("boxlift-"):]):
+		return fmt.Errorf("its name does not end with the digest of its index.json, %s", digest.FromBytes(p.Index))
+	}
+	_, err := p.layout()
+	return err
+}
+
+// layout returns the places of the pack's members.
+func (p *PackWant) layout() (*ocitar.Layout, error) {
+	members := make([]ocitar.Member, 0, 2+len(p.Blobs))
+	members = append(members,
+		ocitar.Member{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
+		ocitar.Member{Name: ocitar.IndexFile, Size: int64(len(p.Index))})
+	for _, b := range p.Blobs {
+		if b.Digest.Validate() != nil {
+			return nil, fmt.Errorf("%q is not a sha256 digest", string(b.Digest))
+		}
+		members = append(members, ocitar.Blob(b.Digest, b.Size))
+	}
+	return ocitar.NewLayout(members)
+}
+
+// PackSize returns the length in bytes of the finished pack.
+func (p *PackWant) PackSize() (int64, error) {
+	l, err := p.layout()
+	if err != nil {
+		return 0, err
+	}
+	return l.Size, nil
+}
+
+// maxFileSize bounds a single file: 1 TiB.
+const maxFileSize = 1 << 40
+
+func (f *FileWant) validate(filesDir string) error {
+	if err := validatePath(f.Path); err != nil {
+		return err
+	}
+	switch {
+	case !strings.HasPrefix(f.Path, filesDir+"/"):
+		return fmt.Errorf("it is not below %s", filesDir)
+	case strings.HasSuffix(f.Path, PartSuffix):
+		return fmt.Errorf("a name that ends with %s is for unfinished files", PartSuffix)
+	case f.Mode&^0o777 != 0:
+		return fmt.Errorf("its mode %#o has bits other than permissions", f.Mode)
+	case f.Size < 0 || f.Size > maxFileSize:
+		return fmt.Errorf("its size of %d bytes is out of bounds", f.Size)
+	}
+	return nil
+}
+
+func validatePath(p string) error {
+	const maxPath = 1024
+	switch {
+	case !path.IsAbs(p) || path.Clean(p) != p || p == "/":
+		return errors.New("expected an absolute path without . and .. and doubled or trailing slashes")
+	case len(p) > maxPath:
+		return fmt.Errorf("the path is longer than %d bytes", maxPath)
+	case strings.ContainsFunc(p, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }):
+		return errors.New("the path holds control characters")
+	}
+	return nil
+}

@@ -1,0 +1,1054 @@
+//go:build linux
+
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/test/need"
+)
+
+// With receiveEnv in its environment the test binary is a boxlift-node that receives;
+// its value is the directory for files.
+const receiveEnv = "BOXLIFT_TEST_RECEIVE_FILES"
+
+// peakEnv names a file into which such a receiver writes its /proc/self/status at its end.
+const peakEnv = "BOXLIFT_TEST_RECEIVE_STATUS"
+
+func TestMain(m *testing.M) {
+	if dir, ok := os.LookupEnv(receiveEnv); ok {
+		if err := node.Receive(context.Background(), os.Stdin, os.Stdout, node.ReceiveOptions{FilesDir: dir}); err != nil {
+			os.Exit(1)
+		}
+		if name := os.Getenv(peakEnv); name != "" {
+			status, err := os.ReadFile("/proc/self/status")
+			if err != nil || os.WriteFile(name, status, 0o600) != nil {
+				os.Exit(1)
+			}
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// store is the operator's bundle: blobs by digest.
+type store map[digest.Digest][]byte
+
+func (s store) add(b []byte) node.Blob {
+	d := digest.FromBytes(b)
+	s[d] = b
+	return node.Blob{Digest: d, Size: int64(len(b))}
+}
+
+func (s store) open(d digest.Digest, offset int64) (io.ReadCloser, error) {
+	b, ok := s[d]
+	if !ok {
+		return nil, fs.ErrNotExist
+	}
+	return io.NopCloser(bytes.NewReader(b[offset:])), nil
+}
+
+// pack makes a pack of one image from its layers.
+func (s store) pack(t testing.TB, component string, layers ...[]byte) node.PackWant {
+	t.Helper()
+	type object = map[string]any
+	encode := func(v any) []byte {
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	config := s.add(encode(object{"architecture": "amd64", "os": "linux", "component": component}))
+	var blobs []node.Blob
+	for _, l := range layers {
+		blobs = append(blobs, s.add(l))
+	}
+	manifest := s.add(encode(object{"schemaVersion": 2, "config": config, "layers": blobs}))
+	index := encode(object{"schemaVersion": 2, "manifests": []node.Blob{manifest}})
+	return node.PackWant{
+		Name:  node.PackName(component, index),
+		Index: index,
+		Blobs: append([]node.Blob{manifest, config}, blobs...),
+	}
+}
+
+// bytes returns the pack that must come out, made with nothing of the receiver's.
+func (s store) bytes(t testing.TB, p node.PackWant) []byte {
+	t.Helper()
+	members := []ocitar.Member{
+		{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
+		{Name: ocitar.IndexFile, Size: int64(len(p.Index))},
+	}
+	contents := [][]byte{[]byte(ocitar.LayoutContent), p.Index}
+	for _, b := range p.Blobs {
+		members = append(members, ocitar.Blob(b.Digest, b.Size))
+		contents = append(contents, s[b.Digest])
+	}
+	layout, err := ocitar.NewLayout(members)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make([]byte, layout.Size)
+	for i, e := range layout.Entries {
+		header, err := ocitar.Header(e.Member)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(out[e.HeaderOffset():], header)
+		copy(out[e.Offset:], contents[i])
+	}
+	return out
+}
+
+func random(seed uint64, n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}).Read(b) // never fails
+	return b
+}
+
+// lab is one node's disk.
+type lab struct {
+	store
+	images, files string
+}
+
+func newLab(t testing.TB) *lab {
+	dir := t.TempDir()
+	return &lab{store: store{}, images: filepath.Join(dir, "agent", "images"), files: filepath.Join(dir, "boxlift")}
+}
+
+func (l *lab) want(packs ...node.PackWant) node.Want {
+	return node.Want{Version: node.ProtocolVersion, ImagesDir: l.images, Packs: packs}
+}
+
+func (l *lab) file(name string, mode uint32, content []byte) node.FileWant {
+	b := l.add(content)
+	return node.FileWant{Path: filepath.Join(l.files, name), Mode: mode, Digest: b.Digest, Size: b.Size}
+}
+
+// process is a receiver in a process of its own.
+type process struct {
+	*exec.Cmd
+	in  io.WriteCloser
+	out io.Reader
+}
+
+func (l *lab) start(t testing.TB) *process {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{Cmd: exec.Command(exe)}
+	// The race detector's runtime would wait a second at the end of each process.
+	p.Env = append(os.Environ(), receiveEnv+"="+l.files, "GORACE=atexit_sleep_ms=0")
+	p.Stderr = os.Stderr
+	if p.in, err = p.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if p.out, err = p.StdoutPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.Process.Kill()
+		_ = p.Wait()
+	})
+	return p
+}
+
+// counter is a task that counts.
+type counter struct {
+	mu          sync.Mutex
+	total, done int64
+	ended       int
+}
+
+func (c *counter) start(total int64) progress.Task {
+	c.total = total
+	return c
+}
+
+func (c *counter) Add(n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.done += n
+}
+func (c *counter) Skip(n int64) { c.Add(n) }
+func (c *counter) Done(error)   { c.ended++ }
+
+func quiet(int64) progress.Task { return progress.Discard.Task("", 0) }
+
+// send runs one receiver to its end.
+func (l *lab) send(t testing.TB, want node.Want) (node.Report, error) {
+	t.Helper()
+	p := l.start(t)
+	report, err := node.Send(t.Context(), p.in, p.out, want, l.open, quiet)
+	if waitErr := p.Wait(); (waitErr == nil) != (err == nil) {
+		t.Fatalf("send says %v, but the process %v", err, waitErr)
+	}
+	return report, err
+}
+
+func (l *lab) mustSend(t testing.TB, want node.Want) node.Report {
+	t.Helper()
+	report, err := l.send(t, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.proveDone(t, want)
+	return report
+}
+
+// proveDone compares all that was wanted, byte for byte, and looks for anything left.
+func (l *lab) proveDone(t testing.TB, want node.Want) {
+	t.Helper()
+	var names []string
+	for _, p := range want.Packs {
+		names = append(names, filepath.Join(want.ImagesDir, p.Name))
+		proveFile(t, names[len(names)-1], 0o644, l.bytes(t, p))
+	}
+	for _, f := range want.Files {
+		names = append(names, f.Path)
+		proveFile(t, f.Path, fs.FileMode(f.Mode), l.store[f.Digest])
+	}
+	for _, name := range l.unfinished(t) {
+		t.Errorf("%s was left behind", name)
+	}
+}
+
+func proveFile(t testing.TB, name string, mode fs.FileMode, want []byte) {
+	t.Helper()
+	got, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Fatalf("%s: its %d bytes are not the %d that it should have", name, len(got), len(want))
+	}
+	info, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode() != mode {
+		t.Errorf("%s: its mode is %s, not %s", name, info.Mode(), mode)
+	}
+}
+
+// proveNotDone makes sure that nothing has a final name.
+func (l *lab) proveNotDone(t testing.TB, want node.Want) {
+	t.Helper()
+	for _, p := range want.Packs {
+		if _, err := os.Lstat(filepath.Join(l.images, p.Name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Fatalf("%s has its final name (%v)", p.Name, err)
+		}
+	}
+	for _, f := range want.Files {
+		if _, err := os.Lstat(f.Path); !errors.Is(err, fs.ErrNotExist) {
+			t.Fatalf("%s has its final name (%v)", f.Path, err)
+		}
+	}
+}
+
+func (l *lab) unfinished(t testing.TB) []string {
+	t.Helper()
+	var found []string
+	for _, dir := range []string{l.images, l.files} {
+		err := filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
+			if strings.HasSuffix(p, node.PartSuffix) {
+				found = append(found, p)
+			}
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return found
+}
+
+func TestReceive(t *testing.T) {
+	l := newLab(t)
+	want := l.want(
+		l.pack(t, "k3s", random(1, 300_000), random(2, 511), nil),
+		l.pack(t, "cilium", random(3, 2_000_000), random(4, 512)))
+	want.Files = []node.FileWant{
+		l.file("bin/k3s", 0o755, random(5, 700_001)),
+		l.file("install.sh", 0o600, []byte("#!/bin/sh\n")),
+	}
+	p := l.start(t)
+	var c counter
+	report, err := node.Send(t.Context(), p.in, p.out, want, l.open, c.start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.proveDone(t, want)
+	names := []string{want.Packs[0].Name, want.Packs[1].Name, want.Files[0].Path, want.Files[1].Path}
+	if diff := cmp.Diff(names, report.Placed); diff != "" {
+		t.Error(diff)
+	}
+	if report.Blobs != len(l.store) || report.Bytes != c.total || c.done != c.total || c.ended != 1 {
+		t.Errorf("%d blobs and %d bytes travelled; there are %d blobs, %d of %d bytes were counted, and the task ended %d times",
+			report.Blobs, report.Bytes, len(l.store), c.done, c.total, c.ended)
+	}
+
+	// The mode is part of what is wanted, and can be set right without sending anything.
+	if err := os.Chmod(want.Files[0].Path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	again := l.mustSend(t, want)
+	again.Space = nil
+	if diff := cmp.Diff(node.Report{Held: names}, again); diff != "" {
+		t.Errorf("second run: %s", diff)
+	}
+
+	check, err := node.Check(t.Context(), l.images)
+	if err != nil || !check.OK || len(check.Packs) != 2 {
+		t.Errorf("check: %+v, %v", check, err)
+	}
+}
+
+// cutter ends the connection after so many bytes.
+type cutter struct {
+	io.WriteCloser
+	left    int
+	written int
+	cut     func()
+}
+
+func (c *cutter) Write(b []byte) (int, error) {
+	whole := c.left >= len(b)
+	n, err := c.WriteCloser.Write(b[:min(len(b), c.left)])
+	c.left -= n
+	c.written += n
+	if whole {
+		return n, err
+	}
+	c.cut()
+	if err == nil {
+		err = errors.New("cut")
+	}
+	return n, err
+}
+
+func (l *lab) bigWant(t testing.TB) node.Want {
+	shared := random(10, 150_000)
+	want := l.want(
+		l.pack(t, "a", random(11, 400_000), shared, random(12, 90_000)),
+		l.pack(t, "b", random(13, 1000), shared, random(14, 250_000)))
+	want.Files = []node.FileWant{l.file("bin/tool", 0o755, random(15, 200_000))}
+	return want
+}
+
+// distinct is how many bytes must travel at least.
+func (l *lab) distinct() int {
+	n := 0
+	for _, b := range l.store {
+		n += len(b)
+	}
+	return n
+}
+
+func TestCutConnectionsLoseNothing(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	cuts, runs := 0, 0
+	for cuts < 60 {
+		l := newLab(t)
+		want := l.bigWant(t)
+		var frame bytes.Buffer
+		if err := node.WriteFrame(&frame, node.Message{Want: &want}); err != nil {
+			t.Fatal(err)
+		}
+		travelled := 0
+		for {
+			p := l.start(t)
+			// Cuts within the first frame happen as well.
+			in := &cutter{WriteCloser: p.in, left: rng.IntN(150_000)}
+			in.cut = func() {
+				if err := p.in.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+			_, err := node.Send(t.Context(), in, p.out, want, l.open, quiet)
+			if waitErr := p.Wait(); (err == nil) != (waitErr == nil) {
+				t.Fatalf("send says %v, the process says %v", err, waitErr)
+			}
+			travelled += max(0, in.written-frame.Len())
+			if err == nil {
+				break
+			}
+			cuts++
+			var failure *node.Failure
+			if !errors.As(err, &failure) || failure.Reason != node.ReasonInterrupted {
+				t.Fatalf("got %v, want a failure because of an interruption", err)
+			}
+		}
+		runs++
+		l.proveDone(t, want)
+		if travelled != l.distinct() {
+			t.Errorf("%d bytes travelled in all, want the %d that there are", travelled, l.distinct())
+		}
+	}
+	t.Logf("%d cuts in %d deliveries", cuts, runs)
+}
+
+func TestKilledAtAnyMoment(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for kills := 0; kills < 50; {
+		l := newLab(t)
+		want := l.bigWant(t)
+		for {
+			p := l.start(t)
+			in := &cutter{WriteCloser: p.in, left: rng.IntN(400_000)}
+			in.cut = func() {
+				time.Sleep(time.Duration(rng.IntN(2000)) * time.Microsecond)
+				if err := p.Process.Kill(); err != nil {
+					t.Error(err)
+				}
+			}
+			_, err := node.Send(t.Context(), in, p.out, want, l.open, quiet)
+			waitErr := p.Wait()
+			if err == nil && waitErr == nil {
+				break
+			}
+			kills++
+			// Whatever has its final name is whole.
+			for _, w := range want.Packs {
+				if got, err := os.ReadFile(filepath.Join(l.images, w.Name)); err == nil && !bytes.Equal(got, l.bytes(t, w)) {
+					t.Fatalf("%s has its final name and is not whole", w.Name)
+				}
+			}
+		}
+		l.proveDone(t, want)
+	}
+}
+
+func TestTerminated(t *testing.T) {
+	l := newLab(t)
+	want := l.bigWant(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	inR, inW := io.Pipe()
+	outR, outW := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		done <- node.Receive(ctx, inR, outW, node.ReceiveOptions{FilesDir: l.files})
+		_ = outW.Close()
+	}()
+	in := &cutter{WriteCloser: inW, left: 200_000}
+	in.cut = cancel // and the stream stays open
+	_, err := node.Send(t.Context(), in, outR, want, l.open, quiet)
+	var failure *node.Failure
+	if !errors.As(err, &failure) || failure.Reason != node.ReasonInterrupted {
+		t.Errorf("send: %v", err)
+	}
+	if err := <-done; !errors.As(err, &failure) || failure.Reason != node.ReasonInterrupted {
+		t.Errorf("receive: %v", err)
+	}
+	l.proveNotDone(t, want)
+	l.mustSend(t, want)
+}
+
+func TestBlobsTravelOnce(t *testing.T) {
+	l := newLab(t)
+	old, both, fresh := random(20, 100_000), random(21, 80_000), random(22, 60_000)
+	l.mustSend(t, l.want(l.pack(t, "old", old)))
+
+	a, b := l.pack(t, "a", old, both), l.pack(t, "b", both, fresh, old)
+	want := l.want(a, b)
+	want.Files = []node.FileWant{l.file("copy", 0o644, fresh)}
+	report := l.mustSend(t, want)
+	travelled := int64(len(both) + len(fresh))
+	copied := int64(2*len(old) + len(both) + len(fresh))
+	for _, p := range want.Packs { // manifest and config
+		travelled += p.Blobs[0].Size + p.Blobs[1].Size
+	}
+	if report.Blobs != 6 || report.Bytes != travelled || report.Copied != copied {
+		t.Errorf("%d blobs with %d bytes travelled and %d were copied; want 6, %d and %d", report.Blobs, report.Bytes, report.Copied, travelled, copied)
+	}
+
+	// A file that is there already is a source as well.
+	want = l.want(l.pack(t, "c", fresh))
+	want.Files = []node.FileWant{l.file("copy", 0o644, fresh)}
+	for _, p := range []node.PackWant{a, b} {
+		if err := os.Remove(filepath.Join(l.images, p.Name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if report := l.mustSend(t, want); report.Copied != int64(len(fresh)) || len(report.Held) != 1 {
+		t.Errorf("got %+v, want a copy of the file", report)
+	}
+}
+
+// flip changes one byte of a file.
+func flip(t testing.TB, name string, offset int64) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 1)
+	if _, err := f.ReadAt(b, offset); err != nil {
+		t.Fatal(err)
+	}
+	b[0] ^= 4
+	if _, err := f.WriteAt(b, offset); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDamagedCopiesOnTheNodeAreReplaced(t *testing.T) {
+	l := newLab(t)
+	one, two, three := random(30, 100_000), random(31, 70_000), random(32, 50_000)
+	old := l.pack(t, "old", one, two)
+	l.mustSend(t, l.want(old))
+	flip(t, filepath.Join(l.images, old.Name), int64(bytes.Index(l.bytes(t, old), two))+60_000)
+
+	check, err := node.Check(t.Context(), l.images)
+	if err != nil || check.OK || len(check.Packs) != 1 || !strings.Contains(strings.Join(check.Packs[0].Problems, " "), string(digest.FromBytes(two))) {
+		t.Errorf("check: %+v, %v", check, err)
+	}
+
+	// After the damaged blob come others that the stream holds, for this pack and the next.
+	want := l.want(l.pack(t, "a", one, two, three), l.pack(t, "b", three, two))
+	p := l.start(t)
+	var c counter
+	report, err := node.Send(t.Context(), p.in, p.out, want, l.open, c.start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.proveDone(t, want)
+	if c.done != c.total {
+		t.Errorf("%d of %d bytes were counted", c.done, c.total)
+	}
+	if diff := cmp.Diff([]string{want.Packs[0].Name, want.Packs[1].Name}, report.Placed); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestWrongBytesInTheStream(t *testing.T) {
+	l := newLab(t)
+	layer := random(40, 200_000)
+	pack := l.pack(t, "a", random(41, 1000), layer, random(42, 1000))
+	want := l.want(pack)
+	d := digest.FromBytes(layer)
+	wrong := bytes.Clone(layer)
+	wrong[150_000] ^= 1
+	l.store[d] = wrong
+	_, err := l.send(t, want)
+	var failure *node.Failure
+	if !errors.As(err, &failure) || failure.Reason != node.ReasonContent || failure.Blob != d || !strings.Contains(failure.Text, string(d)) {
+		t.Fatalf("got %v, want a failure that names %s", err, d)
+	}
+	l.proveNotDone(t, want)
+
+	l.store[d] = layer
+	report := l.mustSend(t, want)
+	if report.Bytes != int64(len(layer))+1000 {
+		t.Errorf("%d bytes travelled again, want the blob that was wrong and the one after it", report.Bytes)
+	}
+}
+
+// Whatever an unfinished file holds, the next run makes the right one of it.
+func TestUnfinishedFilesAreNotTrusted(t *testing.T) {
+	layers := [][]byte{random(50, 30_000), random(51, 40_000)}
+	tests := []struct {
+		name   string
+		change func(good []byte) []byte
+		// travels is how many of the layers' bytes must be sent.
+		travels int64
+	}{
+		{"empty", func([]byte) []byte { return nil }, 70_000},
+		{"complete", func(b []byte) []byte { return b }, 0},
+		{"complete with more behind it", func(b []byte) []byte { return append(b, "more"...) }, 0},
+		{"trailer missing", func(b []byte) []byte { return b[:len(b)-1] }, 0},
+		{"cut in the last blob", func(b []byte) []byte { return b[:bytes.Index(b, layers[1])+10_000] }, 30_000},
+		{"cut in a header", func(b []byte) []byte { return b[:bytes.Index(b, layers[1])-100] }, 40_000},
+		{"first layer damaged", func(b []byte) []byte { b[bytes.Index(b, layers[0])+5] ^= 1; return b }, 70_000},
+		{"last layer damaged", func(b []byte) []byte { b[bytes.Index(b, layers[1])+5] ^= 1; return b }, 40_000},
+		{"header damaged", func(b []byte) []byte { b[bytes.Index(b, layers[1])-1] ^= 1; return b }, 40_000},
+		// Only the end of the blob shows that its beginning is wrong; then it comes again.
+		{"beginning of the last blob damaged", func(b []byte) []byte {
+			at := bytes.Index(b, layers[1])
+			b[at+5] ^= 1
+			return b[:at+10_000]
+		}, 70_000},
+		{"beginning of the first blob damaged", func(b []byte) []byte {
+			at := bytes.Index(b, layers[0])
+			b[at+5] ^= 1
+			return b[:at+10_000]
+		}, 130_000},
+		{"other things", func([]byte) []byte { return random(52, 100_000) }, 70_000},
+		{"zeros", func(b []byte) []byte { clear(b); return b }, 70_000},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			l := newLab(t)
+			want := l.want(l.pack(t, "a", layers...))
+			if err := os.MkdirAll(l.images, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			part := test.change(l.bytes(t, want.Packs[0]))
+			if err := os.WriteFile(filepath.Join(l.images, want.Packs[0].Name+node.PartSuffix), part, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			report := l.mustSend(t, want)
+			small := want.Packs[0].Blobs[0].Size + want.Packs[0].Blobs[1].Size
+			if report.Bytes != test.travels && report.Bytes != test.travels+small {
+				t.Errorf("%d bytes travelled, want those %d of the layers", report.Bytes, test.travels)
+			}
+		})
+	}
+}
+
+func TestUnfinishedFileOfOtherContent(t *testing.T) {
+	l := newLab(t)
+	older, newer := l.want(), l.want()
+	older.Files = []node.FileWant{l.file("k3s", 0o755, random(60, 300_000))}
+	newer.Files = []node.FileWant{l.file("k3s", 0o755, random(61, 300_000))}
+	p := l.start(t)
+	in := &cutter{WriteCloser: p.in, left: 200_000}
+	in.cut = func() { _ = p.in.Close() }
+	if _, err := node.Send(t.Context(), in, p.out, older, l.open, quiet); err == nil {
+		t.Fatal("the connection was not cut")
+	}
+	if err := p.Wait(); err == nil {
+		t.Fatal("the receiver saw no cut")
+	}
+	if n := len(l.unfinished(t)); n != 1 {
+		t.Fatalf("%d unfinished files are left, want 1", n)
+	}
+	if report := l.mustSend(t, newer); len(report.Removed) != 1 || report.Bytes != 300_000 {
+		t.Errorf("got %+v, want the unfinished file removed and all of the new one sent", report)
+	}
+}
+
+func TestStalePacksInTheMakingAreRemoved(t *testing.T) {
+	l := newLab(t)
+	if err := os.MkdirAll(l.images, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	stale := filepath.Join(l.images, "boxlift-k3s-0123456789ab.tar.part")
+	others := []string{"k3s-airgap-images.tar.part", ".cache.json", "boxlift-k3s-0123456789ab.tar.part2"}
+	for _, name := range append([]string{filepath.Base(stale)}, others...) {
+		if err := os.WriteFile(filepath.Join(l.images, name), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report, err := l.send(t, l.want(l.pack(t, "k3s", random(65, 100))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{stale}, report.Removed); diff != "" {
+		t.Error(diff)
+	}
+	for _, name := range others {
+		if _, err := os.Stat(filepath.Join(l.images, name)); err != nil {
+			t.Errorf("somebody else's file: %v", err)
+		}
+	}
+}
+
+func TestTwoReceivesAtOnce(t *testing.T) {
+	l := newLab(t)
+	want := l.want(l.pack(t, "a", random(70, 100_000)))
+	first := l.start(t)
+	if err := node.WriteFrame(first.in, node.Message{Want: &want}); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := node.ReadFrame(first.out); err != nil || m.Lacks == nil {
+		t.Fatalf("first: %+v, %v", m, err)
+	}
+	_, err := l.send(t, want)
+	var failure *node.Failure
+	if !errors.As(err, &failure) || failure.Reason != node.ReasonBusy {
+		t.Errorf("second: %v, want a failure because the first is at work", err)
+	}
+	if err := first.in.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Wait(); err == nil {
+		t.Error("the first one did not fail at the end of its input")
+	}
+	l.mustSend(t, want)
+}
+
+func TestRefusedWants(t *testing.T) {
+	l := newLab(t)
+	outside := filepath.Join(filepath.Dir(l.files), "outside")
+	good := l.pack(t, "a", []byte("layer"))
+	file := func(path string, change func(*node.FileWant)) node.Want {
+		f := l.file("x", 0o644, []byte("content"))
+		f.Path = path
+		if change != nil {
+			change(&f)
+		}
+		w := l.want()
+		w.Files = []node.FileWant{f}
+		return w
+	}
+	pack := func(change func(*node.PackWant)) node.Want {
+		p := good
+		p.Blobs = slices.Clone(p.Blobs)
+		change(&p)
+		return l.want(p)
+	}
+	tests := []struct {
+		name string
+		want node.Want
+		text string
+	}{
+		{"version", node.Want{Version: 2}, "version"},
+		{"pack name with directory", pack(func(p *node.PackWant) { p.Name = "../" + p.Name }), "expected a name like"},
+		{"pack name of another index", pack(func(p *node.PackWant) { p.Index = []byte("{}") }), "does not end with the digest"},
+		{"pack name like a foreign file", pack(func(p *node.PackWant) { p.Name = "k3s-airgap.tar" }), "expected a name like"},
+		{"no index", pack(func(p *node.PackWant) { p.Index = nil }), "index.json"},
+		{"relative images directory", func() node.Want { w := l.want(good); w.ImagesDir = "images"; return w }(), "absolute path"},
+		{"images directory with ..", func() node.Want { w := l.want(good); w.ImagesDir += "/../x"; return w }(), "absolute path"},
+		{"no images directory", func() node.Want { w := l.want(good); w.ImagesDir = ""; return w }(), "absolute path"},
+		{"not sha256", pack(func(p *node.PackWant) { p.Blobs[0].Digest = "sha512:" + digest.Digest(strings.Repeat("0", 128)) }), "sha256"},
+		{"path as digest", pack(func(p *node.PackWant) { p.Blobs[0].Digest = "sha256:../../etc" }), "sha256"},
+		{"negative size", pack(func(p *node.PackWant) { p.Blobs[0].Size = -1 }), "out of bounds"},
+		{"huge size", pack(func(p *node.PackWant) { p.Blobs[0].Size = 1 << 60 }), "out of bounds"},
+		{"blob twice", pack(func(p *node.PackWant) { p.Blobs = append(p.Blobs, p.Blobs[0]) }), "twice"},
+		{"pack twice", l.want(good, good), "twice"},
+		{"too many", l.want(make([]node.PackWant, node.MaxTargets+1)...), "more than"},
+		{"file outside", file("/etc/passwd", nil), "not below"},
+		{"file with ..", file(l.files+"/../outside", nil), "absolute path"},
+		{"the directory itself", file(l.files, nil), "not below"},
+		{"file in a directory of similar name", file(l.files+"-too/x", nil), "not below"},
+		{"relative file", file("x", nil), "absolute path"},
+		{"line feed", file(l.files+"/a\nb", nil), "control characters"},
+		{"unfinished name", file(l.files+"/x.part", nil), "unfinished"},
+		{"set-uid", file(l.files+"/x", func(f *node.FileWant) { f.Mode = 0o4755 }), "mode"},
+		{"file size", file(l.files+"/x", func(f *node.FileWant) { f.Size = -1 }), "size"},
+		{"two sizes", func() node.Want {
+			w := file(l.files+"/x", func(f *node.FileWant) { f.Digest = good.Blobs[0].Digest })
+			w.Packs = []node.PackWant{good}
+			return w
+		}(), "in one place"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := l.receive(t, test.want)
+			var failure *node.Failure
+			if !errors.As(err, &failure) || failure.Reason != node.ReasonRequest || !strings.Contains(failure.Text, test.text) {
+				t.Errorf("got %v, want a refusal with %q", err, test.text)
+			}
+		})
+	}
+	for _, name := range []string{l.images, l.files, outside} {
+		if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s was made: %v", name, err)
+		}
+	}
+}
+
+// receive runs a receiver in this process.
+func (l *lab) receive(t testing.TB, want node.Want) (node.Report, error) {
+	inR, inW := io.Pipe()
+	outR, outW := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		err := node.Receive(t.Context(), inR, outW, node.ReceiveOptions{FilesDir: l.files})
+		_ = inR.Close()
+		_ = outW.Close()
+		done <- err
+	}()
+	report, err := node.Send(t.Context(), inW, outR, want, l.open, quiet)
+	if receiveErr := <-done; (err == nil) != (receiveErr == nil) {
+		t.Errorf("one end says %v, the other %v", err, receiveErr)
+	}
+	return report, err
+}
+
+func TestLinksDoNotLeadOut(t *testing.T) {
+	l := newLab(t)
+	outside := t.TempDir()
+	if err := os.MkdirAll(l.files, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, filepath.Join(l.files, "link")); err != nil {
+		t.Fatal(err)
+	}
+	want := l.want()
+	want.Files = []node.FileWant{l.file("link/x", 0o644, []byte("content"))}
+	if _, err := l.receive(t, want); err == nil {
+		t.Error("a link out of the directory was followed")
+	}
+	if entries, err := os.ReadDir(outside); err != nil || len(entries) != 0 {
+		t.Errorf("outside: %v, %v", entries, err)
+	}
+}
+
+func mount(t *testing.T, target string, flags uintptr, options string) {
+	t.Helper()
+	if err := os.MkdirAll(target, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("boxlift-test", target, "tmpfs", flags, options); err != nil {
+		need.LeaveOut(t, fmt.Sprintf("mount a tmpfs: %v", err))
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(target, 0); err != nil {
+			t.Errorf("unmount %s: %v", target, err)
+		}
+	})
+}
+
+func TestNotEnoughSpace(t *testing.T) {
+	need.Root(t, "making a mount")
+	l := newLab(t)
+	mount(t, l.images, 0, "size=1m")
+	want := l.want(l.pack(t, "a", random(80, 600_000)), l.pack(t, "b", random(81, 600_000)))
+	report, err := l.send(t, want)
+	var failure *node.Failure
+	if !errors.As(err, &failure) || failure.Reason != node.ReasonSpace {
+		t.Fatalf("got %v, want a failure because of space", err)
+	}
+	for _, part := range []string{l.images, "1048576", "are needed", "are free"} {
+		if !strings.Contains(failure.Text, part) {
+			t.Errorf("%q does not say %q", failure.Text, part)
+		}
+	}
+	if report.Bytes != 0 {
+		t.Errorf("%d bytes travelled before that", report.Bytes)
+	}
+	l.proveNotDone(t, want)
+}
+
+func TestDiskFillsUp(t *testing.T) {
+	need.Root(t, "making a mount")
+	l := newLab(t)
+	mount(t, l.images, 0, "size=2m")
+	want := l.want(l.pack(t, "a", random(82, 100_000), random(83, 1_200_000)))
+	filler := filepath.Join(l.images, "somebody-else")
+	p := l.start(t)
+	filled := false
+	_, err := node.Send(t.Context(), p.in, p.out, want, func(d digest.Digest, offset int64) (io.ReadCloser, error) {
+		if !filled { // after the node has looked for space
+			filled = true
+			if err := os.WriteFile(filler, make([]byte, 1_000_000), 0o600); err != nil {
+				t.Error(err)
+			}
+		}
+		return l.open(d, offset)
+	}, quiet)
+	var failure *node.Failure
+	if !errors.As(err, &failure) || failure.Reason != node.ReasonSpace || !strings.Contains(failure.Text, want.Packs[0].Name) {
+		t.Fatalf("got %v, want a failure because of space that names the pack", err)
+	}
+	if err := p.Wait(); err == nil {
+		t.Error("the process did not fail")
+	}
+	l.proveNotDone(t, want)
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if report := l.mustSend(t, want); report.Bytes >= 1_300_000 {
+		t.Errorf("%d bytes travelled after the disk had been cleared: nothing was kept", report.Bytes)
+	}
+}
+
+func TestReadOnlyFilesystem(t *testing.T) {
+	need.Root(t, "making a mount")
+	l := newLab(t)
+	mount(t, l.images, syscall.MS_RDONLY, "")
+	want := l.want(l.pack(t, "a", []byte("layer")))
+	_, err := l.send(t, want)
+	var failure *node.Failure
+	if !errors.As(err, &failure) || failure.Reason != node.ReasonReadOnly || !strings.Contains(failure.Text, l.images) {
+		t.Errorf("got %v, want a failure that names the read-only directory", err)
+	}
+	// The same where the directory is still to be made.
+	want.ImagesDir = filepath.Join(l.images, "deeper", "images")
+	if _, err := l.send(t, want); !errors.As(err, &failure) || failure.Reason != node.ReasonReadOnly {
+		t.Errorf("got %v, want a failure because of a read-only filesystem", err)
+	}
+}
+
+func FuzzUnfinishedPack(f *testing.F) {
+	f.Add([]byte{}, uint16(0))
+	f.Add([]byte{1}, uint16(3000))
+	f.Add([]byte("oci-layout"), uint16(0))
+	f.Add(bytes.Repeat([]byte{0}, 600), uint16(2048))
+	f.Fuzz(func(t *testing.T, change []byte, at uint16) {
+		l := newLab(t)
+		want := l.want(l.pack(t, "a", random(90, 700), nil, random(91, 1500)))
+		part := l.bytes(t, want.Packs[0])
+		cut := min(int(at), len(part))
+		part = append(part[:cut], change...)
+		if err := os.MkdirAll(l.images, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(l.images, want.Packs[0].Name+node.PartSuffix), part, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.receive(t, want); err != nil {
+			t.Fatal(err)
+		}
+		l.proveDone(t, want)
+	})
+}
+
+// FuzzReceive lets anybody speak to a receiver: it may write only where it is allowed
+// to, and must come to an end.
+func FuzzReceive(f *testing.F) {
+	seed := func(w node.Want, more string) {
+		var b bytes.Buffer
+		if err := node.WriteFrame(&b, node.Message{Want: &w}); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(append(b.Bytes(), more...))
+	}
+	s := store{}
+	seed(node.Want{Version: 1}, "")
+	// Not absolute, so that whatever is made of it stays out of the machine.
+	seed(node.Want{Version: 1, ImagesDir: "images", Packs: []node.PackWant{s.pack(f, "a", []byte("x"))}}, "xyz")
+	seed(node.Want{Version: 1, Files: []node.FileWant{{Path: "/boxlift-fuzz/x", Digest: digest.FromString("x"), Size: 1}}}, "x")
+	f.Add([]byte("\x00\x00\x00\x02{}"))
+	f.Add([]byte("GET / HTTP/1.1\r\n"))
+	f.Fuzz(func(t *testing.T, input []byte) {
+		// A want that would be accepted is not run: it may name any images directory.
+		if m, err := node.ReadFrame(bytes.NewReader(input)); err == nil && m.Want != nil && m.Want.ImagesDir != "" && m.Want.Validate("/boxlift-fuzz") == nil {
+			t.Skip()
+		}
+		dir := t.TempDir()
+		var out bytes.Buffer
+		err := node.Receive(t.Context(), bytes.NewReader(input), &out, node.ReceiveOptions{FilesDir: filepath.Join(dir, "files")})
+		last := node.Message{}
+		for {
+			m, err := node.ReadFrame(&out)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("it said something that is not a frame: %v", err)
+			}
+			last = m
+		}
+		if err == nil && last.Finished == nil || err != nil && last.Failure == nil {
+			t.Fatalf("it ended with %v, but its last word was %+v", err, last)
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if e.Name() != "files" {
+				t.Fatalf("it made %s", e.Name())
+			}
+		}
+	})
+}
+
+// peak reads the largest resident set of a receiver, in bytes.
+func peak(t testing.TB, status string) int64 {
+	t.Helper()
+	content, err := os.ReadFile(status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(content), "VmHWM:")
+	var kib int64
+	if _, err := fmt.Sscan(after, &kib); err != nil {
+		t.Fatalf("no VmHWM in the status: %v", err)
+	}
+	return kib << 10
+}
+
+// BenchmarkReceive compares a receiver with cat, both in a process of their own that
+// reads the same bytes from a pipe.
+func BenchmarkReceive(b *testing.B) {
+	const size = 256 << 20
+	s := store{}
+	layers := make([][]byte, 8)
+	for i := range layers {
+		layers[i] = random(uint64(100+i), size/len(layers))
+	}
+	l := &lab{store: s}
+	pack := s.pack(b, "bench", layers...)
+	b.Run("receive", func(b *testing.B) {
+		b.SetBytes(size)
+		status := filepath.Join(b.TempDir(), "status")
+		b.Setenv(peakEnv, status)
+		for b.Loop() {
+			dir := b.TempDir()
+			l.images, l.files = filepath.Join(dir, "images"), filepath.Join(dir, "files")
+			p := l.start(b)
+			if _, err := node.Send(b.Context(), p.in, p.out, l.want(pack), l.open, quiet); err != nil {
+				b.Fatal(err)
+			}
+			if err := p.Wait(); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(float64(peak(b, status))/(1<<20), "peak-MiB")
+			b.ReportMetric(p.ProcessState.UserTime().Seconds()*1000, "user-ms")
+			b.ReportMetric(p.ProcessState.SystemTime().Seconds()*1000, "sys-ms")
+			if err := os.RemoveAll(dir); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	for _, script := range []string{"cat >%s", "cat >%s; sync %[1]s"} {
+		b.Run(strings.ReplaceAll(fmt.Sprintf(script, "f"), " ", ""), func(b *testing.B) {
+			b.SetBytes(size)
+			for b.Loop() {
+				name := filepath.Join(b.TempDir(), "f")
+				c := exec.Command("sh", "-c", fmt.Sprintf(script, name))
+				in, err := c.StdinPipe()
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := c.Start(); err != nil {
+					b.Fatal(err)
+				}
+				for _, layer := range layers {
+					for piece := range slices.Chunk(layer, 256<<10) {
+						if _, err := in.Write(piece); err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+				if err := errors.Join(in.Close(), c.Wait()); err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(c.ProcessState.UserTime().Seconds()*1000, "user-ms")
+				b.ReportMetric(c.ProcessState.SystemTime().Seconds()*1000, "sys-ms")
+				if err := os.Remove(name); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,176 @@
+//go:build linux
+
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/node"
+)
+
+// against runs Send against a node that is played by a function. The function's end
+// closes both of the node's pipes, as a process' does.
+func against(ctx context.Context, l *lab, want node.Want, play func(in io.Reader, out io.Writer)) (node.Report, error) {
+	inR, inW := io.Pipe()
+	outR, outW := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		play(inR, outW)
+		_ = inR.Close()
+		_ = outW.Close()
+	}()
+	report, err := node.Send(ctx, inW, outR, want, l.open, quiet)
+	_ = outR.Close()
+	<-done
+	return report, err
+}
+
+func TestSendAgainstBadNodes(t *testing.T) {
+	l := newLab(t)
+	pack := l.pack(t, "a", random(1, 3_000_000))
+	want := l.want(pack)
+	blob := pack.Blobs[2]
+	say := func(w io.Writer, messages ...node.Message) {
+		for _, m := range messages {
+			_ = node.WriteFrame(w, m) // Send may have given up on this node
+		}
+	}
+	lacks := func(blobs ...node.Lack) node.Message { return node.Message{Lacks: &node.Lacks{Blobs: blobs}} }
+	all := node.Lack{Digest: blob.Digest, Size: blob.Size}
+	finished := node.Message{Finished: &node.Finished{}}
+	readWant := func(r io.Reader) { _, _ = node.ReadFrame(r) }
+	tests := []struct {
+		name string
+		play func(in io.Reader, out io.Writer)
+		want string
+	}{
+		{"ends at once", func(io.Reader, io.Writer) {}, "ended"},
+		{"ends after the want", func(in io.Reader, _ io.Writer) { readWant(in) }, "ended before it had said"},
+		{"a shell speaks", func(_ io.Reader, out io.Writer) { _, _ = io.WriteString(out, "bash: no such command\n") }, "protocol error"},
+		{"finished at once", func(in io.Reader, out io.Writer) { readWant(in); say(out, finished) }, "did not begin with"},
+		{"finished without the pack", func(in io.Reader, out io.Writer) { readWant(in); say(out, lacks(), finished) }, "named 0 of 1"},
+		{"asks for an unknown blob", func(in io.Reader, out io.Writer) {
+			readWant(in)
+			say(out, lacks(node.Lack{Digest: digest.FromString("secret"), Size: 1}))
+		}, "not as it was offered"},
+		{"offset beyond the end", func(in io.Reader, out io.Writer) {
+			readWant(in)
+			say(out, lacks(node.Lack{Digest: blob.Digest, Size: blob.Size, Offset: blob.Size + 1}))
+		}, "not as it was offered"},
+		{"asks twice in one breath", func(in io.Reader, out io.Writer) { readWant(in); say(out, lacks(all, all)) }, "not as it was offered"},
+		{"asks while it is fed", func(in io.Reader, out io.Writer) { readWant(in); say(out, lacks(all), lacks(all), finished) }, "named 0 of 1"},
+		{"asks for ever", func(in io.Reader, out io.Writer) {
+			readWant(in)
+			for range node.MaxTargets + 1 {
+				say(out, lacks())
+			}
+		}, "asked for blobs 257 times"},
+		{"places for ever", func(in io.Reader, out io.Writer) {
+			readWant(in)
+			say(out, lacks(), node.Message{Placed: &node.Placed{}}, node.Message{Placed: &node.Placed{}})
+		}, "more than it was to"},
+		{"finished without the bytes", func(in io.Reader, out io.Writer) {
+			readWant(in)
+			say(out, lacks(all), node.Message{Placed: &node.Placed{Name: pack.Name}}, finished)
+		}, "did not take all bytes"},
+		{"fails in the middle", func(in io.Reader, out io.Writer) {
+			readWant(in)
+			say(out, lacks(all))
+			_, _ = io.CopyN(io.Discard, in, 1_000_000)
+			say(out, node.Message{Failure: &node.Failure{Reason: node.ReasonIO, Text: "the disk is gone"}})
+		}, "the disk is gone"},
+		{"dies in the middle", func(in io.Reader, out io.Writer) {
+			readWant(in)
+			say(out, lacks(all))
+			_, _ = io.CopyN(io.Discard, in, 1_000_000)
+		}, "ended"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := against(t.Context(), l, want, test.play)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want an error with %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestSendFailsOnItsOwnSide(t *testing.T) {
+	l := newLab(t)
+	want := l.want(l.pack(t, "a", random(2, 100_000), random(3, 100_000)))
+	for name, content := range map[string][]byte{"missing": nil, "too short": random(3, 50_000)} {
+		d := want.Packs[0].Blobs[3].Digest
+		good := l.store[d]
+		l.store[d] = content
+		if content == nil {
+			delete(l.store, d)
+		}
+		p := l.start(t)
+		_, err := node.Send(t.Context(), p.in, p.out, want, l.open, quiet)
+		var failure *node.Failure
+		if err == nil || errors.As(err, &failure) || !strings.Contains(err.Error(), d.String()) {
+			t.Errorf("%s: got %v, want an error of this side that names the blob", name, err)
+		}
+		if err := p.Wait(); err == nil {
+			t.Errorf("%s: the receiver saw nothing wrong", name)
+		}
+		l.store[d] = good
+	}
+	// What had come before that is kept.
+	if report := l.mustSend(t, want); report.Bytes > 100_000 {
+		t.Errorf("%d bytes travelled once more", report.Bytes)
+	}
+}
+
+func TestSendEndsWithItsContext(t *testing.T) {
+	l := newLab(t)
+	want := l.want(l.pack(t, "a", random(4, 3_000_000)))
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := against(ctx, l, want, func(in io.Reader, out io.Writer) {
+		_, _ = node.ReadFrame(in)
+		_ = node.WriteFrame(out, node.Message{Lacks: &node.Lacks{Blobs: []node.Lack{{Digest: want.Packs[0].Blobs[2].Digest, Size: 3_000_000}}}})
+		cancel() // and never reads
+		_, _ = io.Copy(io.Discard, bytes.NewReader(nil))
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want the context's error", err)
+	}
+}
+
+// A process that is not boxlift-node at all.
+func TestSendToAnotherProgram(t *testing.T) {
+	l := newLab(t)
+	want := l.want(l.pack(t, "a", random(5, 3_000_000)))
+	for _, script := range []string{"true", "echo hello", "cat >/dev/null", "exec <&-; echo hello >&2; true"} {
+		c := exec.Command("sh", "-c", script)
+		in, err := c.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		if script == "cat >/dev/null" { // it never answers
+			cancel()
+		}
+		if _, err := node.Send(ctx, in, out, want, l.open, quiet); err == nil {
+			t.Errorf("%s: no error", script)
+		}
+		cancel()
+		_ = c.Wait()
+	}
+}
