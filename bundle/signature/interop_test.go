@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/liteboxd/boxlift/test/debian"
+	"github.com/liteboxd/boxlift/test/need"
 	"github.com/liteboxd/boxlift/test/toolbin"
 )
 
@@ -134,14 +136,9 @@ func TestCosign(t *testing.T) {
 
 // TestOpenSSL verifies the base64 form with nothing but openssl.
 func TestOpenSSL(t *testing.T) {
-	path, err := exec.LookPath("openssl")
-	if err != nil {
-		if os.Getenv("BOXLIFT_REQUIRE_HOSTS") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	o := newProgram(t, path)
+	openssl := debian.Program{Name: "openssl", Package: "openssl"}
+	need.Programs(t, openssl)
+	o := newProgram(t, openssl.Find())
 	s := newSigner(t)
 	sig := mustSign(t, s, []byte("payload"))
 	o.write(t, "payload", []byte("payload"))

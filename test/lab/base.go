@@ -7,13 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
 
 	"github.com/gofrs/flock"
+
+	"github.com/liteboxd/boxlift/test/debian"
 )
 
 const suite = "bookworm"
@@ -69,30 +70,12 @@ func maskedUnits() []string {
 
 // installPackages installs what the machine lacks to make hosts.
 func installPackages(ctx context.Context, log func(string)) error {
-	var packages []string
-	for _, need := range []struct{ command, pkg string }{
-		{"debootstrap", "debootstrap"}, {"systemd-nspawn", "systemd-container"}, {"ip", "iproute2"},
-		{"ssh-keygen", "openssh-client"},
-	} {
-		if _, err := exec.LookPath(need.command); err != nil {
-			packages = append(packages, need.pkg)
-		}
-	}
-	if len(packages) == 0 {
-		return nil
-	}
-	log("installing Debian packages: " + strings.Join(packages, " "))
-	install := append([]string{"DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", "DPkg::Lock::Timeout=300",
-		"install", "--yes", "--no-install-recommends"}, packages...)
-	if _, err := run(ctx, nil, "env", install...); err == nil {
-		return nil
-	}
-	// A machine that has never updated its package lists cannot install.
-	if _, err := run(ctx, nil, "apt-get", "-o", "DPkg::Lock::Timeout=300", "update"); err != nil {
-		return err
-	}
-	_, err := run(ctx, nil, "env", install...)
-	return err
+	return debian.Ensure(ctx, log,
+		debian.Program{Name: "debootstrap", Package: "debootstrap"},
+		debian.Program{Name: "systemd-nspawn", Package: "systemd-container"},
+		debian.Program{Name: "ip", Package: "iproute2"},
+		debian.Program{Name: "ssh-keygen", Package: "openssh-client"},
+	)
 }
 
 // ensureBase returns the tar file with the hosts' root file system, and makes

@@ -16,8 +16,11 @@ func (h *Host) ReadOnly(ctx context.Context, dir string) error {
 }
 
 // FullDisk puts an empty file system of the given size over a directory of
-// the host, until Restore or the next boot.
+// the host, which is made if need be, until Restore or the next boot.
 func (h *Host) FullDisk(ctx context.Context, dir string, size int64) error {
+	if _, err := h.Exec(ctx, "mkdir", "-p", dir); err != nil {
+		return err
+	}
 	_, err := h.Exec(ctx, "mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d,mode=755", size), "full", dir)
 	return err
 }

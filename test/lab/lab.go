@@ -46,6 +46,8 @@ import (
 
 	"github.com/gofrs/flock"
 	"golang.org/x/crypto/ssh"
+
+	"github.com/liteboxd/boxlift/test/need"
 )
 
 const (
@@ -57,10 +59,6 @@ const (
 	bridge       = "lan"
 	operatorPort = "operator"
 )
-
-// EnvRequire names the environment variable that, set to 1, makes Require
-// fail a test on a machine where no lab can be made, instead of skipping it.
-const EnvRequire = "BOXLIFT_REQUIRE_HOSTS"
 
 // EnvCache names the environment variable with the directory that holds what
 // is kept between runs. Without it, it is boxlift in the user's cache directory.
@@ -117,19 +115,15 @@ func Missing() []string {
 	return missing
 }
 
-// Require skips the test, with the reason, on a machine where no lab can be
-// made. Where EnvRequire is 1 it fails the test instead.
+// Require leaves the test out, with the reason, on a machine where no lab can be
+// made; see [need.LeaveOut].
 func Require(t testing.TB) {
 	t.Helper()
 	missing := Missing()
 	if len(missing) == 0 {
 		return
 	}
-	reason := "no LAN hosts on this machine: " + strings.Join(missing, "; ")
-	if os.Getenv(EnvRequire) == "1" {
-		t.Fatal(reason)
-	}
-	t.Skip(reason)
+	need.LeaveOut(t, "no LAN hosts on this machine: "+strings.Join(missing, "; "))
 }
 
 // New makes an empty LAN. The first call on a machine installs the Debian

@@ -1,0 +1,446 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+const (
+	// maxKept bounds what is kept of a command's stdout and of its stderr: the tail.
+	maxKept = 1 << 20
+	// maxCommandLine is below the 128 KiB that Linux allows one argument; sshd passes
+	// the command on as one.
+	maxCommandLine = 120 << 10
+	// chunk is how much is handed to the connection at once.
+	chunk = 256 << 10
+	// killGrace is how long a command may take to end after it was told to.
+	killGrace = 3 * time.Second
+)
+
+// Command is what to run. Exactly one of Args and Script is given. Neither may hold a
+// secret, other users of the host can see them: secrets go through Stdin.
+type Command struct {
+	// Title is what errors call the command; "" means the beginning of what is run.
+	Title string
+	// Args are a program and its arguments, passed on unchanged.
+	Args []string
+	// Script is run by /bin/sh -c.
+	Script string
+	// Root runs it as root, through sudo where needed. Where sudo is set to lecture
+	// always, stderr begins with that.
+	Root bool
+	// Stdin is copied to the command by Run; nil means an empty stdin. It must be nil
+	// for Start. Run does not wait for a Read that is still going on when the command
+	// has ended.
+	Stdin io.Reader
+}
+
+func (c Command) title() string {
+	const maxTitle = 100
+	text := c.Title
+	if text == "" {
+		text = strings.Join(c.Args, " ")
+	}
+	if text == "" {
+		text, _, _ = strings.Cut(strings.TrimSpace(c.Script), "\n")
+	}
+	if text = printable(text); len(text) > maxTitle {
+		text = strings.ToValidUTF8(text[:maxTitle], "") + "…"
+	}
+	return text
+}
+
+// line returns the command for a shell.
+func (c Command) line() (string, error) {
+	var line string
+	switch {
+	case len(c.Args) > 0 && c.Script == "":
+		line = quoteAll(c.Args)
+	case len(c.Args) == 0 && c.Script != "":
+		line = "/bin/sh -c " + quote(c.Script)
+	default:
+		return "", errors.New("a command needs either Args or Script")
+	}
+	if strings.ContainsRune(line, 0) {
+		return "", errors.New("a command cannot contain a NUL byte")
+	}
+	return line, nil
+}
+
+// quote makes text one word for a POSIX shell, which takes it as it is.
+func quote(text string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("@%+:,./_-", r)
+	}
+	if text != "" && strings.TrimLeftFunc(text, plain) == "" {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
+func quoteAll(words []string) string {
+	quoted := make([]string, len(words))
+	for i, word := range words {
+		quoted[i] = quote(word)
+	}
+	return strings.Join(quoted, " ")
+}
+
+// Result is what a command left.
+type Result struct {
+	// Stdout and Stderr are the last MiB of each.
+	Stdout, Stderr []byte
+	// Truncated says that Stdout or Stderr was longer.
+	Truncated bool
+	// ExitCode is the exit code; 128 + n when signal n ended the command, -1 when it
+	// did not get to end.
+	ExitCode int
+}
+
+// Run runs a command to its end. A non-zero exit is an *ExitError, with the Result
+// filled; a connection that breaks matches ErrConnectionLost. When ctx or
+// CommandTimeout ends, the command is told to end and the error matches the context's.
+func (h *Host) Run(ctx context.Context, cmd Command) (Result, error) {
+	if h.target.CommandTimeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, h.target.CommandTimeout,
+			fmt.Errorf("no end after %s: %w", h.target.CommandTimeout, context.DeadlineExceeded))
+		defer cancel()
+	}
+	stdin := cmd.Stdin
+	cmd.Stdin = nil
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	p, err := h.Start(ctx, cmd)
+	if err != nil {
+		return Result{ExitCode: -1}, err
+	}
+	go func() {
+		if stdin != nil {
+			if _, err := copyChunks(p.Stdin, stdin, nil); err != nil && !errors.Is(err, errWrite) {
+				// An end of stdin would look like the end of the data.
+				cancel(fmt.Errorf("read its input: %w", err))
+				return
+			}
+		}
+		_ = p.Stdin.Close() // fails only when the command has ended
+	}()
+	stdout := newTail(maxKept)
+	read := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(stdout, p.Stdout) // a broken connection is Wait's to tell
+		close(read)
+	}()
+	err = p.Wait()
+	if ctx.Err() == nil {
+		<-read
+	}
+	result := Result{ExitCode: -1}
+	var cutOut, cutErr bool
+	result.Stdout, cutOut = stdout.bytes()
+	result.Stderr, cutErr = p.stderr.bytes()
+	result.Truncated = cutOut || cutErr
+	var exit *ExitError
+	switch {
+	case err == nil:
+		result.ExitCode = 0
+	case errors.As(err, &exit):
+		result.ExitCode = exit.Code
+		if len(exit.Lines) == 0 {
+			err = newExitError(h.Name(), cmd, exit.Code, nil, result.Stdout)
+		}
+	}
+	return result, err
+}
+
+// Process is a command that is running.
+type Process struct {
+	// Stdin is the command's. Write large pieces (256 KiB); Close is the end of file.
+	// When the command has ended, Write fails: Wait tells why.
+	Stdin io.WriteCloser
+	// Stdout must be read, or the command will block once about 2 MiB are waiting.
+	Stdout io.Reader
+
+	host    *Host
+	cmd     Command
+	ctx     context.Context
+	session *ssh.Session
+	stderr  *stderr
+	ended   chan struct{} // closed after err is set
+	err     error
+	unwatch func() bool
+}
+
+// Start starts a command for streaming. When ctx ends the command is told to end, and
+// its streams fail.
+func (h *Host) Start(ctx context.Context, cmd Command) (*Process, error) {
+	fail := func(err error) (*Process, error) {
+		return nil, fmt.Errorf("%s: start %s: %w", h.Name(), cmd.title(), err)
+	}
+	if cmd.Stdin != nil {
+		return fail(errors.New("Start takes no Stdin: write to the process"))
+	}
+	line, err := cmd.line()
+	if err != nil {
+		return fail(err)
+	}
+	var first []byte
+	if cmd.Root {
+		if line, first, err = h.asRoot(ctx, line); err != nil {
+			return nil, err
+		}
+	}
+	p, err := h.start(ctx, cmd, line)
+	if err != nil {
+		return fail(err)
+	}
+	if len(first) > 0 {
+		if _, err := p.Stdin.Write(first); err != nil {
+			if waitErr := p.Wait(); waitErr != nil {
+				return nil, waitErr
+			}
+			return fail(h.orLost(err))
+		}
+	}
+	return p, nil
+}
+
+// start runs line, which is ready for the user's shell.
+func (h *Host) start(ctx context.Context, cmd Command, line string) (*Process, error) {
+	if len(line) > maxCommandLine {
+		return nil, fmt.Errorf("the command is %d bytes long, %d is the most: pass data through Stdin", len(line), maxCommandLine)
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	p := &Process{host: h, cmd: cmd, ctx: ctx, stderr: newStderr(), ended: make(chan struct{})}
+	// A host that hangs must not hold us up while the command is being started.
+	opened := make(chan error, 1)
+	go func() { opened <- p.open(line) }()
+	select {
+	case err := <-opened:
+		if err != nil {
+			return nil, h.orLost(err)
+		}
+	case <-ctx.Done():
+		go func() {
+			if <-opened == nil {
+				p.kill()
+			}
+		}()
+		return nil, context.Cause(ctx)
+	}
+	p.unwatch = context.AfterFunc(ctx, p.kill)
+	go func() {
+		p.err = p.session.Wait()
+		p.stderr.flush()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+func (p *Process) open(line string) (err error) {
+	if p.session, err = p.host.client.NewSession(); err != nil {
+		return err
+	}
+	p.session.Stderr = p.stderr
+	if p.Stdin, err = p.session.StdinPipe(); err == nil {
+		p.Stdout, err = p.session.StdoutPipe()
+	}
+	if err == nil {
+		err = p.session.Start(announcePID + line)
+	}
+	if err != nil {
+		_ = p.session.Close() // the first error is the one to tell
+	}
+	return err
+}
+
+// kill ends the command and what it has started. The signal that SSH itself can send is
+// of no use, sshd refuses it in root's sessions and it does not reach what sudo runs. And
+// closing the session must come last: the command would take it for the end of its input.
+func (p *Process) kill() {
+	select {
+	case <-p.stderr.announced:
+		p.signal()
+	case <-p.ended:
+	case <-time.After(killGrace):
+	}
+	_ = p.session.Close() // whether it has helped is seen by Wait
+}
+
+func (p *Process) signal() {
+	line := fmt.Sprintf("kill -s TERM -- -%[1]d && sleep 1 && kill -s KILL -- -%[1]d", p.stderr.pid)
+	line = "/bin/sh -c " + quote(line)
+	var first []byte
+	if p.cmd.Root {
+		var err error
+		if line, first, err = p.host.asRoot(context.WithoutCancel(p.ctx), line); err != nil {
+			return
+		}
+	}
+	session, err := p.host.client.NewSession()
+	if err != nil {
+		return
+	}
+	session.Stdin = bytes.NewReader(first)
+	_ = session.Run(line) // fails when the command has already ended
+	_ = session.Close()
+}
+
+// Wait waits for the command's end. Read Stdout to its end first if what it says
+// matters. The errors are those of Run. When ctx has ended and the command still has not
+// after a few seconds, Wait closes the connection, so that nothing waits for ever for a
+// host that no longer answers.
+func (p *Process) Wait() error {
+	select {
+	case <-p.ended:
+	case <-p.ctx.Done():
+		select {
+		case <-p.ended:
+		case <-time.After(killGrace):
+			_ = p.host.Close() // only to set everything free that waits on it
+		}
+	}
+	p.unwatch()
+	if p.ctx.Err() != nil {
+		return fmt.Errorf("%s: %s: %w", p.host.Name(), p.cmd.title(), context.Cause(p.ctx))
+	}
+	if p.err == nil {
+		return nil
+	}
+	var exit *ssh.ExitError
+	if errors.As(p.err, &exit) {
+		stderr, _ := p.stderr.bytes()
+		return newExitError(p.host.Name(), p.cmd, exit.ExitStatus(), stderr, nil)
+	}
+	return fmt.Errorf("%s: %s: %w", p.host.Name(), p.cmd.title(), p.host.orLost(p.err))
+}
+
+// Stderr returns the tail of what the command has written to stderr so far, at most
+// 1 MiB.
+func (p *Process) Stderr() []byte {
+	out, _ := p.stderr.bytes()
+	return out
+}
+
+// announcePID makes the user's shell, which sshd has made the leader of a process group,
+// tell its process id on stderr and become the command.
+const announcePID = `exec /bin/sh -c 'echo "boxlift-pid $$" >&2; exec "$@"' sh `
+
+var pidLine = regexp.MustCompile(`(?m)^boxlift-pid ([2-9]|[1-9][0-9]{1,9})\n`)
+
+// stderr keeps the tail of a command's stderr without the line that announces its
+// process id. That line is not always the first: the user's shell may have something to
+// say before.
+type stderr struct {
+	*tail
+	announced chan struct{} // closed after pid is set
+	pid       int
+
+	mu      sync.Mutex
+	head    []byte
+	through bool
+}
+
+func newStderr() *stderr { return &stderr{tail: newTail(maxKept), announced: make(chan struct{})} }
+
+func (s *stderr) Write(p []byte) (int, error) {
+	const maxHead = 64 << 10
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.through {
+		return s.tail.Write(p)
+	}
+	s.head = append(s.head, p...)
+	if at := pidLine.FindSubmatchIndex(s.head); at != nil {
+		s.pid, _ = strconv.Atoi(string(s.head[at[2]:at[3]])) // ten digits at most
+		s.head = slices.Delete(s.head, at[0], at[1])
+		close(s.announced)
+		s.passOn()
+	} else if len(s.head) > maxHead {
+		s.passOn()
+	}
+	return len(p), nil
+}
+
+// flush is called when nothing more will be written.
+func (s *stderr) flush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.passOn()
+}
+
+func (s *stderr) passOn() {
+	_, _ = s.tail.Write(s.head) // never fails
+	s.head, s.through = nil, true
+}
+
+var errWrite = errors.New("write to the command")
+
+// copyChunks copies src to dst in large pieces. An error that matches errWrite came
+// from dst, any other from src. progress may be nil.
+func copyChunks(dst io.Writer, src io.Reader, progress func(n int64)) (int64, error) {
+	buf := make([]byte, chunk)
+	var total int64
+	for {
+		n, readErr := src.Read(buf)
+		if n > 0 {
+			if _, err := dst.Write(buf[:n]); err != nil {
+				return total, fmt.Errorf("%w: %w", errWrite, err)
+			}
+			total += int64(n)
+			if progress != nil {
+				progress(int64(n))
+			}
+		}
+		if errors.Is(readErr, io.EOF) {
+			return total, nil
+		}
+		if readErr != nil {
+			return total, readErr
+		}
+	}
+}
+
+// tail is a writer that keeps the last bytes. It is safe for use by one writer and
+// readers at the same time.
+type tail struct {
+	mu   sync.Mutex
+	max  int
+	kept []byte
+	lost bool
+}
+
+func newTail(limit int) *tail { return &tail{max: limit} }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept = append(t.kept, p...)
+	// Cutting only at twice the size keeps the copying linear in what is written.
+	if len(t.kept) > 2*t.max {
+		t.kept = append(t.kept[:0], t.kept[len(t.kept)-t.max:]...)
+		t.lost = true
+	}
+	return len(p), nil
+}
+
+// bytes returns a copy of what is kept, and whether anything was dropped.
+func (t *tail) bytes() ([]byte, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	over := max(0, len(t.kept)-t.max)
+	return append([]byte(nil), t.kept[over:]...), t.lost || over > 0
+}

@@ -1,0 +1,125 @@
+package remote
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// What went wrong, for callers that branch on it with errors.Is.
+var (
+	// ErrUnreachable: no answer, refused, no route, or no such name.
+	ErrUnreachable = errors.New("host is unreachable")
+	// ErrHandshake: something answered, but it is not an SSH server that we can talk to.
+	ErrHandshake = errors.New("SSH handshake failed")
+	// ErrAuthentication: the host accepted none of our ways to log in.
+	ErrAuthentication = errors.New("authentication failed")
+	// ErrHostKeyUnknown: nothing says which key this host should have.
+	ErrHostKeyUnknown = errors.New("host key is not known")
+	// ErrHostKeyChanged: the host has another key than known_hosts or the pin says.
+	ErrHostKeyChanged = errors.New("HOST KEY HAS CHANGED")
+	// ErrHostKeyRevoked: known_hosts marks the host's key as revoked.
+	ErrHostKeyRevoked = errors.New("HOST KEY IS REVOKED")
+	// ErrKnownHosts: a known_hosts file cannot be read, parsed or added to.
+	ErrKnownHosts = errors.New("known_hosts cannot be used")
+	// ErrIdentity: the private key's file cannot be read, parsed or decrypted.
+	ErrIdentity = errors.New("private key cannot be used")
+	// ErrAgent: there is no SSH agent, or it has no keys.
+	ErrAgent = errors.New("SSH agent cannot be used")
+	// ErrNotRoot: a command needs root, the user is not root, and Sudo is off.
+	ErrNotRoot = errors.New("root is needed")
+	// ErrSudo: sudo is missing or refuses.
+	ErrSudo = errors.New("sudo does not work")
+	// ErrSudoPassword: sudo wants a password and has not got the right one.
+	ErrSudoPassword = errors.New("sudo password is missing or wrong")
+	// ErrConnectionLost: the connection broke after it had been made.
+	ErrConnectionLost = errors.New("connection lost")
+)
+
+// HintError is an error that knows what the operator can do about it. Find it with
+// errors.As; the hint is one or more lines for people, meant to be shown apart from the
+// error's own message.
+type HintError interface {
+	error
+	Hint() string
+}
+
+// Error is a failure that concerns one host. It matches its kind (one of the Err
+// values) and its cause with errors.Is.
+type Error struct {
+	// Host is the Target's name.
+	Host string
+
+	kind error
+	err  error
+	hint string
+}
+
+var _ HintError = (*Error)(nil)
+
+// Error returns "host: kind: cause".
+func (e *Error) Error() string { return fmt.Sprintf("%s: %v: %v", e.Host, e.kind, e.err) }
+
+// Unwrap returns the kind and the cause.
+func (e *Error) Unwrap() []error { return []error{e.kind, e.err} }
+
+// Hint says what to do next.
+func (e *Error) Hint() string { return e.hint }
+
+// ExitError is a command that ran and failed.
+type ExitError struct {
+	// Host is the Target's name.
+	Host string
+	// Command is the command's title.
+	Command string
+	// Code is the exit code; 128 + n when signal n ended the command.
+	Code int
+	// Lines are the last lines, at most 20, that the command wrote to stderr, or to
+	// stdout when stderr is empty, without control characters.
+	Lines []string
+}
+
+// Error returns one line with the last three of Lines.
+func (e *ExitError) Error() string {
+	text := fmt.Sprintf("%s: %s: exit code %d", e.Host, e.Command, e.Code)
+	last := e.Lines[max(0, len(e.Lines)-3):]
+	if len(last) > 0 {
+		text += ": " + strings.Join(last, "; ")
+	}
+	return text
+}
+
+func newExitError(host string, cmd Command, code int, stderr, stdout []byte) *ExitError {
+	lines := lastLines(stderr, 20)
+	if len(lines) == 0 {
+		lines = lastLines(stdout, 20)
+	}
+	return &ExitError{Host: host, Command: cmd.title(), Code: code, Lines: lines}
+}
+
+// lastLines returns the last n lines that are not blank, fit to be shown on a terminal.
+func lastLines(out []byte, n int) []string {
+	const maxLine = 400
+	var lines []string
+	for line := range strings.Lines(string(out[max(0, len(out)-n*maxLine):])) {
+		if line = strings.TrimSpace(printable(line)); line == "" {
+			continue
+		}
+		lines = append(lines, strings.ToValidUTF8(line[:min(len(line), maxLine)], ""))
+	}
+	return lines[max(0, len(lines)-n):]
+}
+
+// printable replaces whatever could steer a terminal.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			return ' '
+		case unicode.IsPrint(r):
+			return r
+		}
+		return '?'
+	}, text)
+}

@@ -1,0 +1,313 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/test/debian"
+	"github.com/liteboxd/boxlift/test/need"
+)
+
+// names lists a folder.
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, e := range entries {
+		all = append(all, e.Name())
+	}
+	return all
+}
+
+func TestPut(t *testing.T) {
+	h := startServer(t, serverOptions{}).dial(t)
+	testPut(t, h)
+}
+
+// The small tools of busybox will do too.
+func TestPutWithBusybox(t *testing.T) {
+	program := debian.Program{Name: "busybox", Package: "busybox"}
+	need.Programs(t, program)
+	busybox := program.Find()
+	bin := t.TempDir()
+	for _, tool := range []string{"cat", "chmod", "cut", "dirname", "id", "mktemp", "mv", "rm", "sha256sum", "stat", "sync"} {
+		if err := os.Symlink(busybox, filepath.Join(bin, tool)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := startServer(t, serverOptions{config: "SetEnv HOME=" + bin + " PATH=" + bin}).dial(t)
+	which, err := h.Run(t.Context(), Command{Script: "command -v sha256sum"})
+	if err != nil || strings.TrimSpace(string(which.Stdout)) != filepath.Join(bin, "sha256sum") {
+		t.Fatalf("sha256sum is %q, %v", which.Stdout, err)
+	}
+	testPut(t, h)
+}
+
+func testPut(t *testing.T, h *Host) {
+	dir := t.TempDir()
+	for _, name := range []string{"plain", "with space and 'quote'", "-dash", "$HOME", "größe"} {
+		file := filepath.Join(dir, name)
+		for _, step := range []struct {
+			what    string
+			content []byte
+			mode    fs.FileMode
+			changed bool
+		}{
+			{"new", random(3, 3<<20+1), 0o644, true},
+			{"same", random(3, 3<<20+1), 0o644, false},
+			{"other mode", random(3, 3<<20+1), 0o755, true},
+			{"other content", []byte("x"), 0o755, true},
+			{"secret", []byte("y"), 0o600, true},
+			{"empty", nil, 0o600, true},
+			{"empty again", nil, 0o600, false},
+			{"setuid", []byte("z"), 0o755 | fs.ModeSetuid | fs.ModeSticky, true},
+			{"setuid again", []byte("z"), 0o755 | fs.ModeSetuid | fs.ModeSticky, false},
+		} {
+			var told int64
+			changed, err := h.PutBytes(t.Context(), PutOptions{Path: file, Mode: step.mode, Root: true,
+				Progress: func(n int64) { told += n }}, step.content)
+			if err != nil || changed != step.changed {
+				t.Fatalf("%s %s: changed %v, %v", name, step.what, changed, err)
+			}
+			got, err := os.ReadFile(file)
+			if err != nil || !bytes.Equal(got, step.content) {
+				t.Errorf("%s %s: content differs, %v", name, step.what, err)
+			}
+			info, err := os.Stat(file)
+			if err != nil || info.Mode() != step.mode {
+				t.Errorf("%s %s: %v, %v", name, step.what, info.Mode(), err)
+			}
+			if want := int64(len(step.content)); step.changed && told != want || !step.changed && told != 0 {
+				t.Errorf("%s %s: progress told of %d bytes", name, step.what, told)
+			}
+		}
+	}
+	if diff := cmp.Diff([]string{"$HOME", "-dash", "größe", "plain", "with space and 'quote'"}, names(t, dir)); diff != "" {
+		t.Errorf("what is in the folder (-want +got):\n%s", diff)
+	}
+}
+
+func TestPutReplaces(t *testing.T) {
+	h := startServer(t, serverOptions{}).dial(t)
+	t.Run("a link, not its target", func(t *testing.T) {
+		dir := t.TempDir()
+		target := writeFile(t, dir, "target", "same")
+		link := filepath.Join(dir, "link")
+		if err := os.Symlink(target, link); err != nil {
+			t.Fatal(err)
+		}
+		if changed, err := h.PutBytes(t.Context(), PutOptions{Path: link, Mode: 0o600}, []byte("same")); err != nil || !changed {
+			t.Errorf("changed %v, %v", changed, err)
+		}
+		if info, err := os.Lstat(link); err != nil || !info.Mode().IsRegular() {
+			t.Errorf("%v, %v", info, err)
+		}
+	})
+	t.Run("a file of another owner", func(t *testing.T) {
+		if os.Geteuid() != 0 {
+			need.LeaveOut(t, "changing a file's owner needs root")
+		}
+		file := writeFile(t, t.TempDir(), "file", "same")
+		if err := os.Chown(file, 4711, 4711); err != nil {
+			t.Fatal(err)
+		}
+		if changed, err := h.PutBytes(t.Context(), PutOptions{Path: file, Mode: 0o600}, []byte("same")); err != nil || !changed {
+			t.Errorf("changed %v, %v", changed, err)
+		}
+		var stat syscall.Stat_t
+		if err := syscall.Stat(file, &stat); err != nil || stat.Uid != 0 {
+			t.Errorf("owner %d, %v", stat.Uid, err)
+		}
+	})
+}
+
+func TestPutRefuses(t *testing.T) {
+	h := startServer(t, serverOptions{}).dial(t)
+	dir := t.TempDir()
+	t.Cleanup(func() {
+		if left := names(t, dir); left != nil {
+			t.Errorf("left behind: %v", left)
+		}
+	})
+	sum := hexSum([]byte("abc"))
+	for _, test := range []struct {
+		name string
+		opts PutOptions
+		want string
+	}{
+		{"no sum", PutOptions{Path: "/x", Size: 3}, "64 hex digits"},
+		{"short sum", PutOptions{Path: "/x", Size: 3, SHA256: "abcd"}, "64 hex digits"},
+		{"relative", PutOptions{Path: "x", Size: 3, SHA256: sum}, "absolute path"},
+		{"dots", PutOptions{Path: "/x/../y", Size: 3, SHA256: sum}, "absolute path"},
+		{"slash", PutOptions{Path: "/x/", Size: 3, SHA256: sum}, "absolute path"},
+		{"root", PutOptions{Path: "/", Size: 3, SHA256: sum}, "absolute path"},
+		{"line break", PutOptions{Path: "/x\ny", Size: 3, SHA256: sum}, "absolute path"},
+		{"size", PutOptions{Path: "/x", Size: -1, SHA256: sum}, "number of bytes"},
+		{"mode", PutOptions{Path: "/x", Size: 3, SHA256: sum, Mode: fs.ModeDir}, "permission bits"},
+		{"folder", PutOptions{Path: dir, Size: 3, SHA256: sum, Mode: 0o600}, "is a directory"},
+		{"no folder", PutOptions{Path: dir + "/no/such", Size: 3, SHA256: sum, Mode: 0o600}, "No such file or directory"},
+		{"too short", PutOptions{Path: dir + "/x", Size: 4, SHA256: sum, Mode: 0o600}, "4 bytes wanted, 3 read"},
+		{"too long", PutOptions{Path: dir + "/x", Size: 2, SHA256: sum, Mode: 0o600}, "2 bytes wanted, 3 read"},
+		{"wrong sum", PutOptions{Path: dir + "/x", Size: 3, SHA256: hexSum(nil), Mode: 0o600}, "node-1: write file: exit code 1: content arrived damaged"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			changed, err := h.Put(t.Context(), test.opts, strings.NewReader("abc"))
+			if changed || err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "put "+test.opts.Path+": ") {
+				t.Errorf("changed %v, %v, want %q", changed, err, test.want)
+			}
+			eventually(t, "the folder is empty", func() bool { return len(names(t, dir)) == 0 })
+		})
+	}
+}
+
+// What breaks off leaves the old file and nothing beside it.
+func TestPutBreaksOff(t *testing.T) {
+	broken := errors.New("disk on fire")
+	for _, test := range []struct {
+		name string
+		// cut is called in the middle; its error is what the content's reader says.
+		cut  func(s *server, h *Host, cancel func()) error
+		want error
+	}{
+		{"reader fails", func(*server, *Host, func()) error { return broken }, broken},
+		{"cancelled", func(_ *server, _ *Host, cancel func()) error { cancel(); return nil }, context.Canceled},
+		{"connection closed", func(_ *server, h *Host, _ func()) error { return h.Close() }, ErrConnectionLost},
+		{"sshd killed", func(s *server, _ *Host, _ func()) error {
+			for _, pid := range descendants(s.pid) {
+				args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+				if err == nil && strings.HasPrefix(string(args), "sshd:") {
+					if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+						return err
+					}
+				}
+			}
+			return nil
+		}, ErrConnectionLost},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := startServer(t, serverOptions{})
+			h := s.dial(t)
+			dir := t.TempDir()
+			file := writeFile(t, dir, "file", "old")
+			data := random(4, 8<<20)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			content := io.MultiReader(bytes.NewReader(data[:4<<20]),
+				&hook{func() error { return test.cut(s, h, cancel) }}, bytes.NewReader(data[4<<20:]), zeros{})
+			changed, err := h.Put(ctx, PutOptions{Path: file, Mode: 0o600, Size: 1 << 40, SHA256: hexSum(data)}, content)
+			if changed || !errors.Is(err, test.want) {
+				t.Errorf("changed %v, %v, want %v", changed, err, test.want)
+			}
+			eventually(t, "only the old file is there", func() bool { return cmp.Equal(names(t, dir), []string{"file"}) })
+			if got, err := os.ReadFile(file); err != nil || string(got) != "old" {
+				t.Errorf("%q, %v", got, err)
+			}
+		})
+	}
+}
+
+// hook is an empty reader that does something when it is reached.
+type hook struct{ do func() error }
+
+func (h *hook) Read([]byte) (int, error) {
+	if err := h.do(); err != nil {
+		return 0, err
+	}
+	return 0, io.EOF
+}
+
+func TestPutDiskTrouble(t *testing.T) {
+	if os.Geteuid() != 0 {
+		need.LeaveOut(t, "mounting a small file system needs root")
+	}
+	h := startServer(t, serverOptions{}).dial(t)
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		need.LeaveOut(t, "no file system can be mounted here: "+err.Error())
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	put := func() error {
+		_, err := h.PutBytes(t.Context(), PutOptions{Path: filepath.Join(dir, "file"), Mode: 0o600}, random(5, 6<<20))
+		return err
+	}
+	err := put()
+	if err == nil || !strings.Contains(err.Error(), "No space left on device") || !strings.Contains(err.Error(), "node-1") {
+		t.Error(err)
+	}
+	if left := names(t, dir); left != nil {
+		t.Errorf("left behind: %v", left)
+	}
+	if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(); err == nil || !strings.Contains(err.Error(), "Read-only file system") {
+		t.Error(err)
+	}
+}
+
+// While a secret is on its way, no argument, no environment and no file that others can
+// read has it.
+func TestPutKeepsSecrets(t *testing.T) {
+	const canary = "canary-51c7e0"
+	s := startServer(t, serverOptions{})
+	h := s.dial(t)
+	dir := t.TempDir()
+	old := syscall.Umask(0) // sshd's children are already born; this is for the check below alone
+	defer syscall.Umask(old)
+	looked := false
+	look := &hook{func() error {
+		looked = true
+		for _, pid := range descendants(s.pid) {
+			for _, what := range []string{"cmdline", "environ"} {
+				text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, what))
+				if err == nil && bytes.Contains(text, []byte(canary)) {
+					t.Errorf("%s of %d has the secret: %q", what, pid, text)
+				}
+			}
+		}
+		var sizes []int64
+		eventually(t, "the temporary file has the first half", func() bool {
+			sizes = nil
+			for _, name := range names(t, dir) {
+				info, err := os.Stat(filepath.Join(dir, name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if info.Mode() != 0o600 {
+					t.Errorf("%s is %v", name, info.Mode())
+				}
+				sizes = append(sizes, info.Size())
+			}
+			return cmp.Equal(sizes, []int64{chunk})
+		})
+		return nil
+	}}
+	first := bytes.Repeat([]byte(canary), chunk/len(canary)+1)[:chunk]
+	content := io.MultiReader(bytes.NewReader(first), look, strings.NewReader(canary))
+	all := string(first) + canary
+	if _, err := h.Put(t.Context(), PutOptions{Path: filepath.Join(dir, "token"), Mode: 0o644, Size: int64(len(all)),
+		SHA256: hexSum([]byte(all))}, content); err != nil {
+		t.Fatal(err)
+	}
+	if !looked {
+		t.Error("nobody looked")
+	}
+}
