@@ -1,0 +1,121 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/bundle/source"
+	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/config"
+)
+
+// The exit codes. exitHelp says the same to users.
+const (
+	exitOK          = 0
+	exitFailure     = 1
+	exitUsage       = 2
+	exitInput       = 3
+	exitBundle      = 4
+	exitSource      = 5
+	exitHost        = 6
+	exitDifferent   = 7
+	exitInterrupted = 130
+)
+
+const exitHelp = `Exit codes:
+    0  done
+    1  failed for a reason that has no code of its own
+    2  the command line is wrong
+    3  versions.lock, install.yaml or a key is wrong or incomplete
+    4  the bundle is refused: damaged, unsigned or signed with another key
+    5  upstream could not supply an entry, or supplied other bytes
+    6  at least one host failed
+    7  status: the cluster differs from config and bundle
+  130  interrupted; the same command goes on from there`
+
+// usageError is an error of the command line.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// hinted adds advice to an error.
+type hinted struct {
+	error
+	hint string
+}
+
+func (e *hinted) Unwrap() error { return e.error }
+func (e *hinted) Hint() string  { return e.hint }
+
+func withHint(err error, hint string) error { return &hinted{err, hint} }
+
+// exitCode maps an error to the code of the table.
+func exitCode(err error) int {
+	var (
+		usage    *usageError
+		locked   lock.Errors
+		unpinned *bundle.UnpinnedError
+		invalid  *config.InvalidError
+		upstream *source.Error
+	)
+	switch {
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.Is(err, install.ErrDifferent):
+		return exitDifferent
+	case errors.Is(err, install.ErrHosts):
+		return exitHost
+	case errors.Is(err, ocitar.ErrMalformed), errors.Is(err, bundle.ErrInvalid),
+		errors.Is(err, signature.ErrNotSigned), errors.Is(err, signature.ErrWrongKey), errors.Is(err, signature.ErrInvalid):
+		return exitBundle
+	case errors.As(err, &locked), errors.As(err, &unpinned), errors.As(err, &invalid), errors.Is(err, signature.ErrWrongPassword),
+		errors.Is(err, install.ErrConfig):
+		return exitInput
+	case errors.As(err, &upstream), errors.Is(err, bundle.ErrUpstream):
+		return exitSource
+	}
+	return exitFailure
+}
+
+// printError writes an error and the hints that it carries, each hint once.
+func printError(w io.Writer, err error) {
+	fmt.Fprintf(w, "boxlift: error: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
+	seen := make(map[string]bool)
+	walkErrors(err, func(err error) {
+		h, ok := err.(interface{ Hint() string })
+		if !ok || h.Hint() == "" || seen[h.Hint()] {
+			return
+		}
+		seen[h.Hint()] = true
+		fmt.Fprintf(w, "boxlift: hint: %s\n", strings.ReplaceAll(h.Hint(), "\n", "\n  "))
+	})
+	var usage *usageError
+	if errors.As(err, &usage) {
+		fmt.Fprintln(w, "boxlift: hint: `boxlift --help` and `boxlift COMMAND --help` show what there is")
+	}
+}
+
+// walkErrors visits an error and all that it wraps.
+func walkErrors(err error, visit func(error)) {
+	if err == nil {
+		return
+	}
+	visit(err)
+	switch e := err.(type) { //nolint:errorlint // this is the walk over the wrapped errors
+	case interface{ Unwrap() error }:
+		walkErrors(e.Unwrap(), visit)
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			walkErrors(inner, visit)
+		}
+	}
+}

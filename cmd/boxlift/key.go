@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/liteboxd/boxlift/bundle/signature"
+)
+
+// passwordVariable holds the password of a signing key. A flag would show it to every
+// user of the host.
+const passwordVariable = "BOXLIFT_KEY_PASSWORD" //nolint:gosec // the name of a variable, not a password
+
+func newKeyCommand() *cobra.Command {
+	return group("key", "Make the keys that bundles are signed with", newKeyGenerateCommand())
+}
+
+type keyGenerateOptions struct {
+	prefix       string
+	passwordFile string
+}
+
+func newKeyGenerateCommand() *cobra.Command {
+	var o keyGenerateOptions
+	c := &cobra.Command{
+		Use:   "generate",
+		Short: "Make a key pair",
+		Long: `Make a key pair in cosign's format (ECDSA P-256): PREFIX.key, encrypted with a
+password, signs bundles on the connected host; PREFIX.pub verifies them in the
+isolated network, and goes there by another way than the bundle.
+
+The password is asked for on the terminal, or read from --password-file or from
+the variable ` + passwordVariable + `. Existing files are never overwritten.`,
+		Args: arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return runKeyGenerate(cmd, o) },
+	}
+	c.Flags().StringVar(&o.prefix, "output-prefix", "boxlift", "path of the files, without .key and .pub")
+	c.Flags().StringVar(&o.passwordFile, "password-file", "", "file that holds the password")
+	return c
+}
+
+func runKeyGenerate(cmd *cobra.Command, o keyGenerateOptions) error {
+	privatePath, publicPath := o.prefix+".key", o.prefix+".pub"
+	for _, path := range []string{privatePath, publicPath} {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			return withHint(fmt.Errorf("make a key pair: %s is there already", path), "choose another --output-prefix, or move the old key away; bundles signed with it need it")
+		}
+	}
+	password, err := readPassword(o.passwordFile, true)
+	if err != nil {
+		return err
+	}
+	private, public, err := signature.GenerateKey(password)
+	if err != nil {
+		return err
+	}
+	if err := writeNewFile(privatePath, private, 0o600); err != nil {
+		return err
+	}
+	if err := writeNewFile(publicPath, public, 0o644); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "private key: %s (keep it and its password on the connected host)\npublic key:  %s (needed to verify and install)\n", privatePath, publicPath)
+	return err
+}
+
+// writeNewFile creates a file that is not there yet.
+func writeNewFile(path string, content []byte, mode os.FileMode) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(content); err != nil {
+		_ = f.Close()
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		_ = f.Close()
+		return err
+	}
+	return f.Close()
+}
+
+// readPassword takes a key's password from a file, the environment or the terminal.
+// A new password is asked for twice.
+func readPassword(file string, isNew bool) ([]byte, error) {
+	if file != "" {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("read the key's password: %w", err)
+		}
+		return bytes.TrimRight(content, "\r\n"), nil
+	}
+	if password, ok := os.LookupEnv(passwordVariable); ok {
+		return []byte(password), nil
+	}
+	if !term.IsTerminal(int(os.Stdin.Fd())) {
+		return nil, withHint(usagef("the key's password is needed, and there is no terminal to ask on"), "set "+passwordVariable+", or name a file that holds it")
+	}
+	password, err := prompt("password of the key: ")
+	if err != nil || !isNew {
+		return password, err
+	}
+	again, err := prompt("the same password again: ")
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(password, again) {
+		return nil, errors.New("the two passwords differ")
+	}
+	return password, nil
+}
+
+func prompt(text string) ([]byte, error) {
+	fmt.Fprint(os.Stderr, text)
+	password, err := term.ReadPassword(int(os.Stdin.Fd()))
+	fmt.Fprintln(os.Stderr)
+	if err != nil {
+		return nil, fmt.Errorf("read a password from the terminal: %w", err)
+	}
+	return password, nil
+}
+
+// loadSigner opens the private key.
+func loadSigner(path, passwordFile string) (*signature.Signer, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the signing key: %w", err)
+	}
+	password, err := readPassword(passwordFile, false)
+	if err != nil {
+		return nil, err
+	}
+	signer, err := signature.LoadSigner(content, password)
+	if err != nil {
+		return nil, fmt.Errorf("open the signing key %s: %w", path, err)
+	}
+	return signer, nil
+}
+
+// verifyOptions are the flags of all commands that trust a bundle.
+type verifyOptions struct {
+	key      string
+	insecure bool
+}
+
+func (o *verifyOptions) addFlags(c *cobra.Command) {
+	c.Flags().StringVar(&o.key, "key", "", "public key that the bundle must be signed with")
+	c.Flags().BoolVar(&o.insecure, "insecure-skip-signature", false, "accept a bundle without knowing who made it")
+}
+
+// publicKey returns the key to verify with, or nil when the user asked for none.
+func (o *verifyOptions) publicKey() (*signature.PublicKey, error) {
+	switch {
+	case o.insecure && o.key != "":
+		return nil, usagef("--key and --insecure-skip-signature exclude each other")
+	case o.insecure:
+		return nil, nil
+	case o.key == "":
+		return nil, withHint(usagef("--key is needed to know who made the bundle"), "name the public key with --key FILE; --insecure-skip-signature goes without, which trusts whoever handed the file over")
+	}
+	content, err := os.ReadFile(o.key)
+	if err != nil {
+		return nil, fmt.Errorf("read the public key: %w", err)
+	}
+	key, err := signature.ParsePublicKey(content)
+	if err != nil {
+		return nil, fmt.Errorf("public key %s: %w", o.key, err)
+	}
+	return key, nil
+}

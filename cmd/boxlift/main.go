@@ -1,0 +1,37 @@
+// Command boxlift carries a LiteBoxd platform across an air gap: on a connected host it
+// builds one signed bundle from versions.lock, and in an isolated network it installs
+// the cluster from that bundle over SSH.
+//
+// The commands hold flags, an options struct and one call; what they do is in the
+// packages bundle and install.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// version is set when the program is linked.
+var version = "v0.0.0-dev"
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// A second Ctrl-C ends the program at once.
+	context.AfterFunc(ctx, stop)
+	err := newRootCommand().ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	if ctx.Err() != nil {
+		fmt.Fprintln(os.Stderr, "boxlift: interrupted; what is done is kept, and the same command goes on from there")
+		return exitInterrupted
+	}
+	printError(os.Stderr, err)
+	return exitCode(err)
+}

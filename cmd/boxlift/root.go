@@ -1,0 +1,114 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/liteboxd/boxlift/progress"
+)
+
+// globalOptions are the flags that all commands have.
+type globalOptions struct {
+	progress string
+}
+
+// withReporter runs do while a display shows its progress on standard error.
+func (o *globalOptions) withReporter(do func(progress.Reporter) error) error {
+	display, err := progress.New(o.progress, os.Stderr)
+	if err != nil {
+		return &usageError{err}
+	}
+	err = do(display)
+	if closeErr := display.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+func newRootCommand() *cobra.Command {
+	var o globalOptions
+	root := &cobra.Command{
+		Use:   "boxlift",
+		Short: "Carry a LiteBoxd platform across an air gap",
+		Long: `boxlift builds one signed bundle on a connected host and, in an isolated
+network, installs a k3s + Cilium + LiteBoxd cluster from it over SSH.
+
+` + exitHelp,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       version,
+		Args:          cobra.ArbitraryArgs,
+		RunE:          showHelp,
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.PersistentFlags().StringVar(&o.progress, "progress", "auto", "how to show progress: "+progress.Kinds)
+	root.AddCommand(
+		newBundleCommand(&o),
+		newKeyCommand(),
+		newInstallCommand(&o),
+		newStatusCommand(&o),
+		newVersionCommand(),
+	)
+	return root
+}
+
+// group makes a command that only holds others; without one of them it is a mistake.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: showHelp}
+	c.AddCommand(commands...)
+	return c
+}
+
+// showHelp is what a command without a work of its own does.
+func showHelp(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("unknown command %q for %q", args[0], cmd.CommandPath())
+	}
+	return cmd.Help()
+}
+
+// arguments wraps cobra's checks, so that a wrong number of arguments is an error of
+// the command line.
+func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return &usageError{err}
+		}
+		return nil
+	}
+}
+
+func newVersionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of boxlift",
+		Args:  arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), version)
+			return err
+		},
+	}
+}
+
+// checkFormat accepts the output formats that commands have.
+func checkFormat(format string) error {
+	if format != "table" && format != "json" {
+		return usagef("--output %q: expected table or json", format)
+	}
+	return nil
+}
+
+// errorWriter keeps the first error of many small writes.
+type errorWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (w *errorWriter) printf(format string, args ...any) {
+	if w.err == nil {
+		_, w.err = fmt.Fprintf(w.w, format, args...)
+	}
+}

@@ -1,0 +1,301 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/test/lab"
+	"github.com/liteboxd/boxlift/test/testbed"
+)
+
+// twoHosts is a server that is reached as root, and an agent that is reached by a user
+// who has to give sudo a password.
+const twoHosts = `cluster:
+  name: e2e
+  master:
+    host: %s
+    password: ${ROOT_PASSWORD}
+  agents:
+    - host: %s
+      user: admin
+      password: ${ADMIN_PASSWORD}
+      sudo: true
+ssh:
+  knownHostsFile: known_hosts
+network:
+  cni: cilium
+`
+
+func newTwoHosts(t *testing.T) *testbed.Site {
+	t.Helper()
+	site := newSite(t,
+		lab.HostOptions{Name: "server", RootPassword: rootPassword},
+		lab.HostOptions{Name: "agent", Users: []lab.User{{Name: "admin", Password: adminPassword, Sudo: lab.SudoWithPassword}}},
+	)
+	writeConfig(t, site.Bed, twoHosts, site.Hosts[0].Address, site.Hosts[1].Address)
+	return site
+}
+
+// services are the units on the hosts of newTwoHosts.
+var services = []string{"k3s", "k3s-agent"}
+
+func TestInstall(t *testing.T) {
+	site := newTwoHosts(t)
+	ctx := t.Context()
+
+	// A dry run says what it would do and does nothing.
+	dry := mustRun(t, install(ctx, site, "--dry-run"))
+	contains(t, "the dry run", dry.stdout, "would ship the bundle's contents", "would start k3s", "nothing was changed")
+	for _, h := range site.Hosts {
+		if out := onHost(t, h, "sh", "-c", "ls -d /var/lib/boxlift /var/lib/rancher /etc/rancher 2>/dev/null || true"); out != "" {
+			t.Errorf("%s: after a dry run there is %s", h.Name, out)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(site.Bed.Dir, "state.json")); err == nil {
+		t.Error("a dry run wrote state.json")
+	}
+
+	secrets := &canaries{secrets: []string{rootPassword, adminPassword, testbed.KeyPassword}}
+	stop := secrets.watchCommandLines(t)
+	first := mustRun(t, install(ctx, site))
+	stop()
+	contains(t, "the first run", first.stdout, "cluster e2e: k3s and all images", "12 changes")
+
+	checkRunning(t, site)
+	before := hostFiles(t, site)
+	for _, kind := range []string{"plain", "json", "tty"} {
+		second := mustRun(t, install(ctx, site, "--progress", kind))
+		contains(t, "the second run", second.stdout, "nothing to do")
+		secrets.search(t, "the output with --progress "+kind, second.String())
+	}
+	if diff := cmp.Diff(before, hostFiles(t, site)); diff != "" {
+		t.Errorf("later runs changed files on the hosts:\n%s", diff)
+	}
+
+	status := mustRun(t, site.Boxlift(ctx, passwords, "status", "--bundle", "bundle.tar", "--key", "boxlift.pub"))
+	contains(t, "status", status.stdout, "v1.36.4+k3s1", "active")
+
+	// What joins the hosts is a secret too.
+	token := onHost(t, site.Hosts[0], "cat", "/var/lib/rancher/k3s/server/node-token")
+	_, password, _ := strings.Cut(strings.TrimSpace(token), "::server:")
+	if len(password) < 32 {
+		t.Fatalf("the cluster's token has no password: %q", token)
+	}
+	secrets.secrets = append(secrets.secrets, password)
+	secrets.search(t, "the first run's output", first.String())
+	secrets.search(t, "the status", status.String())
+	secrets.searchOperator(t, site)
+	for _, h := range site.Hosts {
+		secrets.searchHost(t, h)
+	}
+	secrets.searchCommandLines(t)
+
+	checkNothingLeaked(t, site)
+	checkStatusFindsDrift(t, site)
+}
+
+// checkRunning looks at the hosts, not at what boxlift says of them.
+func checkRunning(t *testing.T, site *testbed.Site) {
+	t.Helper()
+	r, err := bundle.Open(site.Bed.Bundle())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close() //nolint:errcheck // it was only read
+	packs, err := r.Packs("linux/amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, h := range site.Hosts {
+		if out := onHost(t, h, "systemctl", "is-active", services[i]); out != "active\n" {
+			t.Errorf("%s: %s is %s", h.Name, services[i], out)
+		}
+		images := onHost(t, h, "/usr/local/bin/k3s", "ctr", "-n", "k8s.io", "images", "ls", "-q")
+		for _, p := range packs {
+			for _, name := range p.Images {
+				if !strings.Contains(images, name+"\n") {
+					t.Errorf("%s: containerd has no image %s", h.Name, name)
+				}
+			}
+		}
+		for _, name := range []string{"/etc/rancher/k3s/config.yaml", "/etc/rancher/k3s/boxlift-token"} {
+			if out := onHost(t, h, "stat", "-c", "%a %U", name); out != "600 root\n" {
+				t.Errorf("%s: %s has mode and owner %s", h.Name, name, out)
+			}
+		}
+	}
+}
+
+// hostFiles is what the hosts hold below the folders that boxlift writes to, with the
+// time of every change, and when k3s was started.
+func hostFiles(t *testing.T, site *testbed.Site) map[string]string {
+	t.Helper()
+	files := make(map[string]string)
+	for i, h := range site.Hosts {
+		files[h.Name] = onHost(t, h, "find", "/var/lib/boxlift", "/etc/rancher", "/etc/systemd/system", "/usr/local", "/var/lib/rancher/k3s/agent/images",
+			"-printf", `%p %m %u %s %T@ %C@ %i\n`) +
+			onHost(t, h, "systemctl", "show", "-p", "ExecMainStartTimestampMonotonic,NRestarts", services[i])
+	}
+	return files
+}
+
+func checkNothingLeaked(t *testing.T, site *testbed.Site) {
+	t.Helper()
+	n, detail, err := site.LeakedPackets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n != 0 {
+		t.Errorf("%d packets tried to leave the LAN:\n%s", n, detail)
+	}
+}
+
+// checkStatusFindsDrift changes a host behind boxlift's back.
+func checkStatusFindsDrift(t *testing.T, site *testbed.Site) {
+	t.Helper()
+	onHost(t, site.Hosts[1], "systemctl", "stop", "k3s-agent")
+	onHost(t, site.Hosts[0], "sh", "-c", "rm /var/lib/rancher/k3s/agent/images/boxlift-liteboxd-*.tar")
+	status := run(t, site.Boxlift(t.Context(), passwords, "status", "--bundle", "bundle.tar", "--key", "boxlift.pub", "-o", "json"))
+	if status.code != 7 {
+		t.Errorf("status of a changed cluster: %v", status)
+	}
+	var hosts []struct {
+		Host        string
+		Differences []string
+	}
+	if err := json.Unmarshal([]byte(status.stdout), &hosts); err != nil {
+		t.Fatalf("status -o json: %v\n%s", err, status.stdout)
+	}
+	contains(t, "status of the server", strings.Join(hosts[0].Differences, "\n"), "boxlift-liteboxd-")
+	contains(t, "status of the agent", strings.Join(hosts[1].Differences, "\n"), "the service k3s-agent is inactive")
+
+	repair := mustRun(t, install(t.Context(), site))
+	contains(t, "the repair", repair.stdout, "2 changes")
+	checkRunning(t, site)
+}
+
+// canaries searches for secrets where none may be.
+type canaries struct {
+	secrets []string
+
+	mu    sync.Mutex
+	lines map[string]bool // command lines seen
+}
+
+func (c *canaries) search(t *testing.T, where, text string) {
+	t.Helper()
+	for _, secret := range c.secrets {
+		if i := strings.Index(text, secret); i >= 0 {
+			t.Errorf("%s shows a secret: ...%q", where, text[max(0, i-60):min(len(text), i+10)])
+		}
+	}
+}
+
+// watchCommandLines notes the arguments of every process of this machine, hosts
+// included, until the function that it returns is called.
+func (c *canaries) watchCommandLines(t *testing.T) (stop func()) {
+	t.Helper()
+	c.lines = make(map[string]bool)
+	done, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		ticker := time.NewTicker(5 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+			for _, name := range names {
+				if line, err := os.ReadFile(name); err == nil {
+					c.mu.Lock()
+					c.lines[string(line)] = true
+					c.mu.Unlock()
+				}
+			}
+			select {
+			case <-done:
+				return
+			case <-ticker.C:
+			}
+		}
+	}()
+	return func() {
+		close(done)
+		<-stopped
+	}
+}
+
+// searchCommandLines looks through what was seen, and makes sure that it was enough to
+// tell: the programs on the hosts must be among them.
+func (c *canaries) searchCommandLines(t *testing.T) {
+	t.Helper()
+	seen := map[string]bool{"boxlift-node\x00receive": false, "install.sh": false, "sudo\x00": false, "boxlift\x00install": false}
+	for line := range c.lines {
+		c.search(t, "a command line", line)
+		for part := range seen {
+			seen[part] = seen[part] || strings.Contains(line, part)
+		}
+	}
+	for part, ok := range seen {
+		if !ok {
+			t.Errorf("no command line with %q was seen: the search proves nothing", part)
+		}
+	}
+}
+
+// searchOperator reads everything in the operator's folder.
+func (c *canaries) searchOperator(t *testing.T, site *testbed.Site) {
+	t.Helper()
+	entries, err := os.ReadDir(site.Bed.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, e := range entries {
+		if e.Name() == "bundle.tar" {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(site.Bed.Dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.search(t, e.Name(), string(content))
+		if e.Name() == "state.json" {
+			found = true
+			info, err := e.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.Mode().Perm() != 0o600 {
+				t.Errorf("state.json has mode %v", info.Mode())
+			}
+		}
+	}
+	if !found {
+		t.Error("there is no state.json")
+	}
+}
+
+// searchHost looks into every file that others than root can read, into the journal and
+// into what processes were started with.
+func (c *canaries) searchHost(t *testing.T, h *lab.Host) {
+	t.Helper()
+	patterns := strings.Join(c.secrets, "\n")
+	script := `find / -xdev \( -path /proc -o -path /sys -o -path /var/lib/rancher/k3s/agent \) -prune -o -type f -perm /077 -print0 |
+xargs -0 grep -lFf /dev/fd/3 2>/dev/null 3<<EOF
+%s
+EOF
+true`
+	if out := onHost(t, h, "sh", "-c", fmt.Sprintf(script, patterns)); strings.TrimSpace(out) != "" {
+		t.Errorf("%s: files that others can read hold a secret: %s", h.Name, out)
+	}
+	c.search(t, h.Name+"'s journal", onHost(t, h, "journalctl", "--no-pager", "-o", "verbose"))
+	c.search(t, h.Name+"'s command lines", onHost(t, h, "sh", "-c", "cat /proc/[0-9]*/cmdline"))
+}

@@ -1,0 +1,175 @@
+// Package e2e tests boxlift as its users have it: the real program, a real bundle, real
+// hosts with real systemd, OpenSSH and containerd, and no mock in between. Only k3s is a
+// stand-in, which takes k3s' place on a host as far as the installer sees (see
+// test/k3sstandin).
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/liteboxd/boxlift/test/lab"
+	"github.com/liteboxd/boxlift/test/testbed"
+	"github.com/liteboxd/boxlift/test/upstream"
+)
+
+// The secrets of the tests are canaries: they are searched for in everything that
+// boxlift leaves behind.
+const (
+	rootPassword  = "canary-root-password-3b7a"
+	adminPassword = "canary-admin-password-9c2e"
+)
+
+// shared is the connected side that all tests use; the bundle is built once.
+var shared struct {
+	once sync.Once
+	bed  *testbed.Testbed
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "boxlift-e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	sharedDir = dir
+	code := m.Run()
+	if shared.bed != nil {
+		err = shared.bed.Close()
+	}
+	if err = errors.Join(err, os.RemoveAll(dir)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+var sharedDir string
+
+// connected returns the shared testbed with its bundle.
+func connected(t *testing.T) *testbed.Testbed {
+	t.Helper()
+	shared.once.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+		defer cancel()
+		if shared.bed, shared.err = testbed.New(ctx, testbed.Options{Dir: sharedDir}); shared.err == nil {
+			shared.err = shared.bed.MakeBundle(ctx, upstream.LockOptions{})
+		}
+	})
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.bed
+}
+
+// carried returns a testbed of its own folder with the shared bundle and public key in
+// it, as if they had been carried there.
+func carried(t *testing.T) *testbed.Testbed {
+	t.Helper()
+	from := connected(t)
+	bed := &testbed.Testbed{Dir: t.TempDir(), Programs: from.Programs, Upstream: from.Upstream}
+	if err := os.Symlink(from.Bundle(), bed.Bundle()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(from.PublicKey(), bed.PublicKey()); err != nil {
+		t.Fatal(err)
+	}
+	return bed
+}
+
+// newSite boots hosts for one test.
+func newSite(t *testing.T, hosts ...lab.HostOptions) *testbed.Site {
+	t.Helper()
+	lab.Require(t)
+	site, err := testbed.NewSite(t.Context(), carried(t), lab.Options{Name: "e2e", Log: func(line string) { t.Log(line) }}, hosts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := site.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return site
+}
+
+// writeConfig writes install.yaml into the site's folder.
+func writeConfig(t *testing.T, bed *testbed.Testbed, format string, args ...any) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(bed.Dir, "install.yaml"), fmt.Appendf(nil, format, args...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// result is what one run of boxlift left.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("exit code %d\nstdout:\n%s\nstderr:\n%s", r.code, r.stdout, r.stderr)
+}
+
+// run runs a command to its end.
+func run(t *testing.T, c *exec.Cmd) result {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	c.Stdout, c.Stderr = &stdout, &stderr
+	err := c.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return result{code: c.ProcessState.ExitCode(), stdout: stdout.String(), stderr: stderr.String()}
+}
+
+// mustRun fails the test unless the command succeeds.
+func mustRun(t *testing.T, c *exec.Cmd) result {
+	t.Helper()
+	r := run(t, c)
+	if r.code != 0 {
+		t.Fatalf("%s: %v", strings.Join(c.Args, " "), r)
+	}
+	return r
+}
+
+// passwords are the environment in which install.yaml finds the hosts' passwords.
+var passwords = []string{"ROOT_PASSWORD=" + rootPassword, "ADMIN_PASSWORD=" + adminPassword}
+
+var installArgs = []string{"install", "--bundle", "bundle.tar", "--key", "boxlift.pub", "-f", "install.yaml"}
+
+// install is boxlift install on the operator's place.
+func install(ctx context.Context, site *testbed.Site, more ...string) *exec.Cmd {
+	return site.Boxlift(ctx, passwords, append(append([]string{}, installArgs...), more...)...)
+}
+
+// onHost runs a program on a host, not over SSH.
+func onHost(t *testing.T, h *lab.Host, args ...string) string {
+	t.Helper()
+	out, err := h.Exec(t.Context(), args...)
+	if err != nil {
+		t.Fatalf("%s: %v: %v\n%s", h.Name, args, err, out)
+	}
+	return string(out)
+}
+
+// contains checks a text for parts.
+func contains(t *testing.T, what, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%s does not say %q:\n%s", what, part, text)
+		}
+	}
+}
