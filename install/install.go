@@ -139,7 +139,7 @@ func newInstaller(o Options) (*installer, error) {
 		return nil, err
 	}
 	in := &installer{Options: o, contents: contents}
-	if err := in.checkVersions(); err != nil {
+	if err := in.checkConfig(); err != nil {
 		return nil, err
 	}
 	for _, h := range o.Config.Hosts() {
@@ -148,9 +148,9 @@ func newInstaller(o Options) (*installer, error) {
 	return in, nil
 }
 
-// checkVersions compares the versions that install.yaml names with those of the
-// bundle: the bundle decides, and another version in the file is a mistake.
-func (in *installer) checkVersions() error {
+// checkConfig compares what install.yaml asks for with what can be had. Versions are the
+// bundle's to decide: another one in the file is a mistake.
+func (in *installer) checkConfig() error {
 	versions := make(map[string]string)
 	for _, c := range in.contents.Describe() {
 		versions[c.Name] = c.Version
@@ -164,6 +164,9 @@ func (in *installer) checkVersions() error {
 		if wanted != "" && strings.TrimPrefix(wanted, "v") != strings.TrimPrefix(has, "v") {
 			errs = append(errs, fmt.Errorf("%w: install.yaml asks for %s %s, the bundle carries %s: change install.yaml, or build a bundle with that version", ErrConfig, what, wanted, has))
 		}
+	}
+	if n := len(in.Config.Cluster.Servers); n > 1 {
+		errs = append(errs, fmt.Errorf("%w: install.yaml lists %d servers; this version of boxlift installs one, with any number of agents", ErrConfig, n))
 	}
 	differs("k3s", in.Config.K3sVersion(), in.k3s)
 	if has, ok := versions["cilium"]; ok {
@@ -190,16 +193,27 @@ func (in *installer) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err != nil && !in.goesOn(err) {
-			break
+		if err != nil && !in.goesOn() {
+			return in.hostErrors(in.unfinished()...)
 		}
 	}
 	return in.hostErrors()
 }
 
+// unfinished names the hosts that are well.
+func (in *installer) unfinished() []string {
+	var names []string
+	for _, h := range in.hosts {
+		if h.err == nil {
+			names = append(names, h.name)
+		}
+	}
+	return names
+}
+
 // goesOn reports whether the phases after a failed one still make sense: as long as the
-// first server is well, agents that failed harm nobody else.
-func (in *installer) goesOn(error) bool {
+// server is well, agents that failed harm nobody else.
+func (in *installer) goesOn() bool {
 	return in.hosts[0].err == nil && in.passedPreflight()
 }
 
@@ -207,24 +221,27 @@ func (in *installer) passedPreflight() bool {
 	return !slices.ContainsFunc(in.hosts, func(h *host) bool { return h.refused })
 }
 
-// hostErrors joins the errors of all hosts.
-func (in *installer) hostErrors() error {
-	var failed []error
+// hostErrors joins the errors of all hosts; waiting names those that are well but
+// could not be finished.
+func (in *installer) hostErrors(waiting ...string) error {
+	e := &HostsError{Total: len(in.hosts), Waiting: waiting}
 	for _, h := range in.hosts {
 		if h.err != nil {
-			failed = append(failed, h.err)
+			e.Failed = append(e.Failed, h.err)
 		}
 	}
-	if len(failed) == 0 {
+	if len(e.Failed) == 0 {
 		return nil
 	}
-	return &HostsError{Failed: failed, Total: len(in.hosts)}
+	return e
 }
 
 // HostsError reports every host that failed.
 type HostsError struct {
 	Failed []error
-	Total  int
+	// Waiting are the hosts that are well but could not be finished because of others.
+	Waiting []string
+	Total   int
 }
 
 func (e *HostsError) Error() string {
@@ -232,6 +249,9 @@ func (e *HostsError) Error() string {
 	fmt.Fprintf(&b, "%d of %d hosts failed", len(e.Failed), e.Total)
 	for _, err := range e.Failed {
 		b.WriteString("\n" + err.Error())
+	}
+	if len(e.Waiting) > 0 {
+		b.WriteString("\nnot gone on with because of that: " + strings.Join(e.Waiting, ", "))
 	}
 	return b.String()
 }
@@ -281,7 +301,7 @@ func (in *installer) summary() *Summary {
 	}
 	for _, h := range in.hosts {
 		s.Hosts = append(s.Hosts, HostSummary{
-			Host: h.name, Role: h.config.Role, Changes: h.changes,
+			Host: h.name, Role: h.config.Role, Changes: append([]Change{}, h.changes...),
 			Sent: h.sent, Copied: h.copied, Images: h.images, K3s: h.k3s,
 		})
 	}

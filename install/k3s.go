@@ -304,14 +304,28 @@ func (n *k3sNode) start(ctx context.Context, service string) error {
 	if err != nil {
 		return err
 	}
+	state, err := n.serviceState(ctx, service)
+	if err != nil {
+		return err
+	}
+	have, err := n.read(ctx, startedFile)
+	if err != nil {
+		return err
+	}
+	if state["ActiveState"] == "activating" && have == fingerprint {
+		// An earlier run started it, and it is still at its images.
+		return n.waitReady(ctx, service)
+	}
 	const script = `systemctl daemon-reload && systemctl enable --quiet "$1" && systemctl reset-failed "$1" 2>/dev/null; systemctl restart --no-block "$1"`
 	if _, err := n.root(ctx, "start "+service, "/bin/sh", "-c", script, "sh", service+".service"); err != nil {
 		return err
 	}
-	if err := n.waitReady(ctx, service); err != nil {
+	// Only now: if boxlift dies in between, the next run starts k3s once more, which is
+	// better than not at all.
+	if err := n.put(ctx, startedFile, 0o600, []byte(fingerprint+"\n")); err != nil {
 		return err
 	}
-	return n.put(ctx, startedFile, 0o600, []byte(fingerprint+"\n"))
+	return n.waitReady(ctx, service)
 }
 
 const (
@@ -367,12 +381,12 @@ func (n *k3sNode) startError(ctx context.Context, service, text string) error {
 
 // printable keeps what a host printed from moving the terminal's cursor.
 func printable(s string) string {
-	return strings.Map(func(r rune) rune {
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if r != '\n' && (r < ' ' || r == 0x7f || r == utf8.RuneError) {
 			return ' '
 		}
 		return r
-	}, strings.TrimSpace(s))
+	}, s))
 }
 
 // redact removes the secrets that boxlift knows from what a host printed.

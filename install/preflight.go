@@ -84,6 +84,11 @@ func (in *installer) judge(h *host) error {
 	if f.Systemd.State == "" || f.Systemd.State == "offline" {
 		add("systemd does not run the host", "systemd as init", "k3s is run as a systemd service; choose another host")
 	}
+	// Changing the version of a running cluster takes an order, a backup and a way back.
+	if f.K3s.Version != "" && f.K3s.Version != in.k3s {
+		add("k3s "+f.K3s.Version+" is installed", "k3s "+in.k3s+", the bundle's, or none",
+			"install with the bundle that the cluster was installed from; this command does not change the version of what runs")
+	}
 	var size int64
 	for _, p := range h.packs {
 		if !slices.ContainsFunc(f.Packs, func(held node.Pack) bool { return held.Name == packName(p) }) {

@@ -354,16 +354,16 @@ func (h *host) mounts(paths []string) []Mount {
 		for existing != "/" && !h.exists(existing) {
 			existing = path.Dir(existing)
 		}
-		real, err := filepath.EvalSymlinks(filepath.Join(h.root, existing))
+		resolved, err := filepath.EvalSymlinks(filepath.Join(h.root, existing))
 		if err == nil {
-			real, err = filepath.Rel(h.root, real)
+			resolved, err = filepath.Rel(h.root, resolved)
 		}
 		if err != nil {
 			h.problem("find the mount of %s: %v", p, err)
 			continue
 		}
 		m := Mount{Path: p}
-		info := mountOf(table, path.Join("/", real))
+		info := mountOf(table, path.Join("/", resolved))
 		m.MountPoint, m.Source, m.Type, m.Options, m.Device = info.point, info.source, info.fsType, info.options, info.device
 		m.ReadOnly = slices.Contains(m.Options, "ro")
 		m.NoExec = slices.Contains(m.Options, "noexec")
@@ -371,7 +371,7 @@ func (h *host) mounts(paths []string) []Mount {
 		if err := unix.Statfs(filepath.Join(h.root, existing), &st); err != nil {
 			h.problem("ask for the free space of %s: %v", p, err)
 		} else {
-			m.Total, m.Free = int64(st.Blocks)*int64(st.Bsize), int64(st.Bavail)*int64(st.Bsize)
+			m.Total, m.Free = int64(st.Blocks)*st.Bsize, int64(st.Bavail)*st.Bsize
 			m.FreeInodes = int64(st.Ffree)
 		}
 		mounts = append(mounts, m)

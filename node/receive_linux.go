@@ -478,7 +478,7 @@ func statDir(root *os.Root, name string) (device uint64, free int64, readOnly bo
 		if err := unix.Fstatfs(fd, &sf); err != nil {
 			return err
 		}
-		device, free, readOnly = st.Dev, int64(sf.Bavail)*int64(sf.Bsize), sf.Flags&unix.ST_RDONLY != 0
+		device, free, readOnly = st.Dev, int64(sf.Bavail)*sf.Bsize, sf.Flags&unix.ST_RDONLY != 0
 		return nil
 	})
 	return device, free, readOnly, err

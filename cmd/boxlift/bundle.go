@@ -45,7 +45,7 @@ type sourceOptions struct {
 
 func (o *sourceOptions) addFlags(c *cobra.Command) {
 	c.Flags().StringVarP(&o.lock, "file", "f", "versions.lock", "the lock")
-	c.Flags().StringArrayVar(&o.mirrors, "mirror", nil, "fetch from elsewhere: HOST=ENDPOINT[/PATH], for registries and files (repeatable)")
+	c.Flags().StringArrayVar(&o.mirrors, "mirror", nil, "fetch from elsewhere, over https: HOST=ENDPOINT[/PATH] without a scheme, for registries and files (repeatable)")
 	c.Flags().IntVar(&o.parallelism, "parallelism", 6, "downloads at a time")
 	c.Flags().UintVar(&o.tries, "tries", 0, "attempts at one request (default 8, about a minute)")
 }
@@ -82,8 +82,8 @@ there stay, and so does everything else in the file. Review the change before yo
 build from it: from then on, exactly these bytes are accepted.`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return global.withReporter(func(r progress.Reporter) error {
-				return runBundleLock(cmd.Context(), cmd.OutOrStdout(), o, r)
+			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
+				return runBundleLock(cmd.Context(), out, o, r)
 			})
 		},
 	}
@@ -94,7 +94,7 @@ build from it: from then on, exactly these bytes are accepted.`,
 func runBundleLock(ctx context.Context, out io.Writer, o sourceOptions, reporter progress.Reporter) error {
 	content, err := os.ReadFile(o.lock)
 	if err != nil {
-		return fmt.Errorf("read the lock: %w", err)
+		return &inputError{fmt.Errorf("read the lock: %w", err)}
 	}
 	document, err := lock.ParseDocument(o.lock, content)
 	if err != nil {
@@ -147,8 +147,8 @@ key is asked for on the terminal, or read from --key-password-file or from the
 variable ` + passwordVariable + `.`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return global.withReporter(func(r progress.Reporter) error {
-				return runBundleBuild(cmd.Context(), cmd.OutOrStdout(), o, r)
+			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
+				return runBundleBuild(cmd.Context(), out, o, r)
 			})
 		},
 	}
@@ -174,7 +174,7 @@ func runBundleBuild(ctx context.Context, out io.Writer, o bundleBuildOptions, re
 	debug.SetMemoryLimit(48 << 20)
 	content, err := os.ReadFile(o.lock)
 	if err != nil {
-		return fmt.Errorf("read the lock: %w", err)
+		return &inputError{fmt.Errorf("read the lock: %w", err)}
 	}
 	l, err := lock.Parse(o.lock, content)
 	if err != nil {
@@ -265,12 +265,13 @@ func newBundleVerifyCommand(global *globalOptions) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify FILE",
 		Short: "Prove that a bundle is whole and who signed it",
-		Long: `Prove that a bundle is whole: the signature over index.json, and through it
-every other byte of the file. Needs no network.`,
+		Long: `Prove that a bundle is whole: the signature over index.json, which has to be by
+the key that --key names, and through it every other byte of the file. Needs no
+network.`,
 		Args: arguments(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return global.withReporter(func(r progress.Reporter) error {
-				return runBundleVerify(cmd.Context(), cmd.OutOrStdout(), args[0], o, r)
+			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
+				return runBundleVerify(cmd.Context(), out, args[0], o, r)
 			})
 		},
 	}

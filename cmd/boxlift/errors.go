@@ -47,6 +47,12 @@ func (e *usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
+// inputError is an error of a file that the user has to supply.
+type inputError struct{ err error }
+
+func (e *inputError) Error() string { return e.err.Error() }
+func (e *inputError) Unwrap() error { return e.err }
+
 // hinted adds advice to an error.
 type hinted struct {
 	error
@@ -62,6 +68,7 @@ func withHint(err error, hint string) error { return &hinted{err, hint} }
 func exitCode(err error) int {
 	var (
 		usage    *usageError
+		input    *inputError
 		locked   lock.Errors
 		unpinned *bundle.UnpinnedError
 		invalid  *config.InvalidError
@@ -77,7 +84,7 @@ func exitCode(err error) int {
 	case errors.Is(err, ocitar.ErrMalformed), errors.Is(err, bundle.ErrInvalid),
 		errors.Is(err, signature.ErrNotSigned), errors.Is(err, signature.ErrWrongKey), errors.Is(err, signature.ErrInvalid):
 		return exitBundle
-	case errors.As(err, &locked), errors.As(err, &unpinned), errors.As(err, &invalid), errors.Is(err, signature.ErrWrongPassword),
+	case errors.As(err, &input), errors.As(err, &locked), errors.As(err, &unpinned), errors.As(err, &invalid), errors.Is(err, signature.ErrWrongPassword),
 		errors.Is(err, install.ErrConfig):
 		return exitInput
 	case errors.As(err, &upstream), errors.Is(err, bundle.ErrUpstream):

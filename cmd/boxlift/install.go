@@ -49,7 +49,7 @@ func (o *clusterOptions) load(warn func(string)) (*config.Config, *bundle.Reader
 	}
 	c, warnings, err := config.Load(o.config, os.LookupEnv)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, &inputError{err}
 	}
 	for _, w := range warnings {
 		warn("warning: " + w.String())
@@ -82,12 +82,17 @@ func newInstallCommand(global *globalOptions) *cobra.Command {
 		Short: "Install a cluster from a bundle over SSH",
 		Long: `Install the cluster that install.yaml describes from a bundle, over SSH and
 without any internet. The bundle is verified first, as a whole; then all hosts are
-looked at; only then is anything changed.
+looked at; only then is anything changed. A dry run logs in to the hosts but puts
+nothing on them, not even the helper that looks at disks and mounts.
 
 A second run changes nothing. A run that failed or was interrupted goes on when the
 same command is run again.`,
 		Args: arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return runInstall(cmd, global, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
+				return runInstall(cmd.Context(), out, global, o, r)
+			})
+		},
 	}
 	o.addFlags(c)
 	c.Flags().StringVar(&o.state, "state", "", "where to keep state.json (default: beside the configuration)")
@@ -95,31 +100,27 @@ same command is run again.`,
 	return c
 }
 
-func runInstall(cmd *cobra.Command, global *globalOptions, o installOptions) error {
-	var summary *install.Summary
+func runInstall(ctx context.Context, out io.Writer, global *globalOptions, o installOptions, reporter progress.Reporter) error {
 	start := time.Now()
-	err := global.withReporter(func(reporter progress.Reporter) error {
-		c, r, err := o.load(reporter.Message)
-		if err != nil {
-			return err
-		}
-		defer r.Close() //nolint:errcheck // it was only read
-		if err := r.Verify(cmd.Context(), reporter); err != nil {
-			return damagedHint(err)
-		}
-		state := o.state
-		if state == "" {
-			state = filepath.Join(filepath.Dir(o.config), "state.json")
-		}
-		summary, err = install.Install(cmd.Context(), install.Options{
-			Config: c, Bundle: r, StatePath: state, DryRun: o.dryRun || c.Runtime.DryRun, Reporter: reporter,
-		})
+	c, r, err := o.load(global.warner(reporter))
+	if err != nil {
 		return err
+	}
+	defer r.Close() //nolint:errcheck // it was only read
+	if err := r.Verify(ctx, reporter); err != nil {
+		return damagedHint(err)
+	}
+	state := o.state
+	if state == "" {
+		state = filepath.Join(filepath.Dir(o.config), "state.json")
+	}
+	summary, err := install.Install(ctx, install.Options{
+		Config: c, Bundle: r, StatePath: state, DryRun: o.dryRun || c.Runtime.DryRun, Reporter: reporter,
 	})
 	if summary == nil {
 		return err
 	}
-	return errors.Join(err, printSummary(cmd.OutOrStdout(), summary, o.format, err == nil, time.Since(start)))
+	return errors.Join(err, printSummary(out, summary, o.format, err == nil, time.Since(start)))
 }
 
 func printSummary(out io.Writer, s *install.Summary, format string, succeeded bool, took time.Duration) error {
@@ -176,24 +177,22 @@ func newStatusCommand(global *globalOptions) *cobra.Command {
 bundle. Exit code 7 means that something does.`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runStatus(cmd.Context(), cmd.OutOrStdout(), global, o)
+			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
+				return runStatus(cmd.Context(), out, global, o, r)
+			})
 		},
 	}
 	o.addFlags(c)
 	return c
 }
 
-func runStatus(ctx context.Context, out io.Writer, global *globalOptions, o clusterOptions) error {
-	var hosts []install.HostStatus
-	err := global.withReporter(func(reporter progress.Reporter) error {
-		c, r, err := o.load(reporter.Message)
-		if err != nil {
-			return err
-		}
-		defer r.Close() //nolint:errcheck // it was only read
-		hosts, err = install.Status(ctx, install.Options{Config: c, Bundle: r, Reporter: reporter})
+func runStatus(ctx context.Context, out io.Writer, global *globalOptions, o clusterOptions, reporter progress.Reporter) error {
+	c, r, err := o.load(global.warner(reporter))
+	if err != nil {
 		return err
-	})
+	}
+	defer r.Close() //nolint:errcheck // it was only read
+	hosts, err := install.Status(ctx, install.Options{Config: c, Bundle: r, Reporter: reporter})
 	if hosts == nil {
 		return err
 	}

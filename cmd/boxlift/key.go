@@ -15,7 +15,7 @@ import (
 
 // passwordVariable holds the password of a signing key. A flag would show it to every
 // user of the host.
-const passwordVariable = "BOXLIFT_KEY_PASSWORD" //nolint:gosec // the name of a variable, not a password
+const passwordVariable = "BOXLIFT_KEY_PASSWORD"
 
 func newKeyCommand() *cobra.Command {
 	return group("key", "Make the keys that bundles are signed with", newKeyGenerateCommand())
@@ -131,7 +131,7 @@ func prompt(text string) ([]byte, error) {
 func loadSigner(path, passwordFile string) (*signature.Signer, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read the signing key: %w", err)
+		return nil, &inputError{fmt.Errorf("read the signing key: %w", err)}
 	}
 	password, err := readPassword(passwordFile, false)
 	if err != nil {
@@ -139,7 +139,7 @@ func loadSigner(path, passwordFile string) (*signature.Signer, error) {
 	}
 	signer, err := signature.LoadSigner(content, password)
 	if err != nil {
-		return nil, fmt.Errorf("open the signing key %s: %w", path, err)
+		return nil, &inputError{fmt.Errorf("open the signing key %s: %w", path, err)}
 	}
 	return signer, nil
 }
@@ -167,11 +167,11 @@ func (o *verifyOptions) publicKey() (*signature.PublicKey, error) {
 	}
 	content, err := os.ReadFile(o.key)
 	if err != nil {
-		return nil, fmt.Errorf("read the public key: %w", err)
+		return nil, &inputError{fmt.Errorf("read the public key: %w", err)}
 	}
 	key, err := signature.ParsePublicKey(content)
 	if err != nil {
-		return nil, fmt.Errorf("public key %s: %w", o.key, err)
+		return nil, &inputError{fmt.Errorf("public key %s: %w", o.key, err)}
 	}
 	return key, nil
 }

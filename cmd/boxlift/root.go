@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -15,17 +16,30 @@ type globalOptions struct {
 	progress string
 }
 
-// withReporter runs do while a display shows its progress on standard error.
-func (o *globalOptions) withReporter(do func(progress.Reporter) error) error {
+// withReporter runs do while a display shows its progress on standard error. What do
+// prints appears after that, so that the two do not mix on a terminal.
+func (o *globalOptions) withReporter(out io.Writer, do func(progress.Reporter, io.Writer) error) error {
 	display, err := progress.New(o.progress, os.Stderr)
 	if err != nil {
 		return &usageError{err}
 	}
-	err = do(display)
+	var printed bytes.Buffer
+	err = do(display, &printed)
 	if closeErr := display.Close(); err == nil {
 		err = closeErr
 	}
+	if _, printErr := out.Write(printed.Bytes()); err == nil {
+		err = printErr
+	}
 	return err
+}
+
+// warner returns how to warn the user: warnings are shown even where progress is not.
+func (o *globalOptions) warner(reporter progress.Reporter) func(string) {
+	if o.progress == "none" {
+		return func(text string) { fmt.Fprintln(os.Stderr, "boxlift: "+text) }
+	}
+	return reporter.Message
 }
 
 func newRootCommand() *cobra.Command {

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -124,7 +125,7 @@ func (j *Journal) State() State {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	s := j.state
-	s.Steps = append([]Step(nil), s.Steps...)
+	s.Steps = slices.Clone(s.Steps)
 	return s
 }
 

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ type login struct {
 
 // newLogin opens the key file and the agent, so that what is wrong with them is told
 // before the host is contacted. Close it after the handshake.
-func newLogin(t Target) (*login, error) {
+func newLogin(ctx context.Context, t Target) (*login, error) {
 	if t.User == "" {
 		return nil, fmt.Errorf("%s: no user to log in as", t.name())
 	}
@@ -42,7 +43,7 @@ func newLogin(t Target) (*login, error) {
 		l.keys = append(l.keys, fmt.Sprintf("%s %s", t.IdentityFile, ssh.FingerprintSHA256(signer.PublicKey())))
 	}
 	if t.UseAgent {
-		if err := l.openAgent(); err != nil {
+		if err := l.openAgent(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -86,7 +87,7 @@ func readIdentity(t Target) (ssh.Signer, error) {
 	return signer, nil
 }
 
-func (l *login) openAgent() error {
+func (l *login) openAgent(ctx context.Context) error {
 	fail := func(err error) error {
 		return &Error{Host: l.target.name(), kind: ErrAgent, err: err,
 			hint: "check with: ssh-add -l; start an agent with: eval $(ssh-agent) && ssh-add"}
@@ -98,7 +99,7 @@ func (l *login) openAgent() error {
 	if socket == "" {
 		return fail(errors.New("SSH_AUTH_SOCK is not set"))
 	}
-	conn, err := net.Dial("unix", socket)
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return fail(err)
 	}

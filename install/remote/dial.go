@@ -54,7 +54,7 @@ func Dial(ctx context.Context, t Target) (*Host, error) {
 }
 
 func dialOnce(ctx context.Context, t Target, keys hostKeyCheck, deadline time.Time) (*Host, error) {
-	who, err := newLogin(t)
+	who, err := newLogin(ctx, t)
 	if err != nil {
 		return nil, err
 	}

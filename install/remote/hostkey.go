@@ -42,7 +42,7 @@ type hostKeyCheck interface {
 func newHostKeyCheck(t Target) (hostKeyCheck, error) {
 	if t.HostKey != "" {
 		if !strings.HasPrefix(t.HostKey, "SHA256:") {
-			return nil, fmt.Errorf("%s: host key %q: want a fingerprint that begins with SHA256:", t.name(), t.HostKey)
+			return nil, fmt.Errorf("%s: host key %q: want a fingerprint that begins with SHA256: and its base64", t.name(), t.HostKey)
 		}
 		return &pinnedKey{target: t, left: plainKeyAlgorithms()}, nil
 	}

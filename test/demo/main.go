@@ -31,9 +31,10 @@ func main() {
 	size := flag.String("size", string(upstream.Small), "size of the stand-in's images: small or large")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	d := demo{start: time.Now()}
-	if err := d.run(ctx, *programs, upstream.Size(*size)); err != nil {
+	err := d.run(ctx, *programs, upstream.Size(*size))
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}

@@ -110,7 +110,7 @@ func checkRunning(t *testing.T, site *testbed.Site) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close() //nolint:errcheck // it was only read
+	defer r.Close()
 	packs, err := r.Packs("linux/amd64")
 	if err != nil {
 		t.Fatal(err)

@@ -54,7 +54,7 @@ func TestRefusedBundlesReachNoHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close()
 	reader, err := ocitar.NewReader(f, int64(len(content)))
 	if err != nil {
 		t.Fatal(err)

@@ -69,11 +69,17 @@ func (t *Testbed) Close() error { return t.Upstream.Close() }
 // Boxlift is the path of the operator's program.
 func (t *Testbed) Boxlift() string { return filepath.Join(t.Programs, "boxlift") }
 
-// LockFile, PrivateKey, PublicKey and Bundle are the paths of the testbed's files.
-func (t *Testbed) LockFile() string   { return filepath.Join(t.Dir, "versions.lock") }
+// LockFile is the path of the lock.
+func (t *Testbed) LockFile() string { return filepath.Join(t.Dir, "versions.lock") }
+
+// PrivateKey is the path of the key that signs.
 func (t *Testbed) PrivateKey() string { return filepath.Join(t.Dir, "boxlift.key") }
-func (t *Testbed) PublicKey() string  { return filepath.Join(t.Dir, "boxlift.pub") }
-func (t *Testbed) Bundle() string     { return filepath.Join(t.Dir, "bundle.tar") }
+
+// PublicKey is the path of the key that verifies.
+func (t *Testbed) PublicKey() string { return filepath.Join(t.Dir, "boxlift.pub") }
+
+// Bundle is the path of the bundle.
+func (t *Testbed) Bundle() string { return filepath.Join(t.Dir, "bundle.tar") }
 
 // Command is boxlift on the connected host: it trusts the stand-in's certificate and
 // knows the key's password.
@@ -93,7 +99,7 @@ func (t *Testbed) MirrorFlags() []string {
 	return flags
 }
 
-// LockCommand, KeyCommand and BuildCommand are the three commands that make a bundle.
+// LockCommand fills in the lock's pins.
 func (t *Testbed) LockCommand(ctx context.Context) *exec.Cmd {
 	return t.Command(ctx, append([]string{"bundle", "lock", "-f", "versions.lock"}, t.MirrorFlags()...)...)
 }

@@ -1,0 +1,104 @@
+package journal
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// open opens the state in dir with a clock that stands still.
+func open(t *testing.T, dir string) *Journal {
+	t.Helper()
+	j, err := Open(filepath.Join(dir, "state.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.now = func() time.Time { return time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) }
+	return j
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStateOutlivesItsProcess(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir)
+	must(t, j.Begin("demo", "sha256:b", "config"))
+	end, err := j.Start("ship", "10.0.0.11", "ship the packs", "2 are missing")
+	must(t, err)
+	must(t, end(nil))
+	end, err = j.Start("servers", "10.0.0.11", "start k3s", "it is inactive")
+	must(t, err)
+	must(t, end(errors.New("it did not start")))
+	_, err = j.Start("servers", "10.0.0.12", "start k3s", "it is inactive")
+	must(t, err)
+	// Here boxlift dies: nothing is closed but what the system closes.
+	must(t, j.lock.Close())
+
+	info, err := os.Stat(filepath.Join(dir, "state.json"))
+	must(t, err)
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("state.json has mode %v, want 0600", info.Mode())
+	}
+	again := open(t, dir)
+	now := j.now()
+	want := State{
+		Version: 1, Cluster: "demo", Bundle: "sha256:b", Config: "config", Result: Running, Started: now,
+		Steps: []Step{
+			{Phase: "ship", Host: "10.0.0.11", Title: "ship the packs", Reason: "2 are missing", Result: Done, Started: now, Ended: now},
+			{Phase: "servers", Host: "10.0.0.11", Title: "start k3s", Reason: "it is inactive", Result: Failed, Error: "it did not start", Started: now, Ended: now},
+			{Phase: "servers", Host: "10.0.0.12", Title: "start k3s", Reason: "it is inactive", Result: Running, Started: now},
+		},
+	}
+	if diff := cmp.Diff(want, again.State()); diff != "" {
+		t.Error(diff)
+	}
+	must(t, again.Begin("demo", "sha256:b", "config"))
+	must(t, again.End(nil))
+	want = State{Version: 1, Cluster: "demo", Bundle: "sha256:b", Config: "config", Result: Done, Started: now, Ended: now, Steps: []Step{}}
+	if diff := cmp.Diff(want, again.State()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestOnlyOneAtATime(t *testing.T) {
+	dir := t.TempDir()
+	first := open(t, dir)
+	if _, err := Open(filepath.Join(dir, "state.json")); !errors.Is(err, ErrLocked) {
+		t.Errorf("the second Open: got %v, want ErrLocked", err)
+	}
+	must(t, first.Close())
+	must(t, open(t, dir).Close())
+}
+
+func TestUnreadableStates(t *testing.T) {
+	tests := []struct{ name, content, want string }{
+		{"damaged", `{"version": 1, "clus`, "is damaged"},
+		{"of a later version", `{"version": 2}`, "has version 2, this boxlift knows version 1"},
+		{"huge", strings.Repeat(" ", maxSize+1), "is larger than"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "state.json")
+			must(t, os.WriteFile(path, []byte(test.content), 0o600))
+			_, err := Open(path)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want an error with %q", err, test.want)
+			}
+			// The lock is free again.
+			must(t, os.Remove(path))
+			j, err := Open(path)
+			must(t, err)
+			must(t, j.Close())
+		})
+	}
+}

@@ -1,0 +1,87 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/liteboxd/boxlift/test/lab"
+)
+
+// When k3s does not start, the error has what it said, the hosts that wait for it are
+// named, and the same command goes on once the cause is mended.
+func TestK3sDoesNotStart(t *testing.T) {
+	site := newTwoHosts(t)
+	ctx := t.Context()
+	good := strings.Replace(twoHosts, "${ROOT_PASSWORD}", "${ROOT_PASSWORD}\n    k3s: {tlsSAN: [k3s.example.internal]}", 1)
+	bad := strings.Replace(good, "tlsSAN: [k3s.example.internal]", `installArgs: ["--no-such-flag=1"]`, 1)
+
+	writeConfig(t, site.Bed, bad, site.Hosts[0].Address, site.Hosts[1].Address)
+	r := run(t, install(ctx, site))
+	if r.code != 6 {
+		t.Errorf("want exit code 6: %v", r)
+	}
+	contains(t, "the error", r.stderr, "k3s does not start", "no-such-flag", "journalctl -u k3s",
+		"not gone on with because of that: "+site.Hosts[1].Address.String())
+
+	writeConfig(t, site.Bed, good, site.Hosts[0].Address, site.Hosts[1].Address)
+	mustRun(t, install(ctx, site))
+	checkRunning(t, site)
+	contains(t, "k3s' config", onHost(t, site.Hosts[0], "cat", "/etc/rancher/k3s/config.yaml"), "k3s.example.internal")
+
+	// A bundle with another k3s is for an upgrade, which takes more care than this.
+	r = run(t, site.Boxlift(ctx, passwords, "install", "--bundle", otherVersion(t), "--key", "boxlift.pub"))
+	if r.code != 6 {
+		t.Errorf("want exit code 6: %v", r)
+	}
+	contains(t, "the error", r.stderr, "k3s v1.36.4+k3s1 is installed", "does not change the version of what runs")
+	checkRunning(t, site)
+}
+
+// otherVersion builds a bundle whose k3s has another version.
+func otherVersion(t *testing.T) string {
+	t.Helper()
+	bed := connected(t)
+	content, err := os.ReadFile(bed.LockFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	text := strings.Replace(string(content), "version: v1.36.4+k3s1", "version: v1.36.5+k3s1", 1)
+	if err := os.WriteFile(filepath.Join(dir, "versions.lock"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "other.tar")
+	mustRun(t, bed.Command(t.Context(), append([]string{"bundle", "build", "-f", filepath.Join(dir, "versions.lock"), "-o", path, "--key", "boxlift.key"}, bed.MirrorFlags()...)...))
+	return path
+}
+
+// A key, the key of an agent-less operator with a user who needs no password for sudo,
+// and a pinned host key instead of known_hosts.
+func TestLoginByKey(t *testing.T) {
+	site := newSite(t, lab.HostOptions{Name: "server", Users: []lab.User{{Name: "admin", Sudo: lab.SudoNoPassword}}})
+	line, err := site.Hosts[0].HostKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeConfig(t, site.Bed, `cluster:
+  master: {host: %s, user: admin, identityFile: %s, sudo: true, hostKey: "%s"}
+network: {cni: cilium}
+`, site.Hosts[0].Address, site.KeyFile(), fingerprint(t, line))
+	mustRun(t, install(t.Context(), site))
+	checkRunning(t, site)
+	checkNothingLeaked(t, site)
+}
+
+// fingerprint is that of a public key in the form of authorized_keys.
+func fingerprint(t *testing.T, line string) string {
+	t.Helper()
+	key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ssh.FingerprintSHA256(key)
+}
