@@ -60,8 +60,10 @@ func (h *host) fail(err error) {
 }
 
 // connect opens the SSH connection and finds out the host's platform.
-func (h *host) connect(ctx context.Context, c *config.Config) error {
-	conn, err := remote.Dial(ctx, target(h.config, h.name, c))
+func (in *installer) connect(ctx context.Context, h *host) error {
+	t := target(h.config, h.name, in.Config)
+	t.Log = in.Log
+	conn, err := remote.Dial(ctx, t)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -51,6 +52,8 @@ type Options struct {
 	DryRun bool
 	// Reporter is told of the work; nil discards it.
 	Reporter progress.Reporter
+	// Log is told of every connection and command, at level debug; nil discards it.
+	Log *slog.Logger
 }
 
 // Summary says what an installation did.

@@ -28,7 +28,7 @@ func (in *installer) preflight(ctx context.Context) error {
 
 // inspect gathers what is needed to judge one host.
 func (in *installer) inspect(ctx context.Context, h *host) error {
-	if err := h.connect(ctx, in.Config); err != nil {
+	if err := in.connect(ctx, h); err != nil {
 		return err
 	}
 	if platforms := in.contents.Platforms(); !slices.Contains(platforms, h.platform) {

@@ -62,7 +62,7 @@ func Status(ctx context.Context, o Options) ([]HostStatus, error) {
 }
 
 func (in *installer) look(ctx context.Context, h *host, s *HostStatus) error {
-	if err := h.connect(ctx, in.Config); err != nil {
+	if err := in.connect(ctx, h); err != nil {
 		return err
 	}
 	var err error

@@ -115,7 +115,7 @@ func runInstall(ctx context.Context, out io.Writer, global *globalOptions, o ins
 		state = filepath.Join(filepath.Dir(o.config), "state.json")
 	}
 	summary, err := install.Install(ctx, install.Options{
-		Config: c, Bundle: r, StatePath: state, DryRun: o.dryRun || c.Runtime.DryRun, Reporter: reporter,
+		Config: c, Bundle: r, StatePath: state, DryRun: o.dryRun || c.Runtime.DryRun, Reporter: reporter, Log: global.logger(reporter),
 	})
 	if summary == nil {
 		return err
@@ -192,7 +192,7 @@ func runStatus(ctx context.Context, out io.Writer, global *globalOptions, o clus
 		return err
 	}
 	defer r.Close() //nolint:errcheck // it was only read
-	hosts, err := install.Status(ctx, install.Options{Config: c, Bundle: r, Reporter: reporter})
+	hosts, err := install.Status(ctx, install.Options{Config: c, Bundle: r, Reporter: reporter, Log: global.logger(reporter)})
 	if hosts == nil {
 		return err
 	}

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -14,6 +16,7 @@ import (
 // globalOptions are the flags that all commands have.
 type globalOptions struct {
 	progress string
+	verbose  bool
 }
 
 // withReporter runs do while a display shows its progress on standard error. What do
@@ -32,6 +35,22 @@ func (o *globalOptions) withReporter(out io.Writer, do func(progress.Reporter, i
 		err = printErr
 	}
 	return err
+}
+
+// logger writes between the lines of a display, so that the two do not mix.
+func (o *globalOptions) logger(reporter progress.Reporter) *slog.Logger {
+	if !o.verbose {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(messageWriter(o.warner(reporter)), &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// messageWriter passes on each write, which is a line, as a message.
+type messageWriter func(string)
+
+func (w messageWriter) Write(p []byte) (int, error) {
+	w(strings.TrimSuffix(string(p), "\n"))
+	return len(p), nil
 }
 
 // warner returns how to warn the user: warnings are shown even where progress is not.
@@ -58,6 +77,7 @@ network, installs a k3s + Cilium + LiteBoxd cluster from it over SSH.
 		RunE:          showHelp,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.PersistentFlags().BoolVarP(&o.verbose, "verbose", "v", false, "log what is run on hosts and asked of servers")
 	root.PersistentFlags().StringVar(&o.progress, "progress", "auto", "how to show progress: "+progress.Kinds)
 	root.AddCommand(
 		newBundleCommand(&o),

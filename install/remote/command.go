@@ -225,6 +225,8 @@ func (h *Host) start(ctx context.Context, cmd Command, line string) (*Process, e
 		return nil, context.Cause(ctx)
 	}
 	p := &Process{host: h, cmd: cmd, ctx: ctx, stderr: newStderr(), ended: make(chan struct{})}
+	log, begin := h.target.log().With("host", h.Name(), "what", cmd.title()), time.Now()
+	log.DebugContext(ctx, "run", "command", line)
 	// A host that hangs must not hold us up while the command is being started.
 	opened := make(chan error, 1)
 	go func() { opened <- p.open(line) }()
@@ -245,6 +247,7 @@ func (h *Host) start(ctx context.Context, cmd Command, line string) (*Process, e
 	go func() {
 		p.err = p.session.Wait()
 		p.stderr.flush()
+		log.DebugContext(ctx, "ended", "after", time.Since(begin), "result", p.err)
 		close(p.ended)
 	}()
 	return p, nil

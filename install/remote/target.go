@@ -26,6 +26,7 @@ package remote
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -78,9 +79,18 @@ type Target struct {
 	ConnectTimeout time.Duration
 	// CommandTimeout bounds one Run; 0 means no bound. Start and Put have none.
 	CommandTimeout time.Duration
+	// Log is told of every connection and command, at level debug; nil discards it.
+	Log *slog.Logger `json:"-"`
 	// KeepAlive is how often the host is asked for a sign of life while nothing comes
 	// from it; 0 means 15 s. After three in vain the connection is given up.
 	KeepAlive time.Duration
+}
+
+func (t Target) log() *slog.Logger {
+	if t.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return t.Log
 }
 
 func (t Target) name() string {

@@ -66,8 +66,9 @@ func TestInstall(t *testing.T) {
 
 	secrets := &canaries{secrets: []string{rootPassword, adminPassword, testbed.KeyPassword}}
 	stop := secrets.watchCommandLines(t)
-	first := mustRun(t, install(ctx, site))
+	first := mustRun(t, install(ctx, site, "--verbose"))
 	stop()
+	contains(t, "the log", first.stderr, "level=DEBUG", "boxlift-node receive", "result=<nil>")
 	contains(t, "the first run", first.stdout, "cluster e2e: k3s and all images", "12 changes")
 
 	checkRunning(t, site)
