@@ -248,7 +248,7 @@ func ReadFrame(r io.Reader) (Message, error) {
 	d := json.NewDecoder(&content)
 	d.DisallowUnknownFields()
 	if err := d.Decode(&m); err != nil {
-		return Message{}, fmt.Errorf("%w: decode a frame: %v", ErrProtocol, err)
+		return Message{}, fmt.Errorf("%w: decode a frame: %w", ErrProtocol, err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return Message{}, fmt.Errorf("%w: something follows the object in a frame", ErrProtocol)

@@ -53,7 +53,7 @@ func Receive(ctx context.Context, in io.Reader, out io.Writer, opts ReceiveOptio
 	}
 	failure := asFailure(err)
 	if err := r.say(Message{Failure: failure}); err != nil {
-		return fmt.Errorf("%w (which could not be reported: %v)", failure, err)
+		return fmt.Errorf("%w (which could not be reported: %w)", failure, err)
 	}
 	return failure
 }

@@ -70,7 +70,7 @@ func Send(ctx context.Context, in io.WriteCloser, out io.Reader, want Want,
 	}
 	if s.busy {
 		select {
-		case <-s.sent:
+		case <-s.sent: //nolint:errcheck // only its end matters: the reason is in err
 		case <-ctx.Done():
 		}
 	}
@@ -151,7 +151,7 @@ func (s *sender) run(ctx context.Context, out io.Reader) error {
 				return err
 			}
 			if err != nil && finished {
-				return fmt.Errorf("%w: boxlift-node says that it is done, but did not take all bytes: %v", ErrProtocol, err)
+				return fmt.Errorf("%w: boxlift-node says that it is done, but did not take all bytes: %w", ErrProtocol, err)
 			}
 			if err != nil {
 				// The node is gone; what it said last is worth more than the broken pipe.

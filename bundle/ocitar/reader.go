@@ -157,7 +157,7 @@ func parseHeader(header []byte) (Member, error) {
 	m := Member{Name: headerName(header), Size: size}
 	canonical, err := Header(m)
 	if err != nil {
-		return Member{}, fmt.Errorf("%w: %v", ErrMalformed, err)
+		return Member{}, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 	if !bytes.Equal(header, canonical) {
 		return Member{}, fmt.Errorf("%w: the header differs from the one that such a member must have: a byte has changed, or another program wrote it", ErrMalformed)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -9,6 +10,8 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/liteboxd/boxlift/test/lab"
+	"github.com/liteboxd/boxlift/test/testbed"
+	"github.com/liteboxd/boxlift/test/toolbin"
 )
 
 // When k3s does not start, the error has what it said, the hosts that wait for it are
@@ -59,9 +62,10 @@ func otherVersion(t *testing.T) string {
 	return path
 }
 
-// A key, the key of an agent-less operator with a user who needs no password for sudo,
-// and a pinned host key instead of known_hosts.
-func TestLoginByKey(t *testing.T) {
+// The operator logs in with a key as a user whom sudo asks for no password, and pins the
+// host's key in install.yaml instead of known_hosts. The bundle is signed with a key that
+// cosign made.
+func TestKeysOfOthers(t *testing.T) {
 	site := newSite(t, lab.HostOptions{Name: "server", Users: []lab.User{{Name: "admin", Sudo: lab.SudoNoPassword}}})
 	line, err := site.Hosts[0].HostKey()
 	if err != nil {
@@ -71,9 +75,25 @@ func TestLoginByKey(t *testing.T) {
   master: {host: %s, user: admin, identityFile: %s, sudo: true, hostKey: "%s"}
 network: {cni: cilium}
 `, site.Hosts[0].Address, site.KeyFile(), fingerprint(t, line))
-	mustRun(t, install(t.Context(), site))
+	bundle, publicKey := signedWithCosignsKey(t)
+	mustRun(t, site.Boxlift(t.Context(), nil, "install", "--bundle", bundle, "--key", publicKey))
 	checkRunning(t, site)
 	checkNothingLeaked(t, site)
+}
+
+// signedWithCosignsKey builds the shared lock once more.
+func signedWithCosignsKey(t *testing.T) (bundle, publicKey string) {
+	t.Helper()
+	cosign := toolbin.Build(t, "cosign")
+	dir := t.TempDir()
+	c := exec.CommandContext(t.Context(), cosign, "generate-key-pair")
+	c.Dir = dir
+	c.Env = append(os.Environ(), "COSIGN_PASSWORD="+testbed.KeyPassword)
+	mustRun(t, c)
+	bed := connected(t)
+	bundle = filepath.Join(dir, "bundle.tar")
+	mustRun(t, bed.Command(t.Context(), append([]string{"bundle", "build", "-f", bed.LockFile(), "-o", bundle, "--key", filepath.Join(dir, "cosign.key")}, bed.MirrorFlags()...)...))
+	return bundle, filepath.Join(dir, "cosign.pub")
 }
 
 // fingerprint is that of a public key in the form of authorized_keys.
