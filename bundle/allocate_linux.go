@@ -32,6 +32,12 @@ func allocate(f *os.File, size int64) error {
 	}
 }
 
+// startWriting asks the kernel to begin with writing a part of the file to the disk. Not
+// every filesystem can, and what fails will fail again when the file is synced.
+func startWriting(f *os.File, offset, size int64) {
+	_ = unix.SyncFileRange(int(f.Fd()), offset, size, unix.SYNC_FILE_RANGE_WRITE)
+}
+
 // noSpaceError adds how much room there is.
 func noSpaceError(name string, err error) error {
 	var fs unix.Statfs_t

@@ -60,12 +60,15 @@ func (p *Plan) Build(ctx context.Context, o BuildOptions) (*BuildResult, error) 
 		result.Unchanged = true
 		return result, nil
 	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	unlock, err := b.open(o.Path)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	defer b.file.Close() //nolint:errcheck // finish closes it where it matters
+	defer b.file.Close() //nolint:errcheck // finish has made sure that all is on the disk
 	if result.Reused, err = b.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -147,7 +150,10 @@ func (b *builder) partialPath(path string) string {
 // open opens or begins the partial file and keeps other builds away from it.
 func (b *builder) open(path string) (unlock func(), err error) {
 	name := b.partialPath(path)
-	lock := flock.New(name)
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("write %s: something is there that is not a regular file", path)
+	}
+	lock := flock.New(name, flock.SetPermissions(0o644))
 	locked, err := lock.TryLock()
 	if err != nil {
 		return nil, fmt.Errorf("create %s: %w", name, err)
@@ -189,7 +195,9 @@ func (b *builder) prepare(ctx context.Context) (reused int64, err error) {
 		if !ok || b.done[e.Name] {
 			continue
 		}
-		if _, err := b.file.WriteAt(content, e.Offset); err != nil {
+		// With its padding: a longer signature may have stood here before.
+		padded := append(bytes.Clone(content), make([]byte, e.End()-e.Offset-e.Size)...)
+		if _, err := b.file.WriteAt(padded, e.Offset); err != nil {
 			return 0, b.writeError(err)
 		}
 		if err := b.complete(e); err != nil {
@@ -256,29 +264,30 @@ func (b *builder) isDone(d digest.Digest) bool {
 	return b.done[ocitar.BlobName(d)]
 }
 
-// writeError marks errors of the local disk, after which nothing else can succeed.
-func (b *builder) writeError(err error) error {
-	return fmt.Errorf("write %s: %w%w", b.file.Name(), err, silentStop{})
+// diskError is an error of the local disk.
+type diskError struct {
+	name string
+	err  error
 }
 
-// silentStop is errStop without words of its own.
-type silentStop struct{}
+func (e *diskError) Error() string { return fmt.Sprintf("write %s: %v", e.name, e.err) }
+func (e *diskError) Unwrap() error { return e.err }
 
-func (silentStop) Error() string        { return "" }
-func (silentStop) Is(target error) bool { return target == errStop }
+func (b *builder) writeError(err error) error { return &diskError{b.file.Name(), err} }
 
-// finish gives the file its final name once it is on the disk.
+// finish gives the file its final name once it is on the disk. All blobs are in place
+// and verified by now; the rest of what [Reader.Verify] asks for is looked at here, since
+// what a lock says of the inside of an archive may be wrong.
 func (b *builder) finish(path string) error {
-	for _, e := range b.layout.Entries {
-		if !b.done[e.Name] {
-			return fmt.Errorf("%s was planned but nothing supplied it", e.Name)
-		}
+	r, err := newReader(b.file, b.layout.Size)
+	if err == nil {
+		err = r.verifyStructure()
+	}
+	if err != nil {
+		return fmt.Errorf("check %s, which is complete: %w", b.file.Name(), err)
 	}
 	if err := b.file.Sync(); err != nil {
-		return fmt.Errorf("write %s to the disk: %w", b.file.Name(), err)
-	}
-	if err := b.file.Chmod(0o644); err != nil {
-		return err
+		return b.writeError(err)
 	}
 	if err := os.Rename(b.file.Name(), path); err != nil {
 		return err
@@ -334,7 +343,7 @@ func (b *builder) fetchAll(ctx context.Context) error {
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", f.label, err))
 			}
-			if ctx.Err() != nil || errors.Is(err, errStop) {
+			if ctx.Err() != nil || errors.As(err, new(*diskError)) {
 				break
 			}
 		}
@@ -395,22 +404,62 @@ func (b *builder) fetchOnce(ctx context.Context, f *fetch, meter *meter) error {
 // storeBlob writes what a stream carries to the place of a blob, hashing it on the way.
 func (b *builder) storeBlob(ctx context.Context, d ocispec.Descriptor, stream io.Reader) error {
 	e := b.places[ocitar.BlobName(d.Digest)]
-	w := &blobWriter{builder: b, entry: e, hash: sha256.New()}
+	h := sha256.New()
 	buffer := takeBuffer()
 	defer giveBuffer(buffer)
+	stream = contextReader{ctx, stream}
+	var done, flushed int64
+	for done < d.Size {
+		piece := nextPiece((*buffer)[:writeSize], e, done)
+		n, err := fill(stream, piece)
+		if err != nil {
+			return err
+		}
+		done += int64(n)
+		if n < len(piece) {
+			return &streamError{fmt.Errorf("the download ended after %d of %d bytes", done, d.Size)}
+		}
+		_, _ = h.Write(piece) // never fails
+		if _, err := b.file.WriteAt(piece, e.Offset+done-int64(n)); err != nil {
+			return b.writeError(err)
+		}
+		if done-flushed >= flushStep {
+			startWriting(b.file, e.Offset+flushed, done-flushed)
+			flushed = done
+		}
+	}
 	// One byte more than expected is enough to know that it is too long.
-	n, err := io.CopyBuffer(w, contextReader{ctx, io.LimitReader(stream, d.Size+1)}, *buffer)
+	more, err := fill(stream, (*buffer)[:1])
 	if err != nil {
 		return err
 	}
-	if n < d.Size {
-		return &streamError{fmt.Errorf("the download ended after %d of %d bytes", n, d.Size)}
-	}
-	got := digest.NewDigest(digest.SHA256, w.hash)
-	if n != d.Size || got != d.Digest {
-		return &differsError{want: d, got: got, size: n}
+	got := digest.NewDigest(digest.SHA256, h)
+	if more > 0 || got != d.Digest {
+		return &differsError{want: d, got: got, size: d.Size + int64(more)}
 	}
 	return b.complete(e)
+}
+
+// nextPiece cuts from a buffer the piece in which the content of an entry is read or
+// written next, when done bytes of it are. Pieces end at multiples of the buffer's
+// length in the file: the kernel then keeps the file in memory in units of many pages,
+// which makes writing it, and reading it later, cheaper.
+func nextPiece(buffer []byte, e ocitar.Entry, done int64) []byte {
+	whole := int64(len(buffer))
+	return buffer[:min(whole-(e.Offset+done)%whole, e.Size-done)]
+}
+
+// fill reads until p is full or the stream ends, which is not an error.
+func fill(stream io.Reader, p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		var more int
+		more, err = stream.Read(p[n:])
+		n += more
+	}
+	if err == io.EOF {
+		err = nil
+	}
+	return n, err
 }
 
 // storeArchive takes from an archive those blobs that are not in place yet, and proves
@@ -436,7 +485,7 @@ func (b *builder) storeArchive(ctx context.Context, f *fetch, stream io.Reader) 
 		return nil
 	})
 	var broken *streamError
-	if err != nil && (ctx.Err() != nil || errors.Is(err, errStop) || errors.As(err, &broken)) {
+	if err != nil && (ctx.Err() != nil || errors.As(err, new(*diskError)) || errors.As(err, &broken)) {
 		return err
 	}
 	if err != nil {
@@ -483,36 +532,6 @@ func (e *differsError) Hint() string {
 	return "run the command again in case it was a fault on the way; if it persists, find out why upstream changed before you lock it anew"
 }
 
-// blobWriter writes to a member's place and hashes what passes.
-type blobWriter struct {
-	builder *builder
-	entry   ocitar.Entry
-	hash    hash.Hash
-	written int64
-}
-
-func (w *blobWriter) Write(p []byte) (int, error) {
-	if w.written+int64(len(p)) > w.entry.Size {
-		// The byte too many is counted and hashed, never written.
-		p = p[:w.entry.Size-w.written]
-		if _, err := w.writeAt(p); err != nil {
-			return 0, err
-		}
-		return len(p) + 1, nil
-	}
-	return w.writeAt(p)
-}
-
-func (w *blobWriter) writeAt(p []byte) (int, error) {
-	w.hash.Write(p)
-	n, err := w.builder.file.WriteAt(p, w.entry.Offset+w.written)
-	w.written += int64(n)
-	if err != nil {
-		return n, w.builder.writeError(err)
-	}
-	return n, nil
-}
-
 // streamReader meters a download and marks its errors as those of the line.
 type streamReader struct {
 	reader io.Reader
@@ -522,7 +541,7 @@ type streamReader struct {
 func (r *streamReader) Read(p []byte) (int, error) {
 	n, err := r.reader.Read(p)
 	r.meter.add(int64(n))
-	if err != nil && err != io.EOF { //nolint:errorlint // readers return io.EOF itself
+	if err != nil && err != io.EOF {
 		err = &streamError{err}
 	}
 	return n, err
@@ -541,9 +560,17 @@ func (r contextReader) Read(p []byte) (int, error) {
 	return r.reader.Read(p)
 }
 
-// bufferSize is large enough that system calls cost little, and small enough to stay in
-// a core's cache between reading, hashing and writing.
-const bufferSize = 128 << 10
+// The lengths of the pieces in which blobs are read from the disk and written to it. A
+// core's cache holds them between reading, hashing and writing; and for longer pieces
+// than these the kernel has to look for long runs of free memory.
+const (
+	bufferSize = 256 << 10
+	writeSize  = 128 << 10
+)
+
+// flushStep is how much of a blob is written between two requests to the kernel to start
+// writing it to the disk. Without these, it may leave everything to the last moment.
+const flushStep = 8 << 20
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, bufferSize); return &b }}
 

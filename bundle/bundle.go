@@ -53,9 +53,9 @@ const (
 )
 
 const (
-	// LockComponent and ProgramsComponent are the components that no lock lists: the
-	// lock itself, and boxlift's own programs for the node platforms.
-	LockComponent     = "lock"
+	// LockComponent is the component of the lock itself, which no lock lists.
+	LockComponent = "lock"
+	// ProgramsComponent is that of boxlift's own programs for the node platforms.
 	ProgramsComponent = "boxlift"
 
 	lockTitle = "versions.lock"
@@ -64,9 +64,13 @@ const (
 // Limits on what a reader accepts.
 const (
 	maxIndexSize    = 16 << 20
-	maxLockSize     = 4 << 20
 	maxConfigSize   = 8 << 20
 	maxManifestSize = 4 << 20
+	// maxContents bounds what is read of manifests in all, since many entries may name
+	// the same large one. A platform's are a few MiB.
+	maxContents = 128 << 20
+	// maxComponents is what a lock may have, and boxlift's own two.
+	maxComponents = 256 + 2
 )
 
 // ErrInvalid is wrapped by every error that says that a bundle does not hold what it

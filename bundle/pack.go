@@ -67,7 +67,7 @@ func (r *Reader) pack(contents *Contents, component string, platform lock.Platfo
 		if i < 0 {
 			continue
 		}
-		root := ocispec.Descriptor{MediaType: image.MediaType, Digest: image.Digest, Size: image.Size}
+		root := ocispec.Descriptor{MediaType: ociMediaType(image.MediaType), Digest: image.Digest, Size: image.Size}
 		for _, d := range append(image.Platforms[i].blobs(), root) {
 			e, ok := r.tar.Blob(d.Digest)
 			if !ok {

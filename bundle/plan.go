@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 
@@ -153,8 +154,8 @@ type resolvedImage struct {
 	repository string
 	root       ocispec.Descriptor
 	platforms  []PlatformImage
-	// manifests are the bytes of the root and of the wanted manifests.
-	manifests map[digest.Digest][]byte
+	// json are the bytes of the root, the wanted manifests, and configs that had to be read.
+	json map[digest.Digest][]byte
 }
 
 // fetchManifests resolves all images that are named by reference, in parallel. The
@@ -210,47 +211,32 @@ func (p *planner) resolve(ctx context.Context, image lock.Image, platforms []loc
 	r := &resolvedImage{
 		repository: repository,
 		root:       ocispec.Descriptor{MediaType: mediaType, Digest: image.Digest, Size: int64(len(content))},
-		manifests:  map[digest.Digest][]byte{image.Digest: content},
+		json:       map[digest.Digest][]byte{image.Digest: content},
 	}
 	r.platforms, err = imagePlatforms(r.root, platforms, func(d ocispec.Descriptor) ([]byte, error) {
-		if content, ok := r.manifests[d.Digest]; ok {
+		if content, ok := r.json[d.Digest]; ok {
 			return content, nil
 		}
-		if !isManifest(d.MediaType) && !isIndex(d.MediaType) {
-			return p.smallBlob(ctx, repository, d)
+		var content []byte
+		var err error
+		if isManifest(d.MediaType) {
+			content, _, err = p.Source.Manifest(ctx, repository, d.Digest)
+		} else { // the config: read here only where no index states the platform
+			content, err = p.Source.Config(ctx, repository, d.Digest)
 		}
-		content, _, err := p.Source.Manifest(ctx, repository, d.Digest)
 		if err == nil && int64(len(content)) != d.Size {
-			err = fmt.Errorf("manifest %s has %d bytes, but the index says %d", d.Digest, len(content), d.Size)
+			err = fmt.Errorf("%s has %d bytes, but its descriptor says %d", d.Digest, len(content), d.Size)
 		}
 		if err != nil {
 			return nil, err
 		}
-		r.manifests[d.Digest] = content
+		r.json[d.Digest] = content
 		return content, nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	return r, nil
-}
-
-// smallBlob fetches a config whole; the planner needs it only where an image has no
-// index that states its platform.
-func (p *planner) smallBlob(ctx context.Context, repository string, d ocispec.Descriptor) ([]byte, error) {
-	stream, err := p.Source.Blob(ctx, repository, d.Digest)
-	if err != nil {
-		return nil, err
-	}
-	defer stream.Close() //nolint:errcheck // its content is verified
-	content, err := io.ReadAll(io.LimitReader(stream, maxConfigSize+1))
-	if err != nil {
-		return nil, err
-	}
-	if got := digest.FromBytes(content); got != d.Digest {
-		return nil, &differsError{want: d, got: got, size: int64(len(content))}
-	}
-	return content, nil
 }
 
 // movedTagError says that a tag stands for something else than when it was locked.
@@ -482,20 +468,24 @@ func (p *planner) addImages(c lock.Component, resolved []resolvedImage) error {
 
 // addImage places the blobs of an image that a registry has.
 func (p *planner) addImage(c lock.Component, ref string, r resolvedImage) {
-	p.placeContent(&p.json, r.root, r.manifests[r.root.Digest])
+	p.placeContent(&p.json, r.root, r.json[r.root.Digest])
 	for _, image := range r.platforms {
-		p.placeContent(&p.json, image.Manifest, r.manifests[image.Manifest.Digest])
-		for i, d := range image.blobs()[1:] {
-			part := &p.large
-			if i == 0 { // the config
-				part = &p.json
-			}
-			if p.place(part, d) {
-				p.fetches = append(p.fetches, &fetch{
-					label: label(c.Name, ref, image.Platform), size: d.Size, blob: d, open: p.openBlob(r.repository, d.Digest),
-				})
-			}
+		p.placeContent(&p.json, image.Manifest, r.json[image.Manifest.Digest])
+		if config, ok := r.json[image.Config.Digest]; ok {
+			p.placeContent(&p.json, image.Config, config)
+		} else {
+			p.fetchBlob(&p.json, image.Config, label(c.Name, ref, image.Platform), r.repository)
 		}
+		for _, d := range image.Layers {
+			p.fetchBlob(&p.large, d, label(c.Name, ref, image.Platform), r.repository)
+		}
+	}
+}
+
+// fetchBlob places a blob that a registry has.
+func (p *planner) fetchBlob(part *[]ocitar.Member, d ocispec.Descriptor, label, repository string) {
+	if p.place(part, d) {
+		p.fetches = append(p.fetches, &fetch{label: label, size: d.Size, blob: d, open: p.openBlob(repository, d.Digest)})
 	}
 }
 
@@ -530,7 +520,7 @@ func isJSON(mediaType string) bool { return strings.HasSuffix(mediaType, "json")
 // addRoots writes the entries of a component's images into index.json.
 func (p *planner) addRoots(c lock.Component, roots *imageRoots) error {
 	for _, ref := range roots.refs {
-		d, content, err := roots.entry(ref)
+		d, content, err := roots.entry(ref, c.PlatformsIn(p.Lock))
 		if err != nil {
 			return entryError(c.Name, ref, "", err)
 		}
@@ -565,6 +555,8 @@ type imageRoots struct {
 	parts map[string][]imagePart
 }
 
+// imagePart is one root of an image. platform is empty for an image from a registry,
+// which was found to have all platforms.
 type imagePart struct {
 	platform lock.Platform
 	root     ocispec.Descriptor
@@ -573,38 +565,45 @@ type imagePart struct {
 func newImageRoots() *imageRoots { return &imageRoots{parts: make(map[string][]imagePart)} }
 
 func (r *imageRoots) add(ref string, platform lock.Platform, root ocispec.Descriptor) error {
-	limit := int64(maxManifestSize)
-	if err := checkDescriptor(root, limit); err != nil {
+	if err := checkDescriptor(root, maxManifestSize); err != nil {
 		return err
 	}
-	parts := r.parts[ref]
-	if parts == nil {
+	if r.parts[ref] == nil {
 		r.refs = append(r.refs, ref)
 	}
-	for _, part := range parts {
-		if part.root.Digest == root.Digest {
-			return nil
-		}
-	}
-	r.parts[ref] = append(parts, imagePart{platform, root})
+	r.parts[ref] = append(r.parts[ref], imagePart{platform, root})
 	return nil
 }
 
 // entry returns what a name stands for: the one root that all parts share, or else an
-// index made from them, with its content.
-func (r *imageRoots) entry(ref string) (ocispec.Descriptor, []byte, error) {
+// index made from them, with its content. All wanted platforms must be there.
+func (r *imageRoots) entry(ref string, wanted []lock.Platform) (ocispec.Descriptor, []byte, error) {
 	parts := r.parts[ref]
-	if len(parts) == 1 {
-		return plain(parts[0].root), nil, nil
+	for _, p := range wanted {
+		if !slices.ContainsFunc(parts, func(part imagePart) bool { return part.platform == "" || p.Match(part.platform) }) {
+			missing := &missingPlatformError{platform: p}
+			for _, part := range parts {
+				missing.has = append(missing.has, part.platform)
+			}
+			return ocispec.Descriptor{}, nil, missing
+		}
 	}
 	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex}
 	for _, part := range parts {
-		if part.platform == "" || !isManifest(part.root.MediaType) {
-			return ocispec.Descriptor{}, nil, fmt.Errorf("the lock's entries disagree about what this image is: %s and %s", parts[0].root.Digest, part.root.Digest)
+		if slices.ContainsFunc(index.Manifests, func(d ocispec.Descriptor) bool { return d.Digest == part.root.Digest }) {
+			continue
 		}
 		d := plain(part.root)
 		d.Platform = &ocispec.Platform{OS: part.platform.OS(), Architecture: part.platform.Architecture(), Variant: part.platform.Variant()}
 		index.Manifests = append(index.Manifests, d)
+	}
+	if len(index.Manifests) == 1 {
+		return plain(parts[0].root), nil, nil
+	}
+	for _, part := range parts {
+		if part.platform == "" || !isManifest(part.root.MediaType) {
+			return ocispec.Descriptor{}, nil, fmt.Errorf("the lock's entries disagree about what this image is: %s and %s", index.Manifests[0].Digest, index.Manifests[1].Digest)
+		}
 	}
 	content, err := json.Marshal(index)
 	return descriptorOf(ocispec.MediaTypeImageIndex, content), content, err
@@ -618,8 +617,8 @@ func label(component, name string, platform lock.Platform) string {
 	return s
 }
 
-// forEach calls do for 0 to n-1, at most limit at a time, and joins their errors. An
-// error that wraps errStop keeps further calls from starting.
+// forEach calls do for 0 to n-1, at most limit at a time, and joins their errors. After a
+// diskError nothing else can succeed: it keeps further calls from starting.
 func forEach(ctx context.Context, limit, n int, do func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -639,7 +638,7 @@ func forEach(ctx context.Context, limit, n int, do func(ctx context.Context, i i
 				if i >= n || ctx.Err() != nil {
 					return
 				}
-				if errs[i] = do(ctx, i); errors.Is(errs[i], errStop) {
+				if errs[i] = do(ctx, i); errors.As(errs[i], new(*diskError)) {
 					cancel(errs[i])
 				}
 			}
@@ -652,6 +651,3 @@ func forEach(ctx context.Context, limit, n int, do func(ctx context.Context, i i
 	}
 	return errors.Join(errs...)
 }
-
-// errStop is wrapped by errors that leave no sense in going on.
-var errStop = errors.New("stopped")

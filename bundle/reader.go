@@ -2,10 +2,13 @@ package bundle
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -28,28 +31,29 @@ type Reader struct {
 // that a file that is cut off or no bundle is refused here, in milliseconds; contents
 // are proven by [Reader.Verify] and the signature by [Reader.VerifySignature].
 func Open(path string) (*Reader, error) {
-	f, err := os.Open(path)
+	r, err := open(path)
 	if err != nil {
-		return nil, err
-	}
-	r, err := open(path, f)
-	if err != nil {
-		_ = f.Close()
 		return nil, fmt.Errorf("open bundle %s: %w", path, err)
 	}
 	return r, nil
 }
 
-func open(path string, f *os.File) (*Reader, error) {
-	info, err := f.Stat()
+func open(path string) (*Reader, error) {
+	// Opening a pipe would wait for somebody who writes to it.
+	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%w: it is not a regular file", ocitar.ErrMalformed)
 	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
 	r, err := newReader(f, info.Size())
 	if err != nil {
+		_ = f.Close()
 		return nil, err
 	}
 	r.path, r.file = path, f
@@ -66,14 +70,17 @@ func newReader(source io.ReaderAt, size int64) (*Reader, error) {
 		return nil, err
 	}
 	if err := json.Unmarshal(r.index, &r.parsed); err != nil {
-		return nil, fmt.Errorf("%w: index.json: %v", ErrInvalid, err)
+		return nil, fmt.Errorf("%w: index.json: %w", ErrInvalid, err)
 	}
 	if r.parsed.SchemaVersion != 2 || r.parsed.ArtifactType != ArtifactType {
 		return nil, fmt.Errorf("%w: index.json has the artifact type %q, expected %q: this is not a boxlift bundle, or one of a later format", ErrInvalid, r.parsed.ArtifactType, ArtifactType)
 	}
+	if err := checkNames(r.Version()); err != nil {
+		return nil, fmt.Errorf("index.json: %w", err)
+	}
 	for i, d := range r.parsed.Manifests {
 		if err := checkDescriptor(d, maxManifestSize); err != nil {
-			return nil, fmt.Errorf("%w: index.json: entry %d: %v", ErrInvalid, i, err)
+			return nil, fmt.Errorf("%w: index.json: entry %d: %w", ErrInvalid, i, err)
 		}
 	}
 	return r, nil
@@ -114,8 +121,8 @@ func (r *Reader) Signed() bool {
 	return ok
 }
 
-// VerifySignature checks that index.json was signed with the key; the errors are those
-// of [signature.Verify].
+// VerifySignature checks that index.json was signed with the key. The errors wrap those
+// of [signature.Verify], and [ErrInvalid] too when there is a signature.
 func (r *Reader) VerifySignature(key *signature.PublicKey) error {
 	if !r.Signed() {
 		return fmt.Errorf("bundle %s: %w", r.path, signature.ErrNotSigned)
@@ -129,7 +136,7 @@ func (r *Reader) VerifySignature(key *signature.PublicKey) error {
 		return err
 	}
 	if err := signature.Verify(key, r.index, bundle, bare); err != nil {
-		return fmt.Errorf("bundle %s: %w", r.path, err)
+		return fmt.Errorf("bundle %s: %w: %w", r.path, ErrInvalid, err)
 	}
 	return nil
 }
@@ -138,7 +145,7 @@ func (r *Reader) VerifySignature(key *signature.PublicKey) error {
 // errAbsent.
 func (r *Reader) json(d ocispec.Descriptor) ([]byte, error) {
 	if err := checkDescriptor(d, maxConfigSize); err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	e, ok := r.tar.Blob(d.Digest)
 	if !ok {
@@ -161,52 +168,89 @@ func (r *Reader) json(d ocispec.Descriptor) ([]byte, error) {
 type Contents struct {
 	Files  []File  `json:"files"`
 	Images []Image `json:"images"`
+
+	// components are in the order of index.json, too.
+	components []string
 }
 
-// Contents reads the manifests of all images and files, and verifies their bytes.
+// Contents reads the manifests of all images and files, and verifies their bytes. All
+// names in it are fit for a terminal, and those of files for a folder.
 func (r *Reader) Contents() (*Contents, error) {
-	c := &Contents{}
-	for i, d := range r.parsed.Manifests {
-		component := d.Annotations[AnnotationComponent]
-		var err error
-		switch {
-		case d.Annotations[AnnotationImageName] != "":
-			err = r.addImage(c, d)
-		case d.ArtifactType != "":
-			err = r.addFile(c, d)
-		default:
-			err = fmt.Errorf("%w: neither an image nor a file", ErrInvalid)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("bundle %s: index.json: entry %d (component %q): %w", r.path, i, component, err)
-		}
+	c, err := r.contents()
+	if err != nil {
+		return nil, fmt.Errorf("bundle %s: %w", r.path, err)
 	}
 	return c, nil
 }
 
-func (r *Reader) addImage(c *Contents, d ocispec.Descriptor) error {
+func (r *Reader) contents() (*Contents, error) {
+	c := &Contents{}
+	var total int64
+	read := func(d ocispec.Descriptor) ([]byte, error) {
+		if total += d.Size; total > maxContents {
+			return nil, fmt.Errorf("%w: its manifests have more than %d bytes", ErrInvalid, maxContents)
+		}
+		return r.json(d)
+	}
+	for i, d := range r.parsed.Manifests {
+		if name := d.Annotations[AnnotationComponent]; !slices.Contains(c.components, name) {
+			c.components = append(c.components, name)
+		}
+		if len(c.components) > maxComponents {
+			return nil, fmt.Errorf("%w: index.json: more than %d components", ErrInvalid, maxComponents)
+		}
+		var err error
+		switch {
+		case d.Annotations[AnnotationImageName] != "":
+			err = c.addImage(d, read)
+		case d.ArtifactType != "":
+			err = c.addFile(d, read)
+		default:
+			err = errors.New("neither an image nor a file")
+		}
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, ErrInvalid) && !errors.As(err, new(*fs.PathError)) {
+			// What image.go finds wrong is wrong in the bundle here.
+			err = fmt.Errorf("%w: %w", ErrInvalid, err)
+		}
+		return nil, fmt.Errorf("index.json: entry %d (component %q): %w", i, d.Annotations[AnnotationComponent], err)
+	}
+	return c, nil
+}
+
+func (c *Contents) addImage(d ocispec.Descriptor, read jsonReader) error {
 	image := Image{
 		Component: d.Annotations[AnnotationComponent],
 		Version:   d.Annotations[AnnotationVersion],
 		Name:      d.Annotations[AnnotationImageName],
 		Digest:    d.Digest, Size: d.Size,
 	}
+	if err := checkNames(image.Component, image.Version, image.Name); err != nil {
+		return err
+	}
 	var err error
-	if image.MediaType, err = ownMediaType(d, r.json); err != nil {
+	if image.MediaType, err = ownMediaType(d, read); err != nil {
 		return fmt.Errorf("image %s: %w", image.Name, err)
 	}
-	if image.Platforms, err = imagePlatforms(d, nil, r.json); err != nil {
+	if image.Platforms, err = imagePlatforms(d, nil, read); err != nil {
 		return fmt.Errorf("image %s: %w", image.Name, err)
 	}
 	if len(image.Platforms) == 0 {
 		return fmt.Errorf("%w: image %s has no manifest for any platform", ErrInvalid, image.Name)
 	}
+	for _, p := range image.Platforms {
+		if err := checkNames(string(p.Platform)); err != nil {
+			return err
+		}
+	}
 	c.Images = append(c.Images, image)
 	return nil
 }
 
-func (r *Reader) addFile(c *Contents, d ocispec.Descriptor) error {
-	manifest, err := readManifest(d, r.json)
+func (c *Contents) addFile(d ocispec.Descriptor, read jsonReader) error {
+	manifest, err := readManifest(d, read)
 	if err != nil {
 		return err
 	}
@@ -223,27 +267,54 @@ func (r *Reader) addFile(c *Contents, d ocispec.Descriptor) error {
 	if d.Platform != nil {
 		f.Platform = platformOf(*d.Platform)
 	}
+	if err := checkNames(f.Component, f.Version, f.Name, string(f.Platform)); err != nil {
+		return err
+	}
+	if !fs.ValidPath(f.Name) || strings.Contains(f.Name, "/") {
+		return fmt.Errorf("%w: %q is not the name of a file", ErrInvalid, f.Name)
+	}
+	if manifest.Config.Digest != ocispec.DescriptorEmptyJSON.Digest {
+		return fmt.Errorf("%w: the manifest of the file %s has a config of its own", ErrInvalid, f.Name)
+	}
 	c.Files = append(c.Files, f)
+	return nil
+}
+
+// checkNames refuses names that would do something to a terminal.
+func checkNames(names ...string) error {
+	for _, name := range names {
+		if len(name) > 512 || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return fmt.Errorf("%w: the name %q is too long or has characters that no name has", ErrInvalid, name)
+		}
+	}
 	return nil
 }
 
 // Lock returns the lock that the bundle was built from.
 func (r *Reader) Lock() (*lock.Lock, []byte, error) {
-	c, err := r.Contents()
+	c, err := r.contents()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("bundle %s: %w", r.path, err)
 	}
+	l, content, err := r.lockIn(c)
+	if err != nil {
+		return nil, nil, fmt.Errorf("bundle %s: %w", r.path, err)
+	}
+	return l, content, nil
+}
+
+func (r *Reader) lockIn(c *Contents) (*lock.Lock, []byte, error) {
 	f, ok := c.File(LockComponent, lockTitle, "")
 	if !ok {
-		return nil, nil, fmt.Errorf("bundle %s: %w: it carries no %s", r.path, ErrInvalid, lockTitle)
+		return nil, nil, fmt.Errorf("%w: it carries no %s", ErrInvalid, lockTitle)
 	}
 	content, err := r.json(ocispec.Descriptor{Digest: f.Digest, Size: f.Size})
 	if err != nil {
-		return nil, nil, fmt.Errorf("bundle %s: %s: %w", r.path, lockTitle, err)
+		return nil, nil, fmt.Errorf("%s: %w", lockTitle, err)
 	}
 	l, err := lock.Parse(lockTitle, content)
 	if err != nil {
-		return nil, nil, fmt.Errorf("bundle %s: %w: %w", r.path, ErrInvalid, err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	return l, content, nil
 }
@@ -280,16 +351,7 @@ const (
 // Describe returns name, version and platforms of each component, in the order of the
 // bundle.
 func (c *Contents) Describe() []Component {
-	var result []Component
-	find := func(name, version string) *Component {
-		for i := range result {
-			if result[i].Name == name {
-				return &result[i]
-			}
-		}
-		result = append(result, Component{Name: name, Version: version})
-		return &result[len(result)-1]
-	}
+	result := make([]Component, 0, len(c.components))
 	seen := make(map[digest.Digest]bool)
 	size := func(d digest.Digest, n int64) int64 {
 		if seen[d] {
@@ -298,22 +360,32 @@ func (c *Contents) Describe() []Component {
 		seen[d] = true
 		return n
 	}
-	for _, f := range c.Files {
-		component := find(f.Component, f.Version)
-		component.Files++
-		component.Size += size(f.Digest, f.Size)
-		component.addPlatform(f.Platform)
-	}
-	for _, image := range c.Images {
-		component := find(image.Component, image.Version)
-		component.Images++
-		component.Size += size(image.Digest, image.Size)
-		for _, p := range image.Platforms {
-			component.addPlatform(p.Platform)
-			for _, d := range p.blobs() {
-				component.Size += size(d.Digest, d.Size)
+	for _, name := range c.components {
+		component := Component{Name: name}
+		for _, f := range c.Files {
+			if f.Component != name {
+				continue
+			}
+			component.Version = f.Version
+			component.Files++
+			component.Size += size(f.Digest, f.Size)
+			component.addPlatform(f.Platform)
+		}
+		for _, image := range c.Images {
+			if image.Component != name {
+				continue
+			}
+			component.Version = image.Version
+			component.Images++
+			component.Size += size(image.Digest, image.Size)
+			for _, p := range image.Platforms {
+				component.addPlatform(p.Platform)
+				for _, d := range p.blobs() {
+					component.Size += size(d.Digest, d.Size)
+				}
 			}
 		}
+		result = append(result, component)
 	}
 	return result
 }

@@ -3,6 +3,7 @@ package bundle
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -23,10 +24,7 @@ import (
 //
 // All that is wrong is reported. The error wraps [ErrInvalid].
 func (r *Reader) Verify(ctx context.Context, reporter progress.Reporter) error {
-	if err := r.verifyStructure(); err != nil {
-		return fmt.Errorf("verify %s: %w", r.path, err)
-	}
-	if err := r.verifyBlobs(ctx, reporter); err != nil {
+	if err := errors.Join(r.verifyStructure(), r.verifyBlobs(ctx, reporter)); err != nil {
 		return fmt.Errorf("verify %s: %w", r.path, err)
 	}
 	return nil
@@ -34,115 +32,100 @@ func (r *Reader) Verify(ctx context.Context, reporter progress.Reporter) error {
 
 // verifyStructure compares what the manifests name with what is in the file.
 func (r *Reader) verifyStructure() error {
-	contents, err := r.Contents()
+	contents, err := r.contents()
 	if err != nil {
 		return err
 	}
-	l, _, err := r.Lock()
+	l, _, err := r.lockIn(contents)
 	if err != nil {
 		return err
 	}
-	named := map[digest.Digest]bool{ocispec.DescriptorEmptyJSON.Digest: true}
-	need := func(d ocispec.Descriptor, of string) error {
+	var errs []error
+	named := make(map[digest.Digest]bool)
+	need := func(d ocispec.Descriptor, of string) {
 		named[d.Digest] = true
 		e, ok := r.tar.Blob(d.Digest)
-		if !ok {
-			return errMissing(d.Digest, of)
+		switch {
+		case !ok:
+			errs = append(errs, errMissing(d.Digest, of))
+		case e.Size != d.Size:
+			errs = append(errs, fmt.Errorf("%w: blob %s of %s has %d bytes, its descriptor says %d", ErrInvalid, d.Digest, of, e.Size, d.Size))
 		}
-		if e.Size != d.Size {
-			return fmt.Errorf("%w: blob %s of %s has %d bytes, its descriptor says %d", ErrInvalid, d.Digest, of, e.Size, d.Size)
-		}
-		return nil
 	}
 	for _, d := range r.parsed.Manifests {
-		if err := need(d, "index.json"); err != nil {
-			return err
-		}
+		need(d, ocitar.IndexFile)
 	}
 	for _, f := range contents.Files {
-		if err := need(ocispec.Descriptor{Digest: f.Digest, Size: f.Size}, f.Name); err != nil {
-			return err
-		}
+		need(ocispec.DescriptorEmptyJSON, f.Name)
+		need(ocispec.Descriptor{Digest: f.Digest, Size: f.Size}, f.Name)
 	}
 	for _, image := range contents.Images {
 		for _, p := range image.Platforms {
 			for _, d := range p.blobs() {
-				if err := need(d, image.Name+" ("+string(p.Platform)+")"); err != nil {
-					return err
-				}
+				need(d, image.Name+" ("+string(p.Platform)+")")
 			}
 		}
-		if err := hasPlatforms(l, image); err != nil {
-			return err
-		}
-	}
-	if err := hasEntries(l, contents); err != nil {
-		return err
 	}
 	for _, e := range r.tar.Layout().Entries {
 		if d := e.Digest(); d != "" && !named[d] {
-			return fmt.Errorf("%w: blob %s belongs to nothing", ErrInvalid, d)
+			errs = append(errs, fmt.Errorf("%w: blob %s belongs to nothing", ErrInvalid, d))
 		}
 	}
-	return nil
+	return errors.Join(append(errs, hasAll(l, contents)...)...)
 }
 
-// hasPlatforms checks that an image is there for all platforms of its component.
-func hasPlatforms(l *lock.Lock, image Image) error {
-	for _, c := range l.Components {
-		if c.Name != image.Component {
-			continue
-		}
-		for _, p := range c.PlatformsIn(l) {
-			if !slices.ContainsFunc(image.Platforms, func(has PlatformImage) bool { return p.Match(has.Platform) }) {
-				return fmt.Errorf("%w: image %s is not there for %s, which the component %s claims", ErrInvalid, image.Name, p, c.Name)
-			}
-		}
-	}
-	return nil
-}
-
-// hasEntries checks that everything that the lock lists is in the bundle.
-func hasEntries(l *lock.Lock, contents *Contents) error {
-	images := make(map[string]bool)
+// hasAll checks that everything that the lock lists is in the bundle.
+func hasAll(l *lock.Lock, contents *Contents) []error {
+	images := make(map[string]Image)
 	for _, image := range contents.Images {
-		images[image.Component+" "+image.Name] = true
+		images[image.Component+" "+image.Name] = image
 	}
-	files := make(map[digest.Digest]bool)
+	files := make(map[string]bool)
 	for _, f := range contents.Files {
-		files[f.Digest] = true
+		files[f.Component+" "+f.Digest.Encoded()] = true
+	}
+	var errs []error
+	fail := func(component, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: %s: %s", ErrInvalid, component, fmt.Sprintf(format, args...)))
 	}
 	for _, c := range l.Components {
 		platforms := c.PlatformsIn(l)
 		for _, f := range c.Files {
-			if wanted(f.Platform, platforms) && !files[digest.NewDigestFromEncoded(digest.SHA256, f.SHA256)] {
-				return fmt.Errorf("%w: file %s of %s is in the lock but not in the bundle", ErrInvalid, f.Name, c.Name)
+			if wanted(f.Platform, platforms) && !files[c.Name+" "+f.SHA256] {
+				fail(c.Name, "file %s is in the lock but not in the bundle", f.Name)
 			}
 		}
 		for _, chart := range c.Charts {
-			if !files[digest.NewDigestFromEncoded(digest.SHA256, chart.SHA256)] {
-				return fmt.Errorf("%w: chart %s of %s is in the lock but not in the bundle", ErrInvalid, chart.Name, c.Name)
+			if !files[c.Name+" "+chart.SHA256] {
+				fail(c.Name, "chart %s is in the lock but not in the bundle", chart.Name)
 			}
 		}
-		for _, image := range c.Images {
-			refs := []string{image.Ref}
-			if image.Contents != nil {
-				refs = refs[:0]
-				if !wanted(image.Platform, platforms) {
-					continue
+		for _, want := range c.Images {
+			image, ok := images[c.Name+" "+want.Ref]
+			switch {
+			case want.Ref == "":
+				if want.Contents != nil && wanted(want.Platform, platforms) {
+					for _, inside := range want.Contents.Images {
+						if _, ok := images[c.Name+" "+inside.Ref]; !ok {
+							fail(c.Name, "image %s is in the lock but not in the bundle", inside.Ref)
+						}
+					}
 				}
-				for _, inside := range image.Contents.Images {
-					refs = append(refs, inside.Ref)
-				}
+			case !ok:
+				fail(c.Name, "image %s is in the lock but not in the bundle", want.Ref)
+			case want.Digest != image.Digest:
+				fail(c.Name, "image %s is %s in the lock and %s in the bundle", want.Ref, want.Digest, image.Digest)
 			}
-			for _, ref := range refs {
-				if !images[c.Name+" "+ref] {
-					return fmt.Errorf("%w: image %s of %s is in the lock but not in the bundle", ErrInvalid, ref, c.Name)
+		}
+		for _, image := range contents.Images {
+			for _, p := range platforms {
+				if image.Component == c.Name && !slices.ContainsFunc(image.Platforms, func(has PlatformImage) bool { return p.Match(has.Platform) }) {
+					fail(c.Name, "image %s is not there for %s, which the lock claims", image.Name, p)
 				}
 			}
 		}
 	}
-	return nil
+	return errs
 }
 
 // verifyBlobs hashes all blobs on all cores, the largest first, so that none is left
@@ -185,13 +168,13 @@ func hashSection(ctx context.Context, source io.ReaderAt, e ocitar.Entry, task p
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}
-		chunk := (*buffer)[:min(int64(len(*buffer)), e.Size-done)]
-		if _, err := source.ReadAt(chunk, e.Offset+done); err != nil {
+		piece := nextPiece(*buffer, e, done)
+		if _, err := source.ReadAt(piece, e.Offset+done); err != nil {
 			return "", fmt.Errorf("read %s at offset %d: %w", e.Name, e.Offset+done, err)
 		}
-		h.Write(chunk)
-		done += int64(len(chunk))
-		task.Add(int64(len(chunk)))
+		h.Write(piece)
+		done += int64(len(piece))
+		task.Add(int64(len(piece)))
 	}
 	return digest.NewDigest(digest.SHA256, h), nil
 }

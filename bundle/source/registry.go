@@ -15,9 +15,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// MaxManifestSize bounds image manifests and indexes, as registries do (OCI
-// distribution-spec 1.1 asks for at least 4 MiB).
-const MaxManifestSize = 4 << 20
+// maxWhole bounds manifests and configs, in bytes. Registries need not take manifests of
+// more than 4 MiB (OCI distribution-spec 1.1).
+const maxWhole = 8 << 20
 
 // Media types of Docker's schema 2, which registries still serve.
 const (
@@ -73,31 +73,41 @@ func (c *Client) Resolve(ctx context.Context, ref string) (ocispec.Descriptor, e
 // Manifest fetches a manifest or index by its digest, whole. Its bytes are verified,
 // since it is needed before anything else can be.
 func (c *Client) Manifest(ctx context.Context, repository string, d digest.Digest) (content []byte, mediaType string, err error) {
+	return c.whole(ctx, repository, "/manifests/"+d.String(), http.Header{"Accept": {manifestTypes}}, d)
+}
+
+// Config fetches an image's config like a manifest.
+func (c *Client) Config(ctx context.Context, repository string, d digest.Digest) ([]byte, error) {
+	content, _, err := c.whole(ctx, repository, "/blobs/"+d.String(), nil, d)
+	return content, err
+}
+
+// whole fetches something small and verifies it.
+func (c *Client) whole(ctx context.Context, repository, path string, header http.Header, d digest.Digest) (content []byte, mediaType string, err error) {
 	client, base, err := c.repository(ctx, repository)
 	if err != nil {
 		return nil, "", err
 	}
-	address := base + "/manifests/" + d.String()
-	attempt := func() ([]byte, error) {
-		response, err := c.do(ctx, client, http.MethodGet, address, http.Header{"Accept": {manifestTypes}})
+	address := base + path
+	content, err = retry(ctx, c, func() ([]byte, error) {
+		stream, err := c.get(ctx, client, address, header)
 		if err != nil {
-			return nil, backoff.Permanent(err)
+			return nil, backoff.Permanent(err) // it was repeated often enough
 		}
-		defer response.Body.Close() //nolint:errcheck // its content is verified
-		mediaType = response.Header.Get("Content-Type")
-		content, err := io.ReadAll(io.LimitReader(response.Body, MaxManifestSize+1))
+		defer stream.Close() //nolint:errcheck // its content is verified
+		mediaType = stream.mediaType
+		content, err := io.ReadAll(io.LimitReader(stream, maxWhole+1))
 		if err != nil {
-			return nil, c.classify(ctx, address, err)
+			return nil, err
 		}
-		if len(content) > MaxManifestSize {
-			return nil, backoff.Permanent(&Error{URL: address, Status: response.StatusCode, Err: fmt.Errorf("the manifest is larger than %d bytes", MaxManifestSize)})
+		if len(content) > maxWhole {
+			return nil, backoff.Permanent(&Error{URL: address, Status: http.StatusOK, Err: fmt.Errorf("it is larger than %d bytes", maxWhole)})
 		}
 		if got := digest.FromBytes(content); got != d {
-			return nil, backoff.Permanent(&Error{URL: address, Status: response.StatusCode, Err: fmt.Errorf("the manifest that came has the digest %s", got)})
+			return nil, backoff.Permanent(&Error{URL: address, Status: http.StatusOK, Err: fmt.Errorf("the bytes that came have the digest %s", got)})
 		}
 		return content, nil
-	}
-	content, err = retry(ctx, c, attempt)
+	})
 	return content, mediaType, err
 }
 
@@ -107,7 +117,7 @@ func (c *Client) Blob(ctx context.Context, repository string, d digest.Digest) (
 	if err != nil {
 		return nil, err
 	}
-	return c.get(ctx, client, base+"/blobs/"+d.String())
+	return c.get(ctx, client, base+"/blobs/"+d.String(), nil)
 }
 
 // repository returns a client that is allowed to pull from a repository, and the
@@ -117,15 +127,14 @@ func (c *Client) repository(ctx context.Context, repository string) (*http.Clien
 	if !ok {
 		return nil, "", fmt.Errorf("repository %s: expected host/path", repository)
 	}
-	endpoint := c.endpoint(host)
-	if endpoint == "docker.io" {
-		// Images of Docker Hub carry this name; its registry has another.
-		endpoint = name.DefaultRegistry
-	}
-	repo, err := name.NewRepository(endpoint+"/"+path, name.StrictValidation)
+	host, prefix, _ := strings.Cut(c.endpoint(host), "/")
+	// Registry and path are parsed apart: in one string, a host without a dot would be
+	// taken for a part of a path on Docker Hub.
+	registry, err := name.NewRegistry(host, name.StrictValidation)
 	if err != nil {
-		return nil, "", fmt.Errorf("repository %s at %s: %w", repository, endpoint, err)
+		return nil, "", fmt.Errorf("repository %s: %w", repository, err)
 	}
+	repo := registry.Repo(prefix, path)
 	base := "https://" + repo.RegistryStr() + "/v2/" + repo.RepositoryStr()
 
 	c.mu.Lock()

@@ -22,10 +22,12 @@ import (
 	"net"
 	"net/http"
 	neturl "net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -66,14 +68,18 @@ type Mirror struct {
 	Endpoint string
 }
 
+// mirrorPattern has no room for a scheme, a query or credentials: those come from the
+// docker configuration, and a flag would show them to every user of the host.
+var mirrorPattern = regexp.MustCompile(`^[\w.:\[\]-]+=[\w.:\[\]-]+(/[\w.~%-]+)*/?$`)
+
 // ParseMirror reads HOST=ENDPOINT, for example docker.io=registry.lan/proxy.
 func ParseMirror(s string) (Mirror, error) {
-	host, endpoint, ok := strings.Cut(s, "=")
-	endpoint = strings.TrimSuffix(endpoint, "/")
-	if !ok || host == "" || endpoint == "" || strings.Contains(host, "/") || strings.Contains(endpoint, "://") || strings.HasPrefix(endpoint, "/") {
-		return Mirror{}, fmt.Errorf("mirror %q: expected HOST=ENDPOINT such as docker.io=registry.lan/proxy, both without a scheme", s)
+	if !mirrorPattern.MatchString(s) {
+		// It is not repeated: there may be a password in it.
+		return Mirror{}, errors.New("mirror: expected HOST=ENDPOINT such as docker.io=registry.lan/proxy, without a scheme and without credentials")
 	}
-	return Mirror{Host: host, Endpoint: endpoint}, nil
+	host, endpoint, _ := strings.Cut(s, "=")
+	return Mirror{Host: host, Endpoint: strings.TrimSuffix(endpoint, "/")}, nil
 }
 
 // Options of a Client. The zero value is ready to use.
@@ -151,10 +157,23 @@ func New(o Options) *Client {
 	return &Client{
 		options:      o,
 		mirrors:      mirrors,
-		plain:        transport.NewUserAgent(plain, o.UserAgent),
+		plain:        transport.NewUserAgent(tlsOnly{plain}, o.UserAgent),
 		repositories: make(map[string]*authentication),
 	}
 }
+
+// tlsOnly refuses what would go over the line in the clear: redirects, token servers,
+// and the second try that the registry library makes with addresses of private networks.
+type tlsOnly struct{ next http.RoundTripper }
+
+func (t tlsOnly) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != "https" {
+		return nil, fmt.Errorf("%w, not %s", errNotTLS, r.URL.Scheme)
+	}
+	return t.next.RoundTrip(r)
+}
+
+var errNotTLS = errors.New("only https is used")
 
 // endpoint returns where requests for a host go.
 func (c *Client) endpoint(host string) string {
@@ -169,9 +188,10 @@ type Stream struct {
 	// Size is the number of bytes that the server announced, or -1.
 	Size int64
 
-	url  string
-	body io.ReadCloser
-	idle *time.Timer
+	mediaType string
+	url       string
+	body      io.ReadCloser
+	idle      *time.Timer
 	// limit is how long idle waits; cancel ends the request with the reason.
 	limit  time.Duration
 	cancel context.CancelCauseFunc
@@ -207,21 +227,24 @@ func (c *Client) Open(ctx context.Context, url string) (*Stream, error) {
 		return nil, fmt.Errorf("get %s: only https addresses are allowed", url)
 	}
 	host, path, _ := strings.Cut(rest, "/")
-	return c.get(ctx, &http.Client{Transport: c.plain}, "https://"+c.endpoint(host)+"/"+path)
+	return c.get(ctx, &http.Client{Transport: c.plain}, "https://"+c.endpoint(host)+"/"+path, nil)
 }
 
 // get sends a GET request until it succeeds, fails for good, or the tries are used up.
-func (c *Client) get(ctx context.Context, client *http.Client, url string) (*Stream, error) {
+func (c *Client) get(ctx context.Context, client *http.Client, url string, header http.Header) (*Stream, error) {
 	// The context has to outlive this call, because the body hangs on it.
 	ctx, cancel := context.WithCancelCause(ctx)
-	response, err := c.do(ctx, client, http.MethodGet, url, nil)
+	response, err := c.do(ctx, client, http.MethodGet, url, header) //nolint:bodyclose // Stream.Close does
 	if err != nil {
 		cancel(err)
 		return nil, err
 	}
 	limit := c.options.IdleTimeout
 	idle := time.AfterFunc(limit, func() { cancel(fmt.Errorf("nothing arrived for %v", limit)) })
-	return &Stream{Size: response.ContentLength, url: url, body: response.Body, idle: idle, limit: limit, cancel: cancel, ctx: ctx}, nil
+	return &Stream{
+		Size: response.ContentLength, mediaType: response.Header.Get("Content-Type"),
+		url: url, body: response.Body, idle: idle, limit: limit, cancel: cancel, ctx: ctx,
+	}, nil
 }
 
 func (c *Client) do(ctx context.Context, client *http.Client, method, url string, header http.Header) (*http.Response, error) {
@@ -265,7 +288,7 @@ func (c *Client) classify(ctx context.Context, url string, err error) error {
 		return retryable(failed, answered.StatusCode, "")
 	}
 	var certificate *tls.CertificateVerificationError
-	if errors.As(err, &certificate) {
+	if errors.As(err, &certificate) || errors.Is(err, errNotTLS) {
 		return backoff.Permanent(failed)
 	}
 	return failed
@@ -312,7 +335,7 @@ func withoutQuery(url string) string {
 // quoted makes the beginning of a server's answer fit for an error message.
 func quoted(detail []byte) string {
 	text := strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
@@ -321,7 +344,7 @@ func quoted(detail []byte) string {
 		return ""
 	}
 	if len(text) > 200 {
-		text = text[:200] + "..."
+		text = strings.ToValidUTF8(text[:200], "") + "..."
 	}
 	return ": " + text
 }

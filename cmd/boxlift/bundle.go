@@ -287,7 +287,7 @@ func runBundleVerify(ctx context.Context, out io.Writer, path string, o verifyOp
 	start := time.Now()
 	r, err := bundle.Open(path)
 	if err != nil {
-		return err
+		return damagedHint(err)
 	}
 	defer r.Close() //nolint:errcheck // it was only read
 	signed := "not checked"

@@ -1,0 +1,509 @@
+package bundle
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/source"
+	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/test/upstream"
+)
+
+func (r *recorder) Task(string, int64) progress.Task { return progress.Discard.Task("", 0) }
+func (r *recorder) Message(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.messages = append(r.messages, text)
+}
+
+// TestEverything takes the whole set, air-gap archives included, the whole way.
+func TestEverything(t *testing.T) {
+	s := upstreamServer(t)
+	document, err := lock.ParseDocument(lockTitle, s.LockYAML(upstream.LockOptions{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Resolve(t.Context(), ResolveOptions{Document: document, Source: newClient(s)}); err != nil {
+		t.Fatal(err)
+	}
+	content := document.Bytes()
+	l, err := lock.Parse(lockTitle, content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if missing := l.Unpinned(); len(missing) > 0 {
+		t.Fatalf("left without a pin: %v", missing)
+	}
+	// What the server knows of itself.
+	known, err := s.PinnedLockYAML(upstream.LockOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := lock.Parse(lockTitle, known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byPath := cmpopts.SortSlices(func(a, b lock.ArchiveBlob) bool { return a.Path < b.Path })
+	noLine := cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".Line" }, cmp.Ignore())
+	if diff := cmp.Diff(want, l, byPath, noLine); diff != "" {
+		t.Errorf("the resolved lock (-expected +got):\n%s", diff)
+	}
+
+	path := filepath.Join(t.TempDir(), "all.tar")
+	signer := signerOf(t, 0)
+	s.ResetRequests()
+	result := mustBuild(t, content, newClient(s), path, signer)
+	got := downloads(s)
+	if diff := cmp.Diff(once(got), got); diff != "" {
+		t.Errorf("downloads (-once +got):\n%s", diff)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result.Unchanged || result.Reused != 0 || result.Size != info.Size() {
+		t.Errorf("result %+v of a file of %d bytes", result, info.Size())
+	}
+
+	r := mustOpen(t, path)
+	if err := r.VerifySignature(signer.PublicKey()); err != nil {
+		t.Error(err)
+	}
+	if err := r.Verify(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	if result.Digest != r.Digest() || r.Size() != info.Size() || r.Version() != "v0.0.0-test" {
+		t.Errorf("digest %s, size %d, version %s", r.Digest(), r.Size(), r.Version())
+	}
+	if _, carried, err := r.Lock(); err != nil || !bytes.Equal(carried, content) {
+		t.Errorf("the bundle carries another lock: %v", err)
+	}
+	contents, err := r.Contents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "everything.golden", describe(contents))
+	checkFiles(t, s, r, contents)
+	checkImages(t, s, contents)
+}
+
+// describe renders what does not depend on the machine that made the artifacts.
+func describe(c *Contents) string {
+	var b strings.Builder
+	for _, component := range c.Describe() {
+		fmt.Fprintf(&b, "%s %s %v files=%d images=%d\n", component.Name, component.Version, component.Platforms, component.Files, component.Images)
+	}
+	for _, f := range c.Files {
+		fmt.Fprintf(&b, "\nfile %s %s %s [%s]\n  %s\n", f.Component, f.Version, f.Name, f.Platform, f.MediaType)
+	}
+	for _, image := range c.Images {
+		fmt.Fprintf(&b, "\nimage %s %s %s\n  %s\n", image.Component, image.Version, image.Name, image.MediaType)
+		for _, p := range image.Platforms {
+			fmt.Fprintf(&b, "  %s %s\n", p.Platform, p.Config.MediaType)
+			for _, layer := range p.Layers {
+				fmt.Fprintf(&b, "    %s\n", layer.MediaType)
+			}
+		}
+	}
+	return b.String()
+}
+
+// checkFiles compares what is in the bundle with what the server has.
+func checkFiles(t *testing.T, s *upstream.Server, r *Reader, contents *Contents) {
+	t.Helper()
+	known := make(map[string]int64)
+	for _, f := range s.Files() {
+		known[f.SHA256] = f.Size
+	}
+	for _, f := range contents.Files {
+		if f.Component == LockComponent || f.Component == ProgramsComponent {
+			continue
+		}
+		if size, ok := known[f.Digest.Encoded()]; !ok || size != f.Size {
+			t.Errorf("file %s: %s of %d bytes is not what the server has", f.Name, f.Digest, f.Size)
+		}
+		section, err := r.Blob(f.Digest)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if got, err := digest.FromReader(section); err != nil || got != f.Digest {
+			t.Errorf("file %s: read %s, %v", f.Name, got, err)
+		}
+	}
+	if f, ok := contents.File("k3s", "k3s", "linux/arm64/v8"); !ok || f.Platform != "linux/arm64" {
+		t.Errorf("k3s for linux/arm64/v8: %+v, %t", f, ok)
+	}
+	if f, ok := contents.File("k3s", "install.sh", "linux/amd64"); !ok || f.Platform != "" {
+		t.Errorf("install.sh for linux/amd64: %+v, %t", f, ok)
+	}
+	if _, ok := contents.File("k3s", "k3s", ""); ok {
+		t.Error("a file for all platforms was found that there is not")
+	}
+	if diff := cmp.Diff([]lock.Platform{"linux/amd64", "linux/arm64"}, contents.Platforms()); diff != "" {
+		t.Errorf("platforms (-expected +got):\n%s", diff)
+	}
+}
+
+func checkImages(t *testing.T, s *upstream.Server, contents *Contents) {
+	t.Helper()
+	inBundle := make(map[string]Image)
+	for _, image := range contents.Images {
+		inBundle[image.Name] = image
+	}
+	for _, image := range s.Images() {
+		got, ok := inBundle[image.Ref]
+		if !ok {
+			t.Errorf("%s is not in the bundle", image.Ref)
+			continue
+		}
+		if got.Digest != image.Digest || got.MediaType != image.MediaType {
+			t.Errorf("%s is %s %s, in its registry %s %s", image.Ref, got.MediaType, got.Digest, image.MediaType, image.Digest)
+		}
+		var platforms []string
+		for _, p := range got.Platforms {
+			// liteboxd is for amd64 only, whatever its images are published for.
+			platforms = append(platforms, string(p.Platform))
+		}
+		want := image.Platforms
+		if got.Component == "liteboxd" {
+			want = []string{"linux/amd64"}
+		}
+		if diff := cmp.Diff(want, platforms); diff != "" {
+			t.Errorf("%s: platforms (-expected +got):\n%s", image.Ref, diff)
+		}
+	}
+}
+
+func TestBuildAgain(t *testing.T) {
+	s := upstreamServer(t)
+	path := filepath.Join(t.TempDir(), "b.tar")
+	signer := signerOf(t, 0)
+	first := mustBuild(t, smallLock(t), newClient(s), path, signer)
+	before := mustRead(t, path)
+
+	s.ResetRequests()
+	second := mustBuild(t, smallLock(t), newClient(s), path, signer)
+	got := downloads(s)
+	delete(got, planned(t)) // the plan needs it
+	if len(got) > 0 {
+		t.Errorf("the second build fetched %v", got)
+	}
+	first.Unchanged = true
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("result (-expected +got):\n%s", diff)
+	}
+	if !bytes.Equal(before, mustRead(t, path)) {
+		t.Error("the second build changed the file")
+	}
+
+	// A finished bundle that was damaged is not taken for one.
+	damaged := slices.Clone(before)
+	damaged[len(damaged)-2000] ^= 1
+	mustWrite(t, path, damaged)
+	if again := mustBuild(t, smallLock(t), newClient(s), path, signer); again.Unchanged {
+		t.Error("a damaged bundle was taken for complete")
+	}
+	if !bytes.Equal(before, mustRead(t, path)) {
+		t.Error("the damaged bundle was not replaced by the same bytes")
+	}
+	if left, err := Partials(path); err != nil || len(left) > 0 {
+		t.Errorf("left over: %v, %v", left, err)
+	}
+}
+
+// TestSameBytes lets downloads finish in different orders.
+func TestSameBytes(t *testing.T) {
+	s := upstreamServer(t)
+	dir := t.TempDir()
+	content := smallLock(t)
+	signer := signerOf(t, 0)
+	mustBuild(t, content, newClient(s), filepath.Join(dir, "signed-1.tar"), signer, func(o *PlanOptions) { o.Parallelism = 1 })
+
+	s.Inject(upstream.Rule{Path: "cilium", Fault: upstream.Slow{BytesPerSecond: 2_000_000}})
+	s.Inject(upstream.Rule{Path: "pause", Fault: upstream.Slow{BytesPerSecond: 100_000}})
+	mustBuild(t, content, newClient(s), filepath.Join(dir, "signed-8.tar"), signer, func(o *PlanOptions) { o.Parallelism = 8 })
+	mustBuild(t, content, newClient(s), filepath.Join(dir, "8.tar"), nil, func(o *PlanOptions) { o.Parallelism = 8 })
+	s.Heal()
+
+	sameFiles(t, filepath.Join(dir, "signed-1.tar"), filepath.Join(dir, "signed-8.tar"))
+	sameFiles(t, reference(t), filepath.Join(dir, "8.tar"))
+	if mustOpen(t, reference(t)).Digest() != mustOpen(t, filepath.Join(dir, "signed-1.tar")).Digest() {
+		t.Error("the signature changed the bundle digest")
+	}
+}
+
+// TestArchives takes images from air-gap archives of two platforms and checks that they
+// are those of the registry, and that each archive is read once.
+func TestArchives(t *testing.T) {
+	s := upstreamServer(t)
+	content, err := s.PinnedLockYAML(upstream.LockOptions{Components: []string{"k3s"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "k3s.tar")
+	mustBuild(t, content, newClient(s), path, nil)
+	got := downloads(s)
+	if diff := cmp.Diff(once(got), got); diff != "" {
+		t.Errorf("downloads (-once +got):\n%s", diff)
+	}
+	if len(got) != 5 { // two programs, two archives, install.sh
+		t.Errorf("downloads: %v", got)
+	}
+
+	// One archive alone cannot serve two platforms.
+	l, err := lock.Parse(lockTitle, content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Components[0].Images = l.Components[0].Images[:1]
+	o, err := planOptions(content, newClient(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Lock = l
+	_, err = NewPlan(t.Context(), o)
+	wantError(t, err, "k3s: docker.io/rancher/klipper-helm:", "not published for linux/arm64, only for [linux/amd64]")
+	if !errors.Is(err, ErrUpstream) {
+		t.Errorf("not ErrUpstream: %v", err)
+	}
+}
+
+// TestLockedContentsAreWrong has a lock that says something else of an archive than what
+// is in it.
+func TestLockedContentsAreWrong(t *testing.T) {
+	s := upstreamServer(t)
+	content, err := s.PinnedLockYAML(upstream.LockOptions{Components: []string{"k3s"}, Platforms: []string{"linux/amd64"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct {
+		change func(*lock.Contents)
+		want   []string
+	}{
+		"a blob too few": {
+			func(c *lock.Contents) { c.Blobs = c.Blobs[:len(c.Blobs)-1] },
+			[]string{"which is complete", "is missing"},
+		},
+		"a blob that is not there": {
+			func(c *lock.Contents) {
+				c.Blobs = append(c.Blobs, lock.ArchiveBlob{Path: "blobs/sha256/none", Digest: digest.FromString("none"), Size: 4, MediaType: "text/plain"})
+			},
+			[]string{"k3s: k3s-airgap-images-amd64.tar.zst (linux/amd64): the archive does not hold blobs/sha256/none", "boxlift bundle lock"},
+		},
+		"a blob with another size": {
+			func(c *lock.Contents) { c.Blobs[0].Size++ },
+			[]string{"k3s: k3s-airgap-images-amd64.tar.zst (linux/amd64): blobs/sha256/"},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			o, err := planOptions(content, newClient(s))
+			if err != nil {
+				t.Fatal(err)
+			}
+			test.change(o.Lock.Components[0].Images[0].Contents)
+			plan, err := NewPlan(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(t.TempDir(), "b.tar")
+			_, err = plan.Build(t.Context(), BuildOptions{Path: path})
+			wantError(t, err, test.want...)
+			noFile(t, path)
+		})
+	}
+}
+
+func TestTwoBuildsAtOnce(t *testing.T) {
+	s := upstreamServer(t)
+	path := filepath.Join(t.TempDir(), "b.tar")
+	stall := s.Inject(upstream.Rule{Path: upstream.FilePath(chartURL), Fault: upstream.Slow{BytesPerSecond: 10}})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := build(ctx, smallLock(t), newClient(s), path, nil)
+		ended <- err
+	}()
+	for stall.Hits() == 0 {
+		select {
+		case err := <-ended:
+			t.Fatalf("the first build ended: %v", err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	_, err := build(t.Context(), smallLock(t), newClient(s), path, nil)
+	wantError(t, err, "b.tar.", "another build is writing it")
+
+	stop := errors.New("the user wants it to stop")
+	cancel(stop)
+	if err := <-ended; !errors.Is(err, stop) {
+		t.Errorf("the first build: %v", err)
+	}
+	noFile(t, path)
+	if left, err := Partials(path); err != nil || len(left) != 1 {
+		t.Errorf("the unfinished bundles are %v, %v", left, err)
+	}
+	s.Heal()
+	mustBuild(t, smallLock(t), newClient(s), path, nil)
+	sameFiles(t, reference(t), path)
+}
+
+// TestPartialOfAnotherKey continues a signed build with another key, whose signature may
+// be shorter.
+func TestPartialOfAnotherKey(t *testing.T) {
+	s := upstreamServer(t)
+	o, err := planOptions(smallLock(t), newClient(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := NewPlan(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "b.tar")
+	signer := signerOf(t, 0)
+	if _, err := plan.Build(t.Context(), BuildOptions{Path: path, Signer: signer}); err != nil {
+		t.Fatal(err)
+	}
+	want := mustRead(t, path)
+
+	left := slices.Clone(want)
+	for _, e := range mustOpen(t, path).tar.Layout().Entries[:4] {
+		for i := e.Offset; i < e.End(); i++ {
+			left[i] = 'x'
+		}
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	mustWrite(t, path+"."+plan.Digest().Encoded()[:12]+"-signed.partial", left)
+	result, err := plan.Build(t.Context(), BuildOptions{Path: path, Signer: signer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result.Reused == 0 {
+		t.Error("nothing was taken from the partial file")
+	}
+	if !bytes.Equal(want, mustRead(t, path)) {
+		t.Error("the bundle differs")
+	}
+}
+
+// TestGarbageInPartial has a partial file whose headers promise contents that are not
+// there, as after a power cut.
+func TestGarbageInPartial(t *testing.T) {
+	s := upstreamServer(t)
+	r := mustOpen(t, reference(t))
+	left := mustRead(t, reference(t))
+	entries := r.tar.Layout().Entries
+	spoiled := []int{5, len(entries) - 1}
+	for _, i := range spoiled {
+		clear(left[entries[i].Offset:entries[i].End()])
+	}
+	path := filepath.Join(t.TempDir(), "b.tar")
+	mustWrite(t, path+"."+r.Digest().Encoded()[:12]+".partial", left)
+	mustBuild(t, smallLock(t), newClient(s), path, nil)
+	sameFiles(t, reference(t), path)
+	got := downloads(s)
+	delete(got, planned(t))
+	if len(got) > len(spoiled) {
+		t.Errorf("fetched %v", got)
+	}
+}
+
+func TestBuildTargets(t *testing.T) {
+	s := upstreamServer(t)
+	dir := t.TempDir()
+	_, err := build(t.Context(), smallLock(t), newClient(s), dir, nil)
+	wantError(t, err, dir, "not a regular file")
+	got := downloads(s)
+	delete(got, planned(t))
+	if len(got) > 0 {
+		t.Errorf("fetched in vain: %v", got)
+	}
+	_, err = build(t.Context(), smallLock(t), newClient(s), filepath.Join(dir, "none", "b.tar"), nil)
+	wantError(t, err, filepath.Join(dir, "none", "b.tar."), "no such file or directory")
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) > 0 {
+		t.Errorf("left over: %v, %v", entries, err)
+	}
+}
+
+func TestUnpinned(t *testing.T) {
+	l, err := lock.Parse("my.lock", []byte(unpinned))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = NewPlan(t.Context(), PlanOptions{Lock: l, LockName: "my.lock", LockContent: []byte(unpinned), Source: source.New(source.Options{})})
+	var missing *UnpinnedError
+	if !errors.As(err, &missing) {
+		t.Fatal(err)
+	}
+	golden(t, "unpinned.golden", err.Error()+"\n"+missing.Hint()+"\n")
+}
+
+// TestProgramChanges has a program that is another one when it is copied than when the
+// bundle was planned.
+func TestProgramChanges(t *testing.T) {
+	s := upstreamServer(t)
+	o, err := planOptions(smallLock(t), newClient(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "boxlift-node")
+	mustWrite(t, program, []byte("before"))
+	o.Programs[0].Path = program
+	plan, err := NewPlan(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustWrite(t, program, []byte("after."))
+	path := filepath.Join(t.TempDir(), "b.tar")
+	_, err = plan.Build(t.Context(), BuildOptions{Path: path})
+	wantError(t, err, "boxlift: boxlift-node (linux/amd64): ")
+	noFile(t, path)
+
+	o.Programs[0].Path = program + "-none"
+	_, err = NewPlan(t.Context(), o)
+	wantError(t, err, "boxlift: boxlift-node (linux/amd64): ", "no such file")
+}
+
+// TestReadArchive checks that all forms of compression are told by their content, and
+// that nothing is left unread.
+func TestReadArchive(t *testing.T) {
+	for name, file := range archiveForms(t, map[string]string{"a/b": "one", "c": "two"}) {
+		t.Run(name, func(t *testing.T) {
+			got := make(map[string]string)
+			source := bytes.NewReader(file)
+			err := readArchive(source, func(path string, size int64, content io.Reader) error {
+				all, err := io.ReadAll(content)
+				if int64(len(all)) != size {
+					t.Errorf("%s has %d bytes, %d were announced", path, len(all), size)
+				}
+				got[path] = string(all)
+				return err
+			})
+			if err != nil || source.Len() > 0 {
+				t.Errorf("%d bytes left unread, %v", source.Len(), err)
+			}
+			if diff := cmp.Diff(map[string]string{"a/b": "one", "c": "two"}, got); diff != "" {
+				t.Errorf("members (-expected +got):\n%s", diff)
+			}
+		})
+	}
+}

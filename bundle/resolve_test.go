@@ -1,0 +1,249 @@
+package bundle
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/test/upstream"
+)
+
+// archiveForms writes files into a tar, plain and compressed in every known way.
+func archiveForms(t *testing.T, files map[string]string) map[string][]byte {
+	t.Helper()
+	var plain bytes.Buffer
+	w := tar.NewWriter(&plain)
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "a/", Mode: 0o755}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := w.WriteHeader(&tar.Header{Name: "./" + name, Size: int64(len(files[name])), Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, files[name]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	compress := func(open func(io.Writer) (io.WriteCloser, error)) []byte {
+		var b bytes.Buffer
+		c, err := open(&b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write(plain.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	return map[string][]byte{
+		"plain": append(bytes.Clone(plain.Bytes()), make([]byte, 8192)...), // as GNU tar fills its records
+		"gzip":  compress(func(w io.Writer) (io.WriteCloser, error) { return gzip.NewWriter(w), nil }),
+		"zstd":  compress(func(w io.Writer) (io.WriteCloser, error) { return zstd.NewWriter(w) }),
+	}
+}
+
+// layoutFiles is an OCI layout with one image.
+func layoutFiles(t *testing.T, platform ocispec.Platform, change func(*ocispec.Descriptor, *ocispec.Manifest)) map[string]string {
+	t.Helper()
+	files := map[string]string{"oci-layout": `{"imageLayoutVersion":"1.0.0"}`}
+	add := func(mediaType string, v any) ocispec.Descriptor {
+		content, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files["blobs/sha256/"+digest.FromBytes(content).Encoded()] = string(content)
+		return descriptorOf(mediaType, content)
+	}
+	root := ocispec.Descriptor{Annotations: map[string]string{AnnotationImageName: "example.com/a/b:1"}}
+	manifest := ocispec.Manifest{
+		MediaType: ocispec.MediaTypeImageManifest,
+		Config:    add(ocispec.MediaTypeImageConfig, ocispec.Image{Platform: platform}),
+		Layers:    []ocispec.Descriptor{add(ocispec.MediaTypeImageLayer, "layer")},
+	}
+	change(&root, &manifest)
+	d := add(ocispec.MediaTypeImageManifest, manifest)
+	d.Annotations = root.Annotations
+	index, err := json.Marshal(ocispec.Index{Manifests: []ocispec.Descriptor{d}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files["index.json"] = string(index)
+	return files
+}
+
+func TestArchiveListing(t *testing.T) {
+	amd64 := ocispec.Platform{OS: "linux", Architecture: "amd64"}
+	unchanged := func(*ocispec.Descriptor, *ocispec.Manifest) {}
+	first := func(files map[string]string, want func(name, content string) bool) string {
+		for _, name := range slices.Sorted(maps.Keys(files)) {
+			if want(name, files[name]) {
+				return name
+			}
+		}
+		t.Fatal("there is no such file")
+		return ""
+	}
+	isLayer := func(_, content string) bool { return content == `"layer"` }
+	tests := map[string]struct {
+		platform ocispec.Platform
+		change   func(*ocispec.Descriptor, *ocispec.Manifest)
+		spoil    func(map[string]string)
+		want     string // "" for success
+	}{
+		"good": {},
+		"docker form": {
+			spoil: func(f map[string]string) {
+				delete(f, "index.json")
+				f["manifest.json"] = "[]"
+			},
+			want: "it is not in OCI form, which `ctr images export`",
+		},
+		"another platform": {
+			platform: ocispec.Platform{OS: "linux", Architecture: "s390x"},
+			want:     "image example.com/a/b:1: the image is not published for linux/amd64, only for [linux/s390x]",
+		},
+		"no name": {
+			change: func(d *ocispec.Descriptor, _ *ocispec.Manifest) { d.Annotations = nil },
+			want:   "the archive holds an image without a name: sha256:",
+		},
+		"short name": {
+			change: func(d *ocispec.Descriptor, _ *ocispec.Manifest) {
+				d.Annotations = map[string]string{ocispec.AnnotationRefName: "latest"}
+			},
+		},
+		"layer missing": {
+			spoil: func(f map[string]string) { delete(f, first(f, isLayer)) },
+			want:  "image example.com/a/b:1: blob sha256:",
+		},
+		"layer of another size": {
+			change: func(_ *ocispec.Descriptor, m *ocispec.Manifest) { m.Layers[0].Size++ },
+			want:   "its descriptor says 8",
+		},
+		"layer changed": {
+			spoil: func(f map[string]string) { f[first(f, isLayer)] = `"loyer"` },
+			want:  "the archive is damaged: blobs/sha256/",
+		},
+		"foreign layer": {
+			change: func(_ *ocispec.Descriptor, m *ocispec.Manifest) { m.Layers[0].URLs = []string{"https://example.com"} },
+			want:   "layer 0 is to be fetched from foreign addresses",
+		},
+		"sha512": {
+			change: func(_ *ocispec.Descriptor, m *ocispec.Manifest) { m.Layers[0].Digest = digest.SHA512.FromString("") },
+			want:   "only sha256 is supported",
+		},
+		"negative size": {
+			change: func(_ *ocispec.Descriptor, m *ocispec.Manifest) { m.Layers[0].Size = -1 },
+			want:   "out of bounds",
+		},
+		"index is no JSON": {
+			spoil: func(f map[string]string) { f["index.json"] = "{" },
+			want:  "the archive's index.json: ",
+		},
+		"empty": {
+			spoil: func(f map[string]string) { f["index.json"] = "{}" },
+			want:  "the archive holds no images",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if test.platform.OS == "" {
+				test.platform = amd64
+			}
+			if test.change == nil {
+				test.change = unchanged
+			}
+			files := layoutFiles(t, test.platform, test.change)
+			if test.spoil != nil {
+				test.spoil(files)
+			}
+			listing := archiveListing{members: make(map[digest.Digest]archiveMember)}
+			err := readArchive(bytes.NewReader(archiveForms(t, files)["zstd"]), listing.add)
+			var contents *lock.Contents
+			if err == nil {
+				contents, err = listing.contents("linux/amd64")
+			}
+			if test.want != "" {
+				wantError(t, err, test.want)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(contents.Images) != 1 || len(contents.Blobs) != 3 {
+				t.Errorf("contents: %+v", contents)
+			}
+		})
+	}
+}
+
+// TestResolveReportsAll has entries that cannot be pinned beside one that can.
+func TestResolveReportsAll(t *testing.T) {
+	s := upstreamServer(t)
+	text := strings.NewReplacer(
+		"cilium-1.20.0.tgz", "cilium-0.0.1.tgz",
+		pauseRef, "docker.io/rancher/mirrored-pause:0.0.1",
+		"    platforms: [linux/amd64]\n", "",
+	).Replace(unpinned)
+	document, err := lock.ParseDocument(lockTitle, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Inject(upstream.Rule{Method: "GET", Path: "install.sh", Fault: upstream.Cut{After: 100}})
+	err = Resolve(t.Context(), ResolveOptions{Document: document, Source: newClient(s)})
+	wantError(t, err,
+		"k3s: install.sh: get https://", "the connection broke",
+		"k3s: docker.io/rancher/mirrored-pause:0.0.1: get https://", "404",
+		"cilium: cilium: get https://", "cilium-0.0.1.tgz",
+		"liteboxd: "+gatewayRef+": the image is not published for linux/arm64, only for [linux/amd64]",
+		"liteboxd: "+webRef+": the image is not published for linux/arm64, only for [linux/amd64]",
+	)
+	pinned := 0
+	for _, c := range document.Lock().Components {
+		for _, image := range c.Images {
+			if image.Digest != "" {
+				pinned++
+			}
+		}
+	}
+	if pinned != 2 {
+		t.Errorf("%d images are pinned, expected busybox and operator-generic", pinned)
+	}
+
+	s.Heal()
+	if err := Resolve(t.Context(), ResolveOptions{Document: document, Source: newClient(s)}); err == nil || strings.Contains(err.Error(), "install.sh") {
+		t.Errorf("the next run: %v", err)
+	}
+}
+
+// TestResolveKeepsPins has a lock with a sha256 that is not upstream's.
+func TestResolveKeepsPins(t *testing.T) {
+	s := upstreamServer(t)
+	wrong := strings.Repeat("0", 64)
+	text := strings.Replace(unpinned, installURL+`"`, installURL+`", sha256: "`+wrong+`"`, 1)
+	document, err := lock.ParseDocument(lockTitle, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = Resolve(t.Context(), ResolveOptions{Document: document, Source: newClient(s)})
+	wantError(t, err, "k3s: install.sh: ", "not what was locked", wrong)
+	if f := document.Lock().Components[0].Files[0]; f.SHA256 != wrong || f.Size != 0 {
+		t.Errorf("the entry was changed: %+v", f)
+	}
+}

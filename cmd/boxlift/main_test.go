@@ -1,0 +1,332 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/liteboxd/boxlift/test/upstream"
+)
+
+var update = flag.Bool("update", false, "write what the scripts expect anew")
+
+// server is started by the first test that needs it.
+var server struct {
+	sync.Once
+	*upstream.Server
+	err error
+}
+
+func TestMain(m *testing.M) {
+	testscript.Main(closing{m}, map[string]func(){"boxlift": main})
+}
+
+// closing stops the server after the tests.
+type closing struct{ *testing.M }
+
+func (c closing) Run() int {
+	code := c.M.Run()
+	if server.Server != nil {
+		if err := server.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return code
+}
+
+func startUpstream() error {
+	server.Do(func() { server.Server, server.err = upstream.Start(context.Background(), upstream.Options{}) })
+	return server.err
+}
+
+// TestScripts runs the program as its users do.
+//
+// The scripts have these variables: SSL_CERT_FILE, MIRROR_<HOST> for --mirror, and ROOT,
+// the folder of the module. They have these commands besides testscript's own:
+//
+//	exits CODE PROGRAM ARGS...   run a program that ends with this code
+//	normalize NAME               write the last output, without what differs between
+//	                             machines and runs, to a file
+//	flip FILE OFFSET             change a byte; a negative offset counts from the end
+//	mode FILE MODE               expect these permissions, in octal
+func TestScripts(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		UpdateScripts:       *update,
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(e *testscript.Env) error {
+			if err := startUpstream(); err != nil {
+				return err
+			}
+			e.Setenv("ROOT", root)
+			e.Setenv("DOCKER_CONFIG", e.WorkDir)
+			e.Setenv("SSL_CERT_FILE", server.CAFile())
+			for _, mirror := range server.Mirrors() {
+				host, _, _ := strings.Cut(mirror, "=")
+				e.Setenv("MIRROR_"+strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(host)), mirror)
+			}
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "normalize": normalize, "flip": flip, "mode": mode,
+		},
+	})
+}
+
+func exits(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	var failed *exec.ExitError
+	switch {
+	case errors.As(err, &failed):
+		got = failed.ExitCode()
+	case err != nil:
+		ts.Fatalf("%v", err)
+	}
+	if got != want {
+		ts.Fatalf("it ended with %d, expected %d\n%s%s", got, want, ts.ReadFile("stdout"), ts.ReadFile("stderr"))
+	}
+}
+
+var varying = []struct {
+	pattern *regexp.Regexp
+	with    string
+}{
+	{regexp.MustCompile(`\b[0-9a-f]{64}\b`), "HEX"},
+	{regexp.MustCompile(`\d+ bytes`), "N bytes"},
+	{regexp.MustCompile(`\d+(\.\d+)? ([kKMG]i?)?B\b`), "SIZE"},
+	{regexp.MustCompile(`"size": \d+`), `"size": 0`},
+	{regexp.MustCompile(`in \d+(\.\d+)?(s|ms)`), "in TIME"},
+	{regexp.MustCompile(`(?m)  +([^ ])`), "  $1"}, // columns are as wide as the sizes
+	{regexp.MustCompile(`by the key \S+`), "by the key ID"},
+}
+
+func normalize(ts *testscript.TestScript, _ bool, args []string) {
+	text := ts.ReadFile("stdout")
+	for _, v := range varying {
+		text = v.pattern.ReplaceAllString(text, v.with)
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text), 0o600))
+}
+
+func flip(ts *testscript.TestScript, _ bool, args []string) {
+	content := []byte(ts.ReadFile(args[0]))
+	at, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	if at < 0 {
+		at += len(content)
+	}
+	content[at] ^= 1
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), content, 0o600))
+}
+
+func mode(ts *testscript.TestScript, _ bool, args []string) {
+	info, err := os.Stat(ts.MkAbs(args[0]))
+	ts.Check(err)
+	if got := fmt.Sprintf("%o", info.Mode().Perm()); got != args[1] {
+		ts.Fatalf("%s has the mode %s, expected %s", args[0], got, args[1])
+	}
+}
+
+// site is a folder from which bundles can be built.
+type site struct {
+	dir  string
+	args []string
+	env  []string
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	if err := startUpstream(); err != nil {
+		t.Fatal(err)
+	}
+	server.Heal()
+	t.Cleanup(server.Heal)
+	s := &site{dir: t.TempDir()}
+	content, err := server.PinnedLockYAML(upstream.LockOptions{Components: []string{"k3s"}, Platforms: []string{"linux/amd64"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write(t, "versions.lock", content)
+	for _, name := range []string{"boxlift", "boxlift-node"} {
+		s.write(t, filepath.Join("programs", "linux-amd64", name), []byte(name))
+	}
+	s.args = []string{"bundle", "build", "-f", "versions.lock", "--programs", "programs", "--unsigned"}
+	for _, m := range server.Mirrors() {
+		s.args = append(s.args, "--mirror", m)
+	}
+	s.env = append(os.Environ(), "SSL_CERT_FILE="+server.CAFile(), "DOCKER_CONFIG="+s.dir)
+	return s
+}
+
+func (s *site) write(t *testing.T, name string, content []byte) {
+	t.Helper()
+	path := filepath.Join(s.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, content, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// build starts a build in a process of its own.
+func (s *site) build(t *testing.T, output string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "boxlift", append(slices.Clone(s.args), "-o", output)...)
+	cmd.Dir, cmd.Env = s.dir, s.env
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return cmd, &out
+}
+
+func (s *site) read(t *testing.T, name string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(s.dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+func (s *site) partials(t *testing.T, output string) []string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(s.dir, output+".*.partial"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// TestKilledBuild kills builds of one bundle at random moments. None of them may leave a
+// file under the final name that is not finished, and the run after them all finishes.
+func TestKilledBuild(t *testing.T) {
+	s := newSite(t)
+	start := time.Now()
+	cmd, out := s.build(t, "whole.tar")
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	whole := s.read(t, "whole.tar")
+	took := time.Since(start)
+
+	killed, resumed := 0, 0
+	for killed < 20 {
+		if len(s.partials(t, "b.tar")) > 0 {
+			resumed++
+		}
+		cmd, out := s.build(t, "b.tar")
+		time.Sleep(rand.N(took))
+		_ = cmd.Process.Kill()
+		if err := cmd.Wait(); err != nil && cmd.ProcessState.Exited() {
+			t.Fatalf("it failed before it was killed: %v\n%s", err, out)
+		} else if err != nil {
+			killed++
+		}
+		content, err := os.ReadFile(filepath.Join(s.dir, "b.tar"))
+		switch {
+		case err == nil && !bytes.Equal(content, whole):
+			t.Fatal("a killed build left something that is not the bundle under its name")
+		case err == nil: // it was done: once more from the beginning
+			if err := os.Remove(filepath.Join(s.dir, "b.tar")); err != nil {
+				t.Fatal(err)
+			}
+		case !errors.Is(err, os.ErrNotExist):
+			t.Fatal(err)
+		}
+	}
+	t.Logf("killed %d times within %v; %d began with what another had left", killed, took, resumed)
+	cmd, out = s.build(t, "b.tar")
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if !bytes.Equal(s.read(t, "b.tar"), whole) {
+		t.Error("the bundle after all that differs")
+	}
+	if left := s.partials(t, "b.tar"); len(left) > 0 {
+		t.Errorf("left over: %v", left)
+	}
+}
+
+// TestInterruptedBuild presses Ctrl-C.
+func TestInterruptedBuild(t *testing.T) {
+	s := newSite(t)
+	stall := server.Inject(upstream.Rule{Path: "install.sh$", Fault: upstream.Slow{BytesPerSecond: 10}})
+	cmd, out := s.build(t, "b.tar")
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for stall.Hits() == 0 {
+		select {
+		case err := <-ended:
+			t.Fatalf("it ended: %v\n%s", err, out)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("it succeeded")
+	}
+	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted {
+		t.Errorf("it ended with %d\n%s", code, out)
+	}
+	if !strings.Contains(out.String(), "boxlift: interrupted; what is done is kept, and the same command goes on from there\n") {
+		t.Errorf("it says:\n%s", out)
+	}
+	if _, err := os.Lstat(filepath.Join(s.dir, "b.tar")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("something has the final name: %v", err)
+	}
+	if left := s.partials(t, "b.tar"); len(left) != 1 {
+		t.Errorf("the partial files are %v", left)
+	}
+	server.Heal()
+	cmd, out = s.build(t, "b.tar")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the next run: %v\n%s", err, out)
+	}
+}
+
+// TestSecretsStayOutOfArguments looks through the flags of all commands for one that takes
+// a secret: arguments are for every user of the host to see.
+func TestSecretsStayOutOfArguments(t *testing.T) {
+	for _, args := range [][]string{{"key", "generate"}, {"bundle", "build"}, {"bundle", "verify"}} {
+		c, _, err := newRootCommand().Find(args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		usage := c.Flags().FlagUsages()
+		for _, line := range strings.Split(usage, "\n") {
+			if strings.Contains(line, "password") && !strings.Contains(line, "file that holds") || strings.Contains(line, "--token") {
+				t.Errorf("%q has the flag %s", args, line)
+			}
+		}
+	}
+}
