@@ -99,7 +99,7 @@ type UnpinnedError struct {
 
 func (e *UnpinnedError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d entries are not pinned:", e.Name, len(e.Missing))
+	fmt.Fprintf(&b, "%s: %d pins are missing:", e.Name, len(e.Missing))
 	for _, m := range e.Missing {
 		fmt.Fprintf(&b, "\n  %s:%d: %s: no %s", e.Name, m.Line, m.Entry, m.What)
 	}
@@ -111,12 +111,21 @@ func (e *UnpinnedError) Hint() string {
 	return fmt.Sprintf("run `boxlift bundle lock -f %s` on a host with internet access to fill them in, and review the change", e.Name)
 }
 
+// CheckPins returns an [*UnpinnedError] unless every entry of the lock is pinned. It needs
+// no network.
+func CheckPins(name string, l *lock.Lock) error {
+	if missing := l.Unpinned(); len(missing) > 0 {
+		return &UnpinnedError{Name: name, Missing: missing}
+	}
+	return nil
+}
+
 // NewPlan fetches the manifests of all images and lays out the bundle. It refuses a
 // lock with entries that are not pinned, tags that have moved, and images that lack a
 // platform; it reports all that it finds.
 func NewPlan(ctx context.Context, o PlanOptions) (*Plan, error) {
-	if missing := o.Lock.Unpinned(); len(missing) > 0 {
-		return nil, &UnpinnedError{Name: o.LockName, Missing: missing}
+	if err := CheckPins(o.LockName, o.Lock); err != nil {
+		return nil, err
 	}
 	if o.Parallelism == 0 {
 		o.Parallelism = 6

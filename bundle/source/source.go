@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	neturl "net/url"
@@ -96,6 +97,8 @@ type Options struct {
 	// IdleTimeout ends a stream on which no byte has arrived for so long; 0 means one
 	// minute.
 	IdleTimeout time.Duration
+	// Log is told of every request, at level debug; nil discards it.
+	Log *slog.Logger
 	// Retrying is told of every failed attempt that will be repeated after the pause.
 	Retrying func(err error, pause time.Duration)
 }
@@ -130,6 +133,9 @@ func New(o Options) *Client {
 	}
 	if o.IdleTimeout == 0 {
 		o.IdleTimeout = time.Minute
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Retrying == nil {
 		o.Retrying = func(error, time.Duration) {}
@@ -256,10 +262,14 @@ func (c *Client) do(ctx context.Context, client *http.Client, method, url string
 		for key, values := range header {
 			request.Header[key] = values
 		}
+		begin := time.Now()
 		response, err := client.Do(request)
 		if err != nil {
-			return nil, c.classify(ctx, url, err)
+			err = c.classify(ctx, url, err)
+			c.options.Log.DebugContext(ctx, "request", "method", method, "url", withoutQuery(url), "after", time.Since(begin), "error", err)
+			return nil, err
 		}
+		c.options.Log.DebugContext(ctx, "request", "method", method, "url", withoutQuery(url), "after", time.Since(begin), "status", response.StatusCode, "length", response.ContentLength)
 		if response.StatusCode == http.StatusOK {
 			return response, nil
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -50,13 +51,14 @@ func (o *sourceOptions) addFlags(c *cobra.Command) {
 	c.Flags().UintVar(&o.tries, "tries", 0, "attempts at one request (default 8, about a minute)")
 }
 
-func (o *sourceOptions) client(reporter progress.Reporter) (*source.Client, error) {
+func (o *sourceOptions) client(reporter progress.Reporter, log *slog.Logger) (*source.Client, error) {
 	if o.parallelism < 1 || o.parallelism > 64 {
 		return nil, usagef("--parallelism %d: expected 1 to 64", o.parallelism)
 	}
 	options := source.Options{
 		UserAgent: "boxlift/" + version,
 		MaxTries:  o.tries,
+		Log:       log,
 		Retrying: func(err error, pause time.Duration) {
 			reporter.Message(fmt.Sprintf("%v; trying again in %s", err, progress.Duration(pause)))
 		},
@@ -83,7 +85,7 @@ build from it: from then on, exactly these bytes are accepted.`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
-				return runBundleLock(cmd.Context(), out, o, r)
+				return runBundleLock(cmd.Context(), out, global, o, r)
 			})
 		},
 	}
@@ -91,7 +93,7 @@ build from it: from then on, exactly these bytes are accepted.`,
 	return c
 }
 
-func runBundleLock(ctx context.Context, out io.Writer, o sourceOptions, reporter progress.Reporter) error {
+func runBundleLock(ctx context.Context, out io.Writer, global *globalOptions, o sourceOptions, reporter progress.Reporter) error {
 	content, err := os.ReadFile(o.lock)
 	if err != nil {
 		return &inputError{fmt.Errorf("read the lock: %w", err)}
@@ -101,7 +103,7 @@ func runBundleLock(ctx context.Context, out io.Writer, o sourceOptions, reporter
 		return err
 	}
 	missing := len(document.Lock().Unpinned())
-	client, err := o.client(reporter)
+	client, err := o.client(reporter, global.logger(reporter))
 	if err != nil {
 		return err
 	}
@@ -148,7 +150,7 @@ variable ` + passwordVariable + `.`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
-				return runBundleBuild(cmd.Context(), out, o, r)
+				return runBundleBuild(cmd.Context(), out, global, o, r)
 			})
 		},
 	}
@@ -162,7 +164,7 @@ variable ` + passwordVariable + `.`,
 	return c
 }
 
-func runBundleBuild(ctx context.Context, out io.Writer, o bundleBuildOptions, reporter progress.Reporter) error {
+func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o bundleBuildOptions, reporter progress.Reporter) error {
 	if o.output == "" {
 		return usagef("--output is needed: the name of the bundle")
 	}
@@ -180,11 +182,14 @@ func runBundleBuild(ctx context.Context, out io.Writer, o bundleBuildOptions, re
 	if err != nil {
 		return err
 	}
+	if err := bundle.CheckPins(o.lock, l); err != nil {
+		return err
+	}
 	programs, err := findPrograms(o.programs, l.Platforms)
 	if err != nil {
 		return err
 	}
-	client, err := o.client(reporter)
+	client, err := o.client(reporter, global.logger(reporter))
 	if err != nil {
 		return err
 	}
