@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -374,9 +373,7 @@ func runBundleInspect(out io.Writer, path, format string) error {
 		Components: contents.Describe(), Files: contents.Files, Images: contents.Images,
 	}
 	if format == "json" {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(i)
+		return printJSON(out, i)
 	}
 	return i.print(out)
 }

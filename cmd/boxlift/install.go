@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -125,9 +124,7 @@ func runInstall(ctx context.Context, out io.Writer, global *globalOptions, o ins
 
 func printSummary(out io.Writer, s *install.Summary, format string, succeeded bool, took time.Duration) error {
 	if format == "json" {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(s)
+		return printJSON(out, s)
 	}
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	w := &errorWriter{w: t}
@@ -201,9 +198,7 @@ func runStatus(ctx context.Context, out io.Writer, global *globalOptions, o clus
 
 func printStatus(out io.Writer, hosts []install.HostStatus, format string) error {
 	if format == "json" {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(hosts)
+		return printJSON(out, hosts)
 	}
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	w := &errorWriter{w: t}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -133,6 +134,13 @@ func checkFormat(format string) error {
 		return usagef("--output %q: expected table or json", format)
 	}
 	return nil
+}
+
+// printJSON prints a result for programs.
+func printJSON(out io.Writer, v any) error {
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }
 
 // errorWriter keeps the first error of many small writes.
