@@ -22,6 +22,7 @@ import (
 type Reader struct {
 	path   string
 	file   io.Closer
+	source io.ReaderAt
 	tar    *ocitar.Reader
 	index  []byte
 	parsed ocispec.Index
@@ -61,7 +62,7 @@ func open(path string) (*Reader, error) {
 }
 
 func newReader(source io.ReaderAt, size int64) (*Reader, error) {
-	r := &Reader{}
+	r := &Reader{source: source}
 	var err error
 	if r.tar, err = ocitar.NewReader(source, size); err != nil {
 		return nil, err

@@ -146,7 +146,7 @@ func (r *Reader) verifyBlobs(ctx context.Context, reporter progress.Reporter) er
 	task := reporter.Task("verify", total)
 	err := forEach(ctx, runtime.GOMAXPROCS(0), len(blobs), func(ctx context.Context, i int) error {
 		e := blobs[i]
-		got, err := hashSection(ctx, r.tar, e, task)
+		got, err := hashSection(ctx, r.source, e, task)
 		if err != nil {
 			return err
 		}
@@ -159,22 +159,44 @@ func (r *Reader) verifyBlobs(ctx context.Context, reporter progress.Reporter) er
 	return err
 }
 
-// hashSection hashes the content of one entry.
+// hashSection hashes the content of one entry of a file.
 func hashSection(ctx context.Context, source io.ReaderAt, e ocitar.Entry, task progress.Task) (digest.Digest, error) {
 	h := sha256.New()
+	use := func(piece []byte) error {
+		for len(piece) > 0 {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			n := min(len(piece), bufferSize)
+			_, _ = h.Write(piece[:n]) // never fails
+			task.Add(int64(n))
+			piece = piece[n:]
+		}
+		return nil
+	}
+	err := readMapped(source, e.Offset, e.Size, use)
+	if errors.Is(err, errors.ErrUnsupported) {
+		err = readCopied(source, e, use)
+	}
+	if err != nil {
+		return "", fmt.Errorf("read %s at offset %d: %w", e.Name, e.Offset, err)
+	}
+	return digest.NewDigest(digest.SHA256, h), nil
+}
+
+// readCopied does what readMapped does by reading into a buffer.
+func readCopied(source io.ReaderAt, e ocitar.Entry, use func([]byte) error) error {
 	buffer := takeBuffer()
 	defer giveBuffer(buffer)
 	for done := int64(0); done < e.Size; {
-		if ctx.Err() != nil {
-			return "", context.Cause(ctx)
-		}
 		piece := nextPiece(*buffer, e, done)
 		if _, err := source.ReadAt(piece, e.Offset+done); err != nil {
-			return "", fmt.Errorf("read %s at offset %d: %w", e.Name, e.Offset+done, err)
+			return err
 		}
-		h.Write(piece)
+		if err := use(piece); err != nil {
+			return err
+		}
 		done += int64(len(piece))
-		task.Add(int64(len(piece)))
 	}
-	return digest.NewDigest(digest.SHA256, h), nil
+	return nil
 }

@@ -108,9 +108,6 @@ func (r *Reader) Section(e Entry) *io.SectionReader {
 	return io.NewSectionReader(r.source, e.Offset, e.Size)
 }
 
-// ReadAt reads the file itself, at any offset.
-func (r *Reader) ReadAt(p []byte, off int64) (int, error) { return r.source.ReadAt(p, off) }
-
 // ReadAll returns the whole content of a member that may have up to limit bytes.
 func (r *Reader) ReadAll(name string, limit int64) ([]byte, error) {
 	e, ok := r.byName[name]
