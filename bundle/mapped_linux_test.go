@@ -17,7 +17,7 @@ func TestReadMapped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() //nolint:errcheck // a test's file
+	defer f.Close()
 	if _, err := f.Write(content); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestReadMappedOfAFileThatIsCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() //nolint:errcheck // a test's file
+	defer f.Close()
 	if err := f.Truncate(1 << 20); err != nil {
 		t.Fatal(err)
 	}

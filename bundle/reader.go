@@ -170,8 +170,8 @@ type Contents struct {
 	Files  []File  `json:"files"`
 	Images []Image `json:"images"`
 
-	// components are in the order of index.json, too.
-	components []string
+	// Components are the names, in the order of index.json.
+	Components []string `json:"components"`
 }
 
 // Contents reads the manifests of all images and files, and verifies their bytes. All
@@ -194,10 +194,10 @@ func (r *Reader) contents() (*Contents, error) {
 		return r.json(d)
 	}
 	for i, d := range r.parsed.Manifests {
-		if name := d.Annotations[AnnotationComponent]; !slices.Contains(c.components, name) {
-			c.components = append(c.components, name)
+		if name := d.Annotations[AnnotationComponent]; !slices.Contains(c.Components, name) {
+			c.Components = append(c.Components, name)
 		}
-		if len(c.components) > maxComponents {
+		if len(c.Components) > maxComponents {
 			return nil, fmt.Errorf("%w: index.json: more than %d components", ErrInvalid, maxComponents)
 		}
 		var err error
@@ -352,7 +352,7 @@ const (
 // Describe returns name, version and platforms of each component, in the order of the
 // bundle.
 func (c *Contents) Describe() []Component {
-	result := make([]Component, 0, len(c.components))
+	result := make([]Component, 0, len(c.Components))
 	seen := make(map[digest.Digest]bool)
 	size := func(d digest.Digest, n int64) int64 {
 		if seen[d] {
@@ -361,7 +361,7 @@ func (c *Contents) Describe() []Component {
 		seen[d] = true
 		return n
 	}
-	for _, name := range c.components {
+	for _, name := range c.Components {
 		component := Component{Name: name}
 		for _, f := range c.Files {
 			if f.Component != name {

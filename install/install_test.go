@@ -45,6 +45,7 @@ func example(t *testing.T, text string, components ...string) *installer {
 	in := &installer{Options: Options{Config: c}, contents: &bundle.Contents{}}
 	for _, component := range components {
 		name, version, _ := strings.Cut(component, "=")
+		in.contents.Components = append(in.contents.Components, name)
 		in.contents.Files = append(in.contents.Files, bundle.File{Component: name, Version: version, Name: "file"})
 	}
 	for _, h := range c.Hosts() {
