@@ -368,14 +368,22 @@ func (b *builder) needs(f *fetch) bool {
 
 // fetch does one download, again if the line breaks.
 func (b *builder) fetch(ctx context.Context, f *fetch, meter *meter) error {
+	return again(ctx, b.reporter, f.label, func() error {
+		meter.restart()
+		return b.fetchOnce(ctx, f, meter)
+	})
+}
+
+// again does something until it succeeds, fails for another reason than a streamError,
+// or has been tried often enough.
+func again(ctx context.Context, reporter progress.Reporter, label string, once func() error) error {
 	for try := 1; ; try++ {
-		err := b.fetchOnce(ctx, f, meter)
+		err := once()
 		var broken *streamError
 		if err == nil || ctx.Err() != nil || try == streamTries || !errors.As(err, &broken) {
 			return err
 		}
-		meter.restart()
-		b.reporter.Message(fmt.Sprintf("%s: %v; trying again", f.label, err))
+		reporter.Message(fmt.Sprintf("%s: %v; trying again", label, err))
 	}
 }
 

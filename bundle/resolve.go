@@ -128,8 +128,16 @@ func (r *resolver) run(ctx context.Context) error {
 }
 
 // download passes a file to read and returns its digest and size. A pin that is there
-// must agree.
+// must agree. When the line breaks, read is called again with the file from its start.
 func (r *resolver) download(ctx context.Context, name, url, pinned string, read func(io.Reader) error) (d ocispec.Descriptor, err error) {
+	err = again(ctx, r.Reporter, name, func() error {
+		d, err = r.downloadOnce(ctx, name, url, pinned, read)
+		return err
+	})
+	return d, err
+}
+
+func (r *resolver) downloadOnce(ctx context.Context, name, url, pinned string, read func(io.Reader) error) (d ocispec.Descriptor, err error) {
 	stream, err := r.Source.Open(ctx, url)
 	if err != nil {
 		return d, err
@@ -183,8 +191,9 @@ func (r *resolver) image(ctx context.Context, ref string, platforms []lock.Platf
 
 // archive downloads an image archive and lists what it holds.
 func (r *resolver) archive(ctx context.Context, name string, image lock.Image) (ocispec.Descriptor, *lock.Contents, error) {
-	found := archiveListing{members: make(map[digest.Digest]archiveMember)}
+	var found archiveListing
 	pin, err := r.download(ctx, name, image.Archive, image.SHA256, func(content io.Reader) error {
+		found = archiveListing{members: make(map[digest.Digest]archiveMember)}
 		return readArchive(content, found.add)
 	})
 	if err != nil {

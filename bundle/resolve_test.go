@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -245,5 +246,43 @@ func TestResolveKeepsPins(t *testing.T) {
 	wantError(t, err, "k3s: install.sh: ", "not what was locked", wrong)
 	if f := document.Lock().Components[0].Files[0]; f.SHA256 != wrong || f.Size != 0 {
 		t.Errorf("the entry was changed: %+v", f)
+	}
+}
+
+// A line that breaks in the middle of a file or an archive costs that download again, and
+// nothing else.
+func TestResolveTriesAgain(t *testing.T) {
+	s := upstreamServer(t)
+	const text = `apiVersion: boxlift.dev/v1
+kind: Lock
+platforms: [linux/amd64]
+components:
+  k3s: {version: v1.36.4+k3s1, images: [{archive: "` + archiveURL + `", platform: linux/amd64}]}
+  cilium: {version: 1.20.0, charts: [{name: cilium, url: "` + chartURL + `"}]}
+`
+	resolve := func() []byte {
+		t.Helper()
+		document, err := lock.ParseDocument(lockTitle, []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Resolve(t.Context(), ResolveOptions{Document: document, Source: newClient(s)}); err != nil {
+			t.Fatal(err)
+		}
+		return document.Bytes()
+	}
+	want := resolve()
+	cuts := []*upstream.Injection{
+		s.Inject(upstream.Rule{Method: "GET", Path: upstream.FilePath(archiveURL), Times: 1, Fault: upstream.Cut{After: 300_000}}),
+		s.Inject(upstream.Rule{Method: "GET", Path: upstream.FilePath(chartURL), Times: 1, Fault: upstream.Cut{After: 1000}}),
+	}
+	got := resolve()
+	for i, cut := range cuts {
+		if cut.Hits() != 1 {
+			t.Errorf("cut %d happened %d times", i, cut.Hits())
+		}
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Error(diff)
 	}
 }
