@@ -25,36 +25,17 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/test/debian"
+	"github.com/liteboxd/boxlift/test/need"
 	"github.com/liteboxd/boxlift/test/toolbin"
 )
 
-// program returns the path of a program from Debian, which is installed if that is
-// possible. Without it the test is skipped, or fails where all tests have to run.
+// program returns the path of a program of Debian's.
 func program(t *testing.T, name, debianPackage string) string {
 	t.Helper()
-	path, err := exec.LookPath(name)
-	if _, debianErr := os.Stat("/etc/debian_version"); err != nil && debianErr == nil && os.Geteuid() == 0 {
-		const wait = "DPkg::Lock::Timeout=300"
-		install := []string{"apt-get", "-o", wait, "install", "--yes", "--no-install-recommends", debianPackage}
-		if _, installErr := run(t, install...); installErr != nil {
-			// A machine that has never updated its package lists cannot install.
-			_, updateErr := run(t, "apt-get", "-o", wait, "update")
-			_, installErr = run(t, install...)
-			err = errors.Join(err, updateErr, installErr)
-		}
-		if found, lookErr := exec.LookPath(name); lookErr == nil {
-			return found
-		}
-	}
-	switch {
-	case err == nil:
-		return path
-	case os.Getenv("BOXLIFT_REQUIRE_HOSTS") == "1":
-		t.Fatalf("%s is needed: %v", name, err)
-	default:
-		t.Skipf("%s is needed: %v", name, err)
-	}
-	return ""
+	p := debian.Program{Name: name, Package: debianPackage}
+	need.Programs(t, p)
+	return p.Find()
 }
 
 func run(t *testing.T, args ...string) (string, error) {

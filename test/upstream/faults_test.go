@@ -313,10 +313,7 @@ func TestTokenScope(t *testing.T) {
 }
 
 func TestSkopeoLogsIn(t *testing.T) {
-	skopeo, err := exec.LookPath("skopeo")
-	if err != nil {
-		t.Skip("skopeo is not installed")
-	}
+	skopeo := findSkopeo(t)
 	s := start(t)
 	s.RequireAuth(Auth{Prefix: "ghcr.io/fslongjin", Username: "robot", Password: "s3cret"})
 	for creds, ok := range map[string]bool{"robot:s3cret": true, "robot:wrong": false} {

@@ -28,6 +28,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
+	debianpkg "github.com/liteboxd/boxlift/test/debian"
+	"github.com/liteboxd/boxlift/test/need"
 )
 
 const (
@@ -287,11 +289,15 @@ func TestSmallIsSmall(t *testing.T) {
 	}
 }
 
+func findSkopeo(t *testing.T) string {
+	t.Helper()
+	skopeo := debianpkg.Program{Name: "skopeo", Package: "skopeo"}
+	need.Programs(t, skopeo)
+	return skopeo.Find()
+}
+
 func TestSkopeo(t *testing.T) {
-	skopeo, err := exec.LookPath("skopeo")
-	if err != nil {
-		t.Skip("skopeo is not installed")
-	}
+	skopeo := findSkopeo(t)
 	s := start(t)
 	cmd := exec.CommandContext(t.Context(), skopeo, "inspect", "--no-tags", "--format", "{{.Digest}} {{.Architecture}}",
 		"docker://"+s.Addr()+"/"+pauseRef)
@@ -582,10 +588,7 @@ func untar(t *testing.T, file string) map[string][]byte {
 }
 
 func TestSkopeoReadsArchive(t *testing.T) {
-	skopeo, err := exec.LookPath("skopeo")
-	if err != nil {
-		t.Skip("skopeo is not installed")
-	}
+	skopeo := findSkopeo(t)
 	s := start(t)
 	dir := t.TempDir()
 	for name, data := range untar(t, s.set.Archives["amd64"].File) {
