@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
@@ -25,6 +26,10 @@ import (
 type ReceiveOptions struct {
 	// FilesDir is where files may be placed; "" means the constant of that name.
 	FilesDir string
+	// IdleTimeout is how long the operator may send nothing when it is its turn; 0 means
+	// two minutes. An operator that has lost its power does not close the stream, and
+	// would keep all others away until TCP notices, hours later.
+	IdleTimeout time.Duration
 }
 
 // Receive is the node's end of the protocol; in and out are its standard input and
@@ -38,9 +43,12 @@ func Receive(ctx context.Context, in io.Reader, out io.Writer, opts ReceiveOptio
 	if opts.FilesDir == "" {
 		opts.FilesDir = FilesDir
 	}
+	if opts.IdleTimeout == 0 {
+		opts.IdleTimeout = 2 * time.Minute
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := newStream(ctx, in)
+	stream, err := newStream(ctx, in, opts.IdleTimeout)
 	if err != nil {
 		return err
 	}
@@ -67,6 +75,8 @@ func asFailure(err error) *Failure {
 		return &Failure{Reason: ReasonReadOnly, Text: err.Error()}
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return &Failure{Reason: ReasonSpace, Text: err.Error()}
+	case errors.Is(err, errIdle):
+		return &Failure{Reason: ReasonInterrupted, Text: err.Error() + "; run again to go on from here"}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return &Failure{Reason: ReasonInterrupted, Text: "boxlift-node was told to stop; run again to go on from here"}
 	default:

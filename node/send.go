@@ -151,7 +151,7 @@ func (s *sender) run(ctx context.Context, out io.Reader) error {
 				return err
 			}
 			if err != nil && finished {
-				return fmt.Errorf("%w: boxlift-node says that it is done, but did not take all bytes: %w", ErrProtocol, err)
+				return notAllTaken(err)
 			}
 			if err != nil {
 				// The node is gone; what it said last is worth more than the broken pipe.
@@ -191,11 +191,20 @@ func (s *sender) lastWord(ctx context.Context, frames <-chan incoming, cause err
 			if f.err != nil {
 				return fmt.Errorf("send to boxlift-node: it ended early: %w", cause)
 			}
-			if _, _, err := s.take(f.message); err != nil {
+			_, finished, err := s.take(f.message)
+			if err != nil {
 				return err
+			}
+			if finished {
+				return notAllTaken(cause)
 			}
 		}
 	}
+}
+
+// notAllTaken is the error of a node that says that it is done too early.
+func notAllTaken(cause error) error {
+	return fmt.Errorf("%w: boxlift-node says that it is done, but did not take all bytes: %w", ErrProtocol, cause)
 }
 
 func streamEnd(err error) error {

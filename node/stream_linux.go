@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,6 +22,7 @@ const streamBuffer = 512 << 10
 type stream struct {
 	ctx    context.Context //nolint:containedctx // the life of one Receive call
 	in     *os.File
+	idle   time.Duration
 	wake   *os.File // is readable when ctx has ended
 	close  func()
 	buffer []byte
@@ -28,14 +30,15 @@ type stream struct {
 }
 
 // newStream begins to read r. What is not a file goes through a pipe, where its errors
-// look like its end. Close must be called.
-func newStream(ctx context.Context, r io.Reader) (*stream, error) {
+// look like its end. When nothing comes for the time idle, reading fails with [errIdle].
+// Close must be called.
+func newStream(ctx context.Context, r io.Reader, idle time.Duration) (*stream, error) {
 	wake, end, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("make a pipe: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = end.Close() })
-	s := &stream{ctx: ctx, wake: wake, buffer: make([]byte, streamBuffer)}
+	s := &stream{ctx: ctx, idle: idle, wake: wake, buffer: make([]byte, streamBuffer)}
 	s.close = func() {
 		if stop() {
 			_ = end.Close()
@@ -69,19 +72,27 @@ func newStream(ctx context.Context, r io.Reader) (*stream, error) {
 	return s, nil
 }
 
-// wait returns when there is something to read, or with the context's error.
+// errIdle says that nothing came for too long.
+var errIdle = errors.New("nothing came")
+
+// wait returns when there is something to read, with the context's error, or with
+// errIdle.
 func (s *stream) wait() error {
 	return control(s.wake, func(wake int) error {
 		return control(s.in, func(in int) error {
 			fds := []unix.PollFd{{Fd: int32(in), Events: unix.POLLIN}, {Fd: int32(wake), Events: unix.POLLIN}}
 			for {
-				_, err := unix.Poll(fds, -1)
+				n, err := unix.Poll(fds, int(s.idle.Milliseconds()))
 				if fds[1].Revents != 0 {
 					return context.Cause(s.ctx)
 				}
-				if !errors.Is(err, unix.EINTR) {
-					return err
+				if errors.Is(err, unix.EINTR) {
+					continue
 				}
+				if n == 0 && err == nil {
+					return fmt.Errorf("%w for %v", errIdle, s.idle)
+				}
+				return err
 			}
 		})
 	})

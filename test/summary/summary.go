@@ -28,6 +28,7 @@ type event struct {
 type test struct {
 	name   string
 	output strings.Builder
+	ran    bool   // it is a test, not just the beginning of a name with a slash
 	action string // how it ended: pass, fail, skip, or "" when it did not
 	parent bool   // it has subtests, which are counted in its place
 	blamed bool   // a subtest failed, which is counted in its place
@@ -85,6 +86,8 @@ func (s *summary) line(line []byte) {
 	}
 	t := s.test(e.Package, e.Test)
 	switch e.Action {
+	case "run":
+		t.ran = true
 	case "output":
 		t.output.WriteString(e.Output)
 	case "pass", "fail", "skip":
@@ -153,7 +156,7 @@ func (s *summary) endTest(pkg string, t *test, pkgAction string) {
 		if !t.blamed {
 			s.failed++
 		}
-	case t.action == "" && pkgAction == "fail": // a panic or the time limit came first
+	case t.ran && t.action == "" && pkgAction == "fail": // a panic or the time limit came first
 		s.print(t.name+" did not finish", t.output.String())
 		s.failed++
 	case !t.parent:
