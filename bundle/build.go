@@ -153,7 +153,8 @@ func (b *builder) open(path string) (unlock func(), err error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("write %s: something is there that is not a regular file", path)
 	}
-	lock := flock.New(name, flock.SetPermissions(0o644))
+	// NFS locks only what is open for writing.
+	lock := flock.New(name, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o644))
 	locked, err := lock.TryLock()
 	if err != nil {
 		return nil, fmt.Errorf("create %s: %w", name, err)
@@ -162,12 +163,37 @@ func (b *builder) open(path string) (unlock func(), err error) {
 		return nil, fmt.Errorf("%s is locked: another build is writing it", name)
 	}
 	unlock = func() { _ = lock.Close() }
-	b.file, err = os.OpenFile(name, os.O_RDWR, 0)
-	if err != nil {
+	if b.file, err = openLocked(lock); err != nil {
 		unlock()
 		return nil, fmt.Errorf("open the unfinished bundle: %w", err)
 	}
 	return unlock, nil
+}
+
+// openLocked opens the file that lock holds. Another build may have given it its final
+// name, and a third have begun anew under the old one, after lock opened the file and
+// before it had the lock. What bears the name now is then not ours to write.
+func openLocked(lock *flock.Flock) (*os.File, error) {
+	f, err := os.OpenFile(lock.Path(), os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("another build has just finished %s: run the command again", lock.Path())
+	}
+	if err != nil {
+		return nil, err
+	}
+	held, err := lock.Stat()
+	var opened os.FileInfo
+	if err == nil {
+		opened, err = f.Stat()
+	}
+	if err == nil && !os.SameFile(held, opened) {
+		err = fmt.Errorf("another build has just finished %s, and one more is writing it: run the command again", lock.Path())
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // prepare brings the file to its final length and writes what is at hand. It returns
@@ -179,6 +205,9 @@ func (b *builder) prepare(ctx context.Context) (reused int64, err error) {
 	}
 	if info.Size() == b.layout.Size {
 		if err := b.findDone(ctx); err != nil {
+			return 0, err
+		}
+		if err := b.clearPadding(); err != nil {
 			return 0, err
 		}
 		for name := range b.done {
@@ -239,6 +268,21 @@ func (b *builder) findDone(ctx context.Context) error {
 	return err
 }
 
+// clearPadding writes the zeros behind the contents, which no digest proves, anew.
+func (b *builder) clearPadding() error {
+	zeros := make([]byte, ocitar.TrailerSize)
+	for _, e := range b.layout.Entries {
+		end := e.Offset + e.Size
+		if _, err := b.file.WriteAt(zeros[:e.End()-end], end); err != nil {
+			return b.writeError(err)
+		}
+	}
+	if _, err := b.file.WriteAt(zeros, b.layout.Size-ocitar.TrailerSize); err != nil {
+		return b.writeError(err)
+	}
+	return nil
+}
+
 // complete writes the header of a member whose content is in place.
 func (b *builder) complete(e ocitar.Entry) error {
 	header, err := ocitar.Header(e.Member)
@@ -287,6 +331,9 @@ func (b *builder) finish(path string) error {
 		return fmt.Errorf("check %s, which is complete: %w", b.file.Name(), err)
 	}
 	if err := b.file.Sync(); err != nil {
+		// Linux drops what it could not write, but reads it from memory for a while: the
+		// next build would find it whole, and its own Sync would succeed.
+		_ = b.file.Truncate(0)
 		return b.writeError(err)
 	}
 	if err := os.Rename(b.file.Name(), path); err != nil {
@@ -404,7 +451,8 @@ func (b *builder) fetchOnce(ctx context.Context, f *fetch, meter *meter) error {
 	}
 	stream := &streamReader{reader: body, meter: meter}
 	if f.archive != nil {
-		return b.storeArchive(ctx, f, stream)
+		// Whatever is longer than what was locked is another archive.
+		return b.storeArchive(ctx, f, io.LimitReader(stream, f.size+1))
 	}
 	return b.storeBlob(ctx, f.blob, stream)
 }
@@ -481,10 +529,13 @@ func (b *builder) storeArchive(ctx context.Context, f *fetch, stream io.Reader) 
 			left[path] = d
 		}
 	}
-	err := readArchive(tee, func(path string, _ int64, content io.Reader) error {
+	err := readArchive(tee, func(path string, size int64, content io.Reader) error {
 		d, ok := left[path]
 		if !ok {
 			return nil
+		}
+		if size != d.Size {
+			return fmt.Errorf("%s: %w", path, &differsError{want: d, size: size})
 		}
 		if err := b.storeBlob(ctx, d, content); err != nil {
 			return fmt.Errorf("%s: %w", path, err)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gofrs/flock"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/opencontainers/go-digest"
@@ -296,7 +297,9 @@ func TestLockedContentsAreWrong(t *testing.T) {
 		want   []string
 	}{
 		"a blob too few": {
-			func(c *lock.Contents) { c.Blobs = c.Blobs[:len(c.Blobs)-1] },
+			func(c *lock.Contents) {
+				c.Blobs = slices.DeleteFunc(c.Blobs, func(b lock.ArchiveBlob) bool { return !isJSON(b.MediaType) })
+			},
 			[]string{"which is complete", "is missing"},
 		},
 		"a blob that is not there": {
@@ -305,9 +308,13 @@ func TestLockedContentsAreWrong(t *testing.T) {
 			},
 			[]string{"k3s: k3s-airgap-images-amd64.tar.zst (linux/amd64): the archive does not hold blobs/sha256/none", "boxlift bundle lock"},
 		},
-		"a blob with another size": {
+		"a blob of more bytes": {
 			func(c *lock.Contents) { c.Blobs[0].Size++ },
-			[]string{"k3s: k3s-airgap-images-amd64.tar.zst (linux/amd64): blobs/sha256/"},
+			[]string{"k3s: k3s-airgap-images-amd64.tar.zst (linux/amd64): blobs/sha256/", " bytes came, the lock says "},
+		},
+		"a blob of fewer bytes": {
+			func(c *lock.Contents) { c.Blobs[0].Size-- },
+			[]string{"k3s: k3s-airgap-images-amd64.tar.zst (linux/amd64): blobs/sha256/", " bytes came, the lock says "},
 		},
 	}
 	for name, test := range tests {
@@ -322,9 +329,14 @@ func TestLockedContentsAreWrong(t *testing.T) {
 				t.Fatal(err)
 			}
 			path := filepath.Join(t.TempDir(), "b.tar")
+			s.ResetRequests()
 			_, err = plan.Build(t.Context(), BuildOptions{Path: path})
 			wantError(t, err, test.want...)
 			noFile(t, path)
+			got := downloads(s)
+			if diff := cmp.Diff(once(got), got); diff != "" {
+				t.Errorf("downloads (-once +got):\n%s", diff)
+			}
 		})
 	}
 }
@@ -361,6 +373,71 @@ func TestTwoBuildsAtOnce(t *testing.T) {
 	s.Heal()
 	mustBuild(t, smallLock(t), newClient(s), path, nil)
 	sameFiles(t, reference(t), path)
+}
+
+// TestPartialThatWasRenamed has a build that opened the partial file before another one
+// finished it, and got the lock after.
+func TestPartialThatWasRenamed(t *testing.T) {
+	partial := filepath.Join(t.TempDir(), "b.tar.0123.partial")
+	lock := flock.New(partial)
+	if locked, err := lock.TryLock(); err != nil || !locked {
+		t.Fatal(locked, err)
+	}
+	defer lock.Close()
+	f, err := openLocked(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := os.Rename(partial, filepath.Join(filepath.Dir(partial), "b.tar")); err != nil {
+		t.Fatal(err)
+	}
+	_, err = openLocked(lock)
+	wantError(t, err, "another build has just finished", "run the command again")
+
+	mustWrite(t, partial, []byte("of a third build"))
+	_, err = openLocked(lock)
+	wantError(t, err, "one more is writing it")
+}
+
+// endless gives zeros, but fails a test that reads far too many of them.
+type endless struct{ left int }
+
+func (e *endless) Read(p []byte) (int, error) {
+	if e.left -= len(p); e.left < 0 {
+		return 0, errors.New("it is still being read")
+	}
+	clear(p)
+	return len(p), nil
+}
+
+// TestEndlessArchive has a server that does not state a length and never ends.
+func TestEndlessArchive(t *testing.T) {
+	b := &builder{Plan: &Plan{}, done: make(map[string]bool)}
+	f := &fetch{
+		size:    4096,
+		archive: &archiveFetch{sha256: digest.FromString("another").Encoded()},
+		open: func(context.Context) (io.ReadCloser, int64, error) {
+			return io.NopCloser(&endless{left: 4 << 20}), -1, nil
+		},
+	}
+	if err := b.fetchOnce(t.Context(), f, &meter{}); !errors.Is(err, ErrUpstream) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestBaseName(t *testing.T) {
+	for url, want := range map[string]string{
+		"https://charts.example/cilium-1.20.0.tgz":            "cilium-1.20.0.tgz",
+		"https://charts.example/a/b.tar.zst?signature=a/b%2F": "b.tar.zst",
+	} {
+		if got := baseName(url); got != want {
+			t.Errorf("%s: got %q, expected %q", url, got, want)
+		}
+	}
 }
 
 // TestPartialOfAnotherKey continues a signed build with another key, whose signature may
@@ -405,7 +482,7 @@ func TestPartialOfAnotherKey(t *testing.T) {
 }
 
 // TestGarbageInPartial has a partial file whose headers promise contents that are not
-// there, as after a power cut.
+// there, as after a power cut, and bytes where only zeros may be.
 func TestGarbageInPartial(t *testing.T) {
 	s := upstreamServer(t)
 	r := mustOpen(t, reference(t))
@@ -415,6 +492,12 @@ func TestGarbageInPartial(t *testing.T) {
 	for _, i := range spoiled {
 		clear(left[entries[i].Offset:entries[i].End()])
 	}
+	whole := entries[7]
+	if whole.End() == whole.Offset+whole.Size {
+		t.Fatal("the member has no padding")
+	}
+	left[whole.End()-1] = 'x'
+	left[len(left)-1] = 'x'
 	path := filepath.Join(t.TempDir(), "b.tar")
 	mustWrite(t, path+"."+r.Digest().Encoded()[:12]+".partial", left)
 	mustBuild(t, smallLock(t), newClient(s), path, nil)

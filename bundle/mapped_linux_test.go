@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/liteboxd/boxlift/bundle/ocitar"
 )
 
 func TestReadMapped(t *testing.T) {
@@ -66,3 +68,27 @@ func TestReadMappedOfAFileThatIsCut(t *testing.T) {
 		t.Errorf("got %v (sum %d)", err, sum)
 	}
 }
+
+// The hash reads in assembly, where a fault must become an error as well.
+func TestHashOfAFileThatIsCut(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	e := ocitar.Entry{Member: ocitar.Member{Name: "blob", Size: 1 << 20}}
+	_, err = hashSection(t.Context(), f, e, cutter{f})
+	if err == nil || !strings.Contains(err.Error(), "read blob at offset 0: a part of the file cannot be read") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// cutter is a task that empties the file that is worked on.
+type cutter struct{ file *os.File }
+
+func (c cutter) Add(int64)  { _ = c.file.Truncate(0) }
+func (c cutter) Skip(int64) {}
+func (c cutter) Done(error) {}

@@ -80,7 +80,6 @@ type fetch struct {
 // blobs lie.
 type archiveFetch struct {
 	sha256 string
-	name   string
 	blobs  map[string]ocispec.Descriptor // by the path inside the archive
 }
 
@@ -412,7 +411,7 @@ func (p *planner) addFiles(c lock.Component) error {
 func (p *planner) addCharts(c lock.Component) error {
 	for _, chart := range c.Charts {
 		// The file of a chart is called by its own name, which holds the version.
-		if err := p.addDownload(c, path.Base(chart.URL), "", chart.URL, chart.SHA256, chart.Size, chartMediaType, chartArtifactType); err != nil {
+		if err := p.addDownload(c, baseName(chart.URL), "", chart.URL, chart.SHA256, chart.Size, chartMediaType, chartArtifactType); err != nil {
 			return err
 		}
 	}
@@ -500,14 +499,14 @@ func (p *planner) fetchBlob(part *[]ocitar.Member, d ocispec.Descriptor, label, 
 
 // addArchive places the blobs of an image archive and notes its images.
 func (p *planner) addArchive(c lock.Component, image lock.Image, roots *imageRoots) error {
-	name := path.Base(image.Archive)
+	name := baseName(image.Archive)
 	for _, inside := range image.Contents.Images {
 		root := ocispec.Descriptor{MediaType: inside.MediaType, Digest: inside.Digest, Size: inside.Size}
 		if err := roots.add(inside.Ref, image.Platform, root); err != nil {
 			return entryError(c.Name, name, image.Platform, err)
 		}
 	}
-	archive := &archiveFetch{sha256: image.SHA256, name: name, blobs: make(map[string]ocispec.Descriptor)}
+	archive := &archiveFetch{sha256: image.SHA256, blobs: make(map[string]ocispec.Descriptor)}
 	for _, blob := range image.Contents.Blobs {
 		d := ocispec.Descriptor{MediaType: blob.MediaType, Digest: blob.Digest, Size: blob.Size}
 		part := &p.large
@@ -616,6 +615,12 @@ func (r *imageRoots) entry(ref string, wanted []lock.Platform) (ocispec.Descript
 	}
 	content, err := json.Marshal(index)
 	return descriptorOf(ocispec.MediaTypeImageIndex, content), content, err
+}
+
+// baseName returns the last part of a URL's path.
+func baseName(url string) string {
+	address, _, _ := strings.Cut(url, "?")
+	return path.Base(address)
 }
 
 func label(component, name string, platform lock.Platform) string {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path"
 	"slices"
 
 	"github.com/opencontainers/go-digest"
@@ -71,7 +70,7 @@ func Resolve(ctx context.Context, o ResolveOptions) error {
 					return func() error { return o.Document.SetImageDigest(c.Name, i, pin) }, err
 				})
 			case image.Archive != "" && (image.SHA256 == "" || image.Size == 0 || image.Contents == nil) && wanted(image.Platform, platforms):
-				r.add(label(c.Name, path.Base(image.Archive), image.Platform), func(ctx context.Context, name string) (func() error, error) {
+				r.add(label(c.Name, baseName(image.Archive), image.Platform), func(ctx context.Context, name string) (func() error, error) {
 					pin, contents, err := r.archive(ctx, name, image)
 					return func() error {
 						return o.Document.SetArchivePin(c.Name, i, pin.Digest.Encoded(), pin.Size, contents)

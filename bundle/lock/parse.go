@@ -30,19 +30,15 @@ const (
 	maxFound      = 80 // characters of a wrong value that are shown
 )
 
-// Load reads and checks the lock at path. The error is an [Errors] when the file could
-// be read and is no good.
-func Load(path string) (*Lock, error) {
+// ReadFile returns what is in the file at path, for [Parse] or [ParseDocument]. Of a file
+// that is too large for a lock it reads no more than makes them refuse it.
+func ReadFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("read lock: %w", err)
+		return nil, err
 	}
 	defer func() { _ = f.Close() }() // only read from
-	data, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("read lock: %w", err)
-	}
-	return Parse(path, data)
+	return io.ReadAll(io.LimitReader(f, MaxSize+1))
 }
 
 // Parse reads and checks a lock; name is what errors call it. An error is always an

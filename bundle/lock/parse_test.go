@@ -294,20 +294,25 @@ func numbered(format string, n int) string {
 	return b.String()
 }
 
-func TestLoad(t *testing.T) {
+func TestReadFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "my.lock")
-	if _, err := Load(path); !errors.Is(err, os.ErrNotExist) {
+	if _, err := ReadFile(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no file: got %v", err)
 	}
 	for _, c := range []struct{ text, want string }{
 		{good, ""},
 		{"kind: x\n", path + ":1:7: kind: \"x\" is not known"},
 		{strings.Repeat("#", MaxSize) + "\n" + good, path + ":1: is larger than"},
+		{strings.Repeat("#", 3*MaxSize) + "\n" + good, path + ":1: is larger than"},
 	} {
 		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := Load(path)
+		content, err := ReadFile(path)
+		if err != nil || len(content) != min(len(c.text), MaxSize+1) {
+			t.Errorf("read %d of %d bytes, %v", len(content), len(c.text), err)
+		}
+		_, err = Parse(path, content)
 		if (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v, want %q", err, c.want)
 		}
@@ -387,7 +392,11 @@ func TestPlatform(t *testing.T) {
 
 // TestProjectLock keeps the project's own versions.lock readable and its gaps known.
 func TestProjectLock(t *testing.T) {
-	l, err := Load("../../versions.lock")
+	content, err := ReadFile("../../versions.lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := Parse("versions.lock", content)
 	if err != nil {
 		t.Fatal(err)
 	}

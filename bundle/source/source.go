@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	neturl "net/url"
@@ -327,7 +328,7 @@ func retry[T any](ctx context.Context, c *Client, attempt backoff.Operation[T]) 
 func retryable(err error, status int, retryAfter string) error {
 	switch {
 	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
-		if seconds, parseErr := strconv.Atoi(retryAfter); parseErr == nil && seconds > 0 && seconds <= 600 {
+		if seconds := retrySeconds(retryAfter, time.Now()); seconds > 0 && seconds <= 600 {
 			return fmt.Errorf("%w; %w", err, backoff.RetryAfter(seconds))
 		}
 		return err
@@ -335,6 +336,19 @@ func retryable(err error, status int, retryAfter string) error {
 		return err
 	}
 	return backoff.Permanent(err)
+}
+
+// retrySeconds reads a Retry-After header, which is a number of seconds or a date
+// (RFC 9110, 10.2.3). It returns 0 for what is neither.
+func retrySeconds(header string, now time.Time) int {
+	if date, err := http.ParseTime(header); err == nil {
+		return int(math.Ceil(date.Sub(now).Seconds()))
+	}
+	seconds, err := strconv.Atoi(header)
+	if err != nil {
+		return 0
+	}
+	return seconds
 }
 
 func withoutQuery(url string) string {

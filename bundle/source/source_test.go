@@ -595,3 +595,18 @@ func TestSecretsInAddresses(t *testing.T) {
 	_, err = New(Options{MaxTries: 1}).Open(t.Context(), "https://127.0.0.1:1/none.tgz?token="+password)
 	wantError(t, err, 0, "get https://127.0.0.1:1/none.tgz: ", "refused")
 }
+
+func TestRetrySeconds(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 500_000_000, time.UTC)
+	for header, want := range map[string]int{
+		"":                              0,
+		"soon":                          0,
+		"7":                             7,
+		"Fri, 02 Jan 2026 03:04:10 GMT": 5,
+		"Fri, 02 Jan 2026 03:04:00 GMT": -5,
+	} {
+		if got := retrySeconds(header, now); got != want {
+			t.Errorf("%q: got %d, expected %d", header, got, want)
+		}
+	}
+}

@@ -93,7 +93,7 @@ build from it: from then on, exactly these bytes are accepted.`,
 }
 
 func runBundleLock(ctx context.Context, out io.Writer, global *globalOptions, o sourceOptions, reporter progress.Reporter) error {
-	content, err := os.ReadFile(o.lock)
+	content, err := lock.ReadFile(o.lock)
 	if err != nil {
 		return &inputError{fmt.Errorf("read the lock: %w", err)}
 	}
@@ -171,9 +171,12 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 		return withHint(usagef("exactly one of --key and --unsigned is needed"), "`boxlift key generate` makes a key")
 	}
 	// Opening the key takes 64 MiB for a moment, and the window of an image archive 32 MiB.
-	// Without a limit, garbage of twice that size would be left lying about.
-	debug.SetMemoryLimit(48 << 20)
-	content, err := os.ReadFile(o.lock)
+	// Without a limit, garbage of twice that size would be left lying about. The user's
+	// own limit comes first.
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(48 << 20)
+	}
+	content, err := lock.ReadFile(o.lock)
 	if err != nil {
 		return &inputError{fmt.Errorf("read the lock: %w", err)}
 	}
@@ -195,7 +198,7 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	// The key comes before the first download, so that nobody has to sit and wait for it.
 	var signer *signature.Signer
 	if o.key != "" {
-		if signer, err = loadSigner(o.key, o.passwordFile); err != nil {
+		if signer, err = loadSigner(ctx, o.key, o.passwordFile); err != nil {
 			return err
 		}
 	}

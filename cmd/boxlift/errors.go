@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
@@ -95,7 +96,7 @@ func exitCode(err error) int {
 
 // printError writes an error and the hints that it carries, each hint once.
 func printError(w io.Writer, err error) {
-	fmt.Fprintf(w, "boxlift: error: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
+	fmt.Fprintf(w, "boxlift: error: %s\n", indented(err.Error()))
 	seen := make(map[string]bool)
 	walkErrors(err, func(err error) {
 		h, ok := err.(interface{ Hint() string })
@@ -103,12 +104,26 @@ func printError(w io.Writer, err error) {
 			return
 		}
 		seen[h.Hint()] = true
-		fmt.Fprintf(w, "boxlift: hint: %s\n", strings.ReplaceAll(h.Hint(), "\n", "\n  "))
+		fmt.Fprintf(w, "boxlift: hint: %s\n", indented(h.Hint()))
 	})
 	var usage *usageError
 	if errors.As(err, &usage) {
 		fmt.Fprintln(w, "boxlift: hint: `boxlift --help` and `boxlift COMMAND --help` show what there is")
 	}
+}
+
+// indented makes a text that may quote servers and hosts fit for a terminal.
+func indented(text string) string {
+	text = strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || unicode.IsPrint(r):
+			return r
+		case r == '\t':
+			return ' '
+		}
+		return '?'
+	}, text)
+	return strings.ReplaceAll(text, "\n", "\n  ")
 }
 
 // walkErrors visits an error and all that it wraps.

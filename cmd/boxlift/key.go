@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -52,7 +53,7 @@ func runKeyGenerate(cmd *cobra.Command, o keyGenerateOptions) error {
 			return withHint(fmt.Errorf("make a key pair: %s is there already", path), "choose another --output-prefix, or move the old key away; bundles signed with it need it")
 		}
 	}
-	password, err := readPassword(o.passwordFile, true)
+	password, err := readPassword(cmd.Context(), o.passwordFile, true)
 	if err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func writeNewFile(path string, content []byte, mode os.FileMode) error {
 
 // readPassword takes a key's password from a file, the environment or the terminal.
 // A new password is asked for twice.
-func readPassword(file string, isNew bool) ([]byte, error) {
+func readPassword(ctx context.Context, file string, isNew bool) ([]byte, error) {
 	if file != "" {
 		content, err := os.ReadFile(file)
 		if err != nil {
@@ -103,11 +104,11 @@ func readPassword(file string, isNew bool) ([]byte, error) {
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
 		return nil, withHint(usagef("the key's password is needed, and there is no terminal to ask on"), "set "+passwordVariable+", or name a file that holds it")
 	}
-	password, err := prompt("password of the key: ")
+	password, err := prompt(ctx, os.Stdin, "password of the key: ")
 	if err != nil || !isNew {
 		return password, err
 	}
-	again, err := prompt("the same password again: ")
+	again, err := prompt(ctx, os.Stdin, "the same password again: ")
 	if err != nil {
 		return nil, err
 	}
@@ -117,23 +118,44 @@ func readPassword(file string, isNew bool) ([]byte, error) {
 	return password, nil
 }
 
-func prompt(text string) ([]byte, error) {
-	fmt.Fprint(os.Stderr, text)
-	password, err := term.ReadPassword(int(os.Stdin.Fd()))
-	fmt.Fprintln(os.Stderr)
+// prompt asks for a password. When ctx ends, it gives the terminal its echo back and
+// returns; what still waits for the answer ends with the program.
+func prompt(ctx context.Context, terminal *os.File, text string) ([]byte, error) {
+	fd := int(terminal.Fd())
+	before, err := term.GetState(fd)
 	if err != nil {
 		return nil, fmt.Errorf("read a password from the terminal: %w", err)
 	}
-	return password, nil
+	fmt.Fprint(os.Stderr, text)
+	defer fmt.Fprintln(os.Stderr)
+	type answer struct {
+		password []byte
+		err      error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		password, err := term.ReadPassword(fd)
+		answered <- answer{password, err}
+	}()
+	select {
+	case a := <-answered:
+		if a.err != nil {
+			return nil, fmt.Errorf("read a password from the terminal: %w", a.err)
+		}
+		return a.password, nil
+	case <-ctx.Done():
+		_ = term.Restore(fd, before)
+		return nil, context.Cause(ctx)
+	}
 }
 
 // loadSigner opens the private key.
-func loadSigner(path, passwordFile string) (*signature.Signer, error) {
+func loadSigner(ctx context.Context, path, passwordFile string) (*signature.Signer, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return nil, &inputError{fmt.Errorf("read the signing key: %w", err)}
 	}
-	password, err := readPassword(passwordFile, false)
+	password, err := readPassword(ctx, passwordFile, false)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pseudoTerminal returns both ends of one.
+func pseudoTerminal(t *testing.T) (user, program *os.File) {
+	t.Helper()
+	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no pseudo terminals here: %v", err)
+	}
+	t.Cleanup(func() { _ = user.Close() })
+	number, err := unix.IoctlGetInt(int(user.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetPointerInt(int(user.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = program.Close() })
+	return user, program
+}
+
+func echoes(t *testing.T, f *os.File) bool {
+	t.Helper()
+	state, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state.Lflag&unix.ECHO != 0
+}
+
+func TestPrompt(t *testing.T) {
+	user, program := pseudoTerminal(t)
+	if _, err := user.WriteString("secret\n"); err != nil {
+		t.Fatal(err)
+	}
+	password, err := prompt(t.Context(), program, "")
+	if err != nil || string(password) != "secret" {
+		t.Errorf("got %q, %v", password, err)
+	}
+}
+
+// TestPromptInterrupted has a user who would rather not answer: the command ends, and
+// the terminal shows again what is typed.
+func TestPromptInterrupted(t *testing.T) {
+	user, program := pseudoTerminal(t)
+	stop := errors.New("interrupted")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := prompt(ctx, program, "")
+		ended <- err
+	}()
+	for echoes(t, program) {
+		time.Sleep(time.Millisecond)
+	}
+	cancel(stop)
+	if err := <-ended; !errors.Is(err, stop) {
+		t.Errorf("got %v", err)
+	}
+	if !echoes(t, program) {
+		t.Error("the terminal was left without echo")
+	}
+	// What still waits for the answer gets one.
+	if _, err := user.WriteString("\n"); err != nil {
+		t.Fatal(err)
+	}
+}
