@@ -108,7 +108,7 @@ func platformOf(uname string) (lock.Platform, error) {
 	case "Linux aarch64":
 		return "linux/arm64", nil
 	}
-	return "", fmt.Errorf("the host is %q; boxlift installs on Linux x86_64 and aarch64 only", uname)
+	return "", fmt.Errorf("the host is %.200q; boxlift installs on Linux x86_64 and aarch64 only", uname)
 }
 
 // placeHelper puts boxlift-node on the host.
@@ -161,7 +161,7 @@ func (h *host) digests(ctx context.Context, paths ...string) (map[string]string,
 	for line := range strings.Lines(string(out)) {
 		sum, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "  ")
 		if !ok || len(sum) != 64 {
-			return nil, fmt.Errorf("look at files: sha256sum printed %q", line)
+			return nil, fmt.Errorf("look at files: sha256sum printed %.200q", line)
 		}
 		digests[name] = sum
 	}

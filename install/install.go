@@ -239,6 +239,9 @@ func (in *installer) hostErrors(waiting ...string) error {
 	return e
 }
 
+// maxHostError bounds what is shown of one host's error, in bytes.
+const maxHostError = 16 << 10
+
 // HostsError reports every host that failed.
 type HostsError struct {
 	Failed []error
@@ -251,7 +254,8 @@ func (e *HostsError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d of %d hosts failed", len(e.Failed), e.Total)
 	for _, err := range e.Failed {
-		b.WriteString("\n" + err.Error())
+		// It may quote what a host has said.
+		b.WriteString("\n" + clip(printable(err.Error()), maxHostError))
 	}
 	if len(e.Waiting) > 0 {
 		b.WriteString("\nnot gone on with because of that: " + strings.Join(e.Waiting, ", "))

@@ -140,10 +140,15 @@ func TestPlatformOf(t *testing.T) {
 func TestWhatHostsPrint(t *testing.T) {
 	in := example(t, exampleConfig)
 	n := &k3sNode{installer: in, host: in.hosts[0], token: "the-token"}
-	got := n.redact(printable("fatal: token the-token refused\x1b[2J for server-secret\r\nnext line agent-secret \xff\n"))
+	got := printable(n.redact("fatal: token the-token refused\x1b[2J for server-secret\r\nnext line agent-secret\u009b\xff\n"))
 	want := "fatal: token [secret] refused [2J for [secret] \nnext line [secret]"
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+	// A log may hold only the last part of the token that agents join with.
+	n.token = "K10ab::server:the-password"
+	if got := n.redact("K10ab::server:the-password the-password"); got != "[secret] [secret]" {
+		t.Error(got)
 	}
 }
 
@@ -169,12 +174,18 @@ func TestJudge(t *testing.T) {
 		{name: "noexec", spoil: func(f *node.Facts) { f.Mounts[1].NoExec = true }, want: "/usr/local is on /, which is mounted noexec"},
 		{name: "full", spoil: func(f *node.Facts) { f.Mounts[3].Free = 3 << 20 }, want: "/var/lib/rancher has 3.0 MiB free on /data; needed: 4.0 MiB"},
 		{name: "other version", spoil: func(f *node.Facts) { f.K3s.Version = "v1.35.8+k3s1" }, want: "k3s v1.35.8+k3s1 is installed; needed: k3s v1.36.4+k3s1"},
+		{name: "other role", spoil: func(f *node.Facts) {
+			f.Units = []node.Unit{{Name: "k3s-agent.service", LoadState: "loaded"}, {Name: "k3s.service", LoadState: "loaded"}}
+		}, want: "the host runs k3s as agent already; needed: a host without k3s, or with k3s as server; remove k3s from it with k3s-agent-uninstall.sh"},
+		{name: "the same role", spoil: func(f *node.Facts) {
+			f.Units = []node.Unit{{Name: "k3s-agent.service", LoadState: "not-found"}, {Name: "k3s.service", LoadState: "loaded"}}
+		}},
 		{name: "the same version", spoil: func(f *node.Facts) { f.K3s.Version = "v1.36.4+k3s1" }},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			in := &installer{k3s: "v1.36.4+k3s1"}
-			h := &host{facts: good(), packs: []bundle.Pack{{Component: "k3s", Index: []byte("{}"), Size: 2 << 20}}}
+			h := &host{config: config.Host{Role: config.Server}, facts: good(), packs: []bundle.Pack{{Component: "k3s", Index: []byte("{}"), Size: 2 << 20}}}
 			test.spoil(h.facts)
 			err := in.judge(h)
 			if (err == nil) != (test.want == "") {
@@ -214,5 +225,40 @@ func TestHostsErrorNamesThemAll(t *testing.T) {
 	}
 	if !errors.Is(err, ErrHosts) {
 		t.Error("it is not ErrHosts")
+	}
+}
+
+// What hosts say is shown without what could steer a terminal, and not without bound.
+func TestHostsErrorIsFitToBeShown(t *testing.T) {
+	in := example(t, exampleConfig)
+	in.hosts[0].fail(&shipError{&node.Failure{Text: "no room\x1b]0;title\a\u009b2J" + strings.Repeat("x", 4<<20)}})
+	text := in.hostErrors().Error()
+	if strings.ContainsAny(text, "\x1b\a\u009b") || len(text) > 2*maxHostError {
+		t.Errorf("%d bytes: %.100q", len(text), text)
+	}
+}
+
+// Every entry that is a host once more is named, also when another host failed.
+func TestCheckUnique(t *testing.T) {
+	in := &installer{hosts: []*host{
+		{name: "down"},
+		{name: "a", facts: &node.Facts{MachineID: "1"}},
+		{name: "b", facts: &node.Facts{MachineID: "1"}},
+		{name: "c", facts: &node.Facts{MachineID: "2"}},
+		{name: "d", facts: &node.Facts{MachineID: "1"}},
+	}}
+	in.hosts[0].fail(errors.New("no route"))
+	err := in.checkUnique()
+	var failed []string
+	for _, h := range in.hosts {
+		if h.err != nil {
+			failed = append(failed, h.name)
+		}
+	}
+	if diff := cmp.Diff([]string{"down", "b", "d"}, failed); diff != "" {
+		t.Error(diff)
+	}
+	if err == nil || !strings.Contains(err.Error(), "same /etc/machine-id as a") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
 	"path"
@@ -12,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
@@ -285,14 +287,14 @@ func orUnknown(s string) string {
 
 // serviceState asks systemd about a service.
 func (h *host) serviceState(ctx context.Context, service string) (map[string]string, error) {
-	out, err := h.root(ctx, "ask systemd about "+service, "systemctl", "show", "-p", "LoadState,ActiveState,SubState,Result,NRestarts", service+".service")
+	out, err := h.root(ctx, "ask systemd about "+service, "systemctl", "show", "-p", "LoadState,ActiveState,Result,NRestarts,Job", service+".service")
 	if err != nil {
 		return nil, err
 	}
 	state := make(map[string]string)
 	for line := range strings.Lines(string(out)) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		state[key] = value
+		state[key] = clip(printable(value), 100)
 	}
 	return state, nil
 }
@@ -312,11 +314,16 @@ func (n *k3sNode) start(ctx context.Context, service string) error {
 	if err != nil {
 		return err
 	}
-	if state["ActiveState"] == "activating" && have == fingerprint {
-		// An earlier run started it, and it is still at its images.
+	if state["ActiveState"] == "activating" && have == fingerprint && restarts(state) < maxRestarts {
+		// An earlier run started it, and it is still at its images. One that has failed too
+		// often is started again, which sets the count back: the cause may be mended.
 		return n.waitReady(ctx, service)
 	}
-	const script = `systemctl daemon-reload && systemctl enable --quiet "$1" && systemctl reset-failed "$1" 2>/dev/null; systemctl restart --no-block "$1"`
+	const script = `set -e
+systemctl daemon-reload
+systemctl enable --quiet "$1"
+systemctl reset-failed "$1" 2>/dev/null || :
+systemctl restart --no-block "$1"`
 	if _, err := n.root(ctx, "start "+service, "/bin/sh", "-c", script, "sh", service+".service"); err != nil {
 		return err
 	}
@@ -353,19 +360,29 @@ func (n *k3sNode) poll(ctx context.Context, service string) error {
 		if err != nil && ctx.Err() == nil {
 			return err
 		}
-		restarts, _ := strconv.Atoi(state["NRestarts"]) // older versions of systemd do not say it
 		switch {
-		case state["ActiveState"] == "active":
+		case state["ActiveState"] == "active" && (state["Job"] == "" || state["Job"] == "0"):
+			// With a job left to do, it is what ran before the restart.
 			return nil
-		case state["ActiveState"] == "failed", restarts >= maxRestarts:
-			return n.startError(ctx, service, fmt.Sprintf("%s does not start (%s, tried again %d times)", service, state["Result"], restarts))
+		case state["ActiveState"] == "failed", restarts(state) >= maxRestarts:
+			return n.startError(ctx, service, fmt.Sprintf("%s does not start (%s, tried again %d times)", service, state["Result"], restarts(state)))
 		}
 		select {
 		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) { // by the user, who waits for the end
+				return context.Cause(ctx)
+			}
 			return n.startError(context.WithoutCancel(ctx), service, context.Cause(ctx).Error())
 		case <-ticker.C:
 		}
 	}
+}
+
+// restarts is how often systemd has started a service again by itself. Older versions
+// of systemd do not say it.
+func restarts(state map[string]string) int {
+	n, _ := strconv.Atoi(state["NRestarts"])
+	return n
 }
 
 // startError adds the last lines of the service's journal.
@@ -376,22 +393,31 @@ func (n *k3sNode) startError(ctx context.Context, service, text string) error {
 	if err != nil {
 		return fmt.Errorf("%s; its journal cannot be read: %w", text, err)
 	}
-	return &serviceError{text: text, service: service, lines: n.redact(printable(string(out)))}
+	return &serviceError{text: text, service: service, lines: printable(n.redact(string(out)))}
 }
 
 // printable keeps what a host printed from moving the terminal's cursor.
 func printable(s string) string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
-		if r != '\n' && (r < ' ' || r == 0x7f || r == utf8.RuneError) {
+		if r != '\n' && (!unicode.IsPrint(r) || r == utf8.RuneError) {
 			return ' '
 		}
 		return r
 	}, s))
 }
 
+// clip cuts a text after so many bytes.
+func clip(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit], "") + "…"
+}
+
 // redact removes the secrets that boxlift knows from what a host printed.
 func (n *k3sNode) redact(s string) string {
-	secrets := []string{n.token}
+	// A full token ends with the password, which also stands alone.
+	secrets := []string{n.token, n.token[strings.LastIndex(n.token, ":")+1:]}
 	for _, secret := range n.Config.Secrets() {
 		secrets = append(secrets, secret.Reveal())
 	}

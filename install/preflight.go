@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/node"
 	"github.com/liteboxd/boxlift/progress"
 )
@@ -16,8 +17,8 @@ import (
 func (in *installer) preflight(ctx context.Context) error {
 	task := in.Reporter.Task(fmt.Sprintf("look at %d hosts", len(in.hosts)), 0)
 	err := in.eachHost(ctx, in.hosts, in.inspect)
-	if err == nil {
-		err = in.checkUnique()
+	if same := in.checkUnique(); err == nil {
+		err = same
 	}
 	for _, h := range in.hosts {
 		h.refused = h.err != nil
@@ -89,6 +90,14 @@ func (in *installer) judge(h *host) error {
 		add("k3s "+f.K3s.Version+" is installed", "k3s "+in.k3s+", the bundle's, or none",
 			"install with the bundle that the cluster was installed from; this command does not change the version of what runs")
 	}
+	other := config.Agent
+	if h.config.Role == config.Agent {
+		other = config.Server
+	}
+	if f.Unit(unit(other)+".service").LoadState == "loaded" {
+		add("the host runs k3s as "+string(other)+" already", "a host without k3s, or with k3s as "+string(h.config.Role),
+			"remove k3s from it with "+unit(other)+"-uninstall.sh, or choose another host")
+	}
 	var size int64
 	for _, p := range h.packs {
 		if !slices.ContainsFunc(f.Packs, func(held node.Pack) bool { return held.Name == packName(p) }) {
@@ -114,8 +123,8 @@ func (in *installer) judge(h *host) error {
 	return nil
 }
 
-// checkUnique finds hosts that are one and the same.
-func (in *installer) checkUnique() error {
+// checkUnique finds hosts that are one and the same, and returns the first error.
+func (in *installer) checkUnique() (err error) {
 	seen := make(map[string]*host)
 	for _, h := range in.hosts {
 		if h.facts == nil || h.facts.MachineID == "" {
@@ -123,9 +132,12 @@ func (in *installer) checkUnique() error {
 		}
 		if other := seen[h.facts.MachineID]; other != nil {
 			h.fail(fmt.Errorf("it has the same /etc/machine-id as %s: it is the same host, or a copy of it; remove one from install.yaml, or give the copy an identity of its own with: rm /etc/machine-id && systemd-machine-id-setup", other.name))
-			return h.err
+			if err == nil {
+				err = h.err
+			}
+			continue
 		}
 		seen[h.facts.MachineID] = h
 	}
-	return nil
+	return err
 }

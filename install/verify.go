@@ -40,9 +40,9 @@ func (h *host) k3sVersion(ctx context.Context) (string, error) {
 	}
 	fields := strings.Fields(string(out))
 	if len(fields) < 3 || fields[0] != "k3s" || fields[1] != "version" {
-		return "", fmt.Errorf("ask k3s for its version: it printed %q", out)
+		return "", fmt.Errorf("ask k3s for its version: it printed %.200q", out)
 	}
-	return fields[2], nil
+	return clip(printable(fields[2]), 100), nil
 }
 
 // missingImages compares the names in containerd with those of the packs.

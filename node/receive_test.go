@@ -451,6 +451,18 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	}
 }
 
+// An operator that has gone without a word must not keep the node's lock.
+func TestReceiveGivesUpOnASilentOperator(t *testing.T) {
+	l := newLab(t)
+	inR, inW := io.Pipe()
+	defer func() { _ = inW.Close() }()
+	err := node.Receive(t.Context(), inR, io.Discard, node.ReceiveOptions{FilesDir: l.files, IdleTimeout: 50 * time.Millisecond})
+	var failure *node.Failure
+	if !errors.As(err, &failure) || failure.Reason != node.ReasonInterrupted || !strings.Contains(failure.Text, "nothing came for 50ms") {
+		t.Errorf("got %v, want an interruption", err)
+	}
+}
+
 func TestTerminated(t *testing.T) {
 	l := newLab(t)
 	want := l.bigWant(t)

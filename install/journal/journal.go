@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +26,10 @@ const Version = 1
 
 // maxSize bounds what is read.
 const maxSize = 16 << 20
+
+// maxError bounds what is kept of one error, in bytes: it may quote what a host said,
+// and the file must stay below maxSize to be read again.
+const maxError = 4 << 10
 
 // Result is how a step or run ended.
 type Result string
@@ -158,6 +163,9 @@ func (j *Journal) Start(phase, host, title, reason string) (end func(error) erro
 		s.Result, s.Ended = resultOf(err), j.now().UTC()
 		if err != nil {
 			s.Error = err.Error()
+			if len(s.Error) > maxError {
+				s.Error = strings.ToValidUTF8(s.Error[:maxError], "") + "…"
+			}
 		}
 		return j.write()
 	}

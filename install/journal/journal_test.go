@@ -102,3 +102,21 @@ func TestUnreadableStates(t *testing.T) {
 		})
 	}
 }
+
+// However much hosts have to say, the next run can read the state.
+func TestErrorsAreBounded(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir)
+	must(t, j.Begin("demo", "sha256:b", "config"))
+	for range 5 {
+		end, err := j.Start("ship", "10.0.0.11", "ship the packs", "2 are missing")
+		must(t, err)
+		must(t, end(errors.New(strings.Repeat("é", maxSize/4))))
+	}
+	must(t, j.Close())
+	j = open(t, dir)
+	if got := len(j.State().Steps[0].Error); got > 2*maxError {
+		t.Errorf("%d bytes of an error are kept", got)
+	}
+	must(t, j.Close())
+}

@@ -28,7 +28,8 @@ type login struct {
 }
 
 // newLogin opens the key file and the agent, so that what is wrong with them is told
-// before the host is contacted. Close it after the handshake.
+// before the host is contacted. Close it after the handshake. The agent is given up when
+// ctx ends: it may wait for somebody to confirm.
 func newLogin(ctx context.Context, t Target) (*login, error) {
 	if t.User == "" {
 		return nil, fmt.Errorf("%s: no user to log in as", t.name())
@@ -103,7 +104,11 @@ func (l *login) openAgent(ctx context.Context) error {
 	if err != nil {
 		return fail(err)
 	}
+	context.AfterFunc(ctx, func() { _ = conn.Close() })
 	signers, err := agent.NewClient(conn).Signers()
+	if ctx.Err() != nil {
+		err = fmt.Errorf("the agent at %s does not answer: %w", socket, context.Cause(ctx))
+	}
 	if err == nil && len(signers) == 0 {
 		err = fmt.Errorf("the agent at %s holds no keys", socket)
 	}

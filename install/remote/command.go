@@ -183,7 +183,8 @@ type Process struct {
 }
 
 // Start starts a command for streaming. When ctx ends the command is told to end, and
-// its streams fail.
+// its streams fail. If it still has not ended a few seconds later, the connection is
+// closed, so that nothing waits for ever for a host that no longer answers.
 func (h *Host) Start(ctx context.Context, cmd Command) (*Process, error) {
 	fail := func(err error) (*Process, error) {
 		return nil, fmt.Errorf("%s: start %s: %w", h.Name(), cmd.title(), err)
@@ -243,7 +244,7 @@ func (h *Host) start(ctx context.Context, cmd Command, line string) (*Process, e
 		}()
 		return nil, context.Cause(ctx)
 	}
-	p.unwatch = context.AfterFunc(ctx, p.kill)
+	p.unwatch = context.AfterFunc(ctx, p.giveUp)
 	go func() {
 		p.err = p.session.Wait()
 		p.stderr.flush()
@@ -268,6 +269,17 @@ func (p *Process) open(line string) (err error) {
 		_ = p.session.Close() // the first error is the one to tell
 	}
 	return err
+}
+
+// giveUp ends the command. When it has not ended after a few seconds, or the host no
+// longer answers, the connection is closed: that sets everything free that waits on it.
+func (p *Process) giveUp() {
+	go p.kill()
+	select {
+	case <-p.ended:
+	case <-time.After(killGrace):
+		_ = p.host.Close() // what counts is the end of the context
+	}
 }
 
 // kill ends the command and what it has started. The signal that SSH itself can send is
@@ -303,19 +315,9 @@ func (p *Process) signal() {
 }
 
 // Wait waits for the command's end. Read Stdout to its end first if what it says
-// matters. The errors are those of Run. When ctx has ended and the command still has not
-// after a few seconds, Wait closes the connection, so that nothing waits for ever for a
-// host that no longer answers.
+// matters. The errors are those of Run.
 func (p *Process) Wait() error {
-	select {
-	case <-p.ended:
-	case <-p.ctx.Done():
-		select {
-		case <-p.ended:
-		case <-time.After(killGrace):
-			_ = p.host.Close() // only to set everything free that waits on it
-		}
-	}
+	<-p.ended
 	p.unwatch()
 	if p.ctx.Err() != nil {
 		return fmt.Errorf("%s: %s: %w", p.host.Name(), p.cmd.title(), context.Cause(p.ctx))

@@ -54,14 +54,13 @@ func Dial(ctx context.Context, t Target) (*Host, error) {
 }
 
 func dialOnce(ctx context.Context, t Target, keys hostKeyCheck, deadline time.Time) (*Host, error) {
-	who, err := newLogin(ctx, t)
+	dialing, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	who, err := newLogin(dialing, t)
 	if err != nil {
 		return nil, err
 	}
 	defer who.close()
-
-	dialing, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
 	dial := t.Dial
 	if dial == nil {
 		dial = new(net.Dialer).DialContext

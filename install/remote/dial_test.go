@@ -446,3 +446,18 @@ func TestAgent(t *testing.T) {
 		s.dial(t, func(target *Target) { target.IdentityFile, target.UseAgent = "", true })
 	})
 }
+
+// An agent may wait for somebody to confirm, and that for ever.
+func TestSilentAgent(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "agent")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	target := Target{
+		Name: "node-1", Host: "127.0.0.1", User: "root", UseAgent: true, AgentSocket: socket,
+		KnownHosts: []string{}, ConnectTimeout: 100 * time.Millisecond,
+	}
+	wantError(t, dialFails(t, target), ErrAgent, "ssh-add", "node-1", "does not answer")
+}

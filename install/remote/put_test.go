@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -309,5 +310,27 @@ func TestPutKeepsSecrets(t *testing.T) {
 	}
 	if !looked {
 		t.Error("nobody looked")
+	}
+}
+
+// Whoever gives up on a host that hangs does not wait for keepalives to notice it.
+func TestPutToHangingHostIsCancelled(t *testing.T) {
+	s := startServer(t, serverOptions{})
+	h := s.dial(t, func(target *Target) { target.KeepAlive = time.Hour })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stop := &hook{func() error {
+		defer cancel()
+		for _, pid := range descendants(s.pid) {
+			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return err
+			}
+		}
+		return nil
+	}}
+	_, err := h.Put(ctx, PutOptions{Path: filepath.Join(t.TempDir(), "file"), Mode: 0o600, Size: 1 << 40, SHA256: hexSum(nil)},
+		io.MultiReader(stop, zeros{}))
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want the context's error", err)
 	}
 }

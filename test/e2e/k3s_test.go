@@ -20,10 +20,25 @@ func TestK3sDoesNotStart(t *testing.T) {
 	site := newTwoHosts(t)
 	ctx := t.Context()
 	good := strings.Replace(twoHosts, "${ROOT_PASSWORD}", "${ROOT_PASSWORD}\n    k3s: {tlsSAN: [k3s.example.internal]}", 1)
+
+	// A cause that no file of boxlift's shows: when it is gone, what systemd counted before
+	// is of no account.
+	dropIn := "/etc/systemd/system/k3s.service.d"
+	onHost(t, site.Hosts[0], "sh", "-c", "mkdir "+dropIn+" && printf '[Service]\\nExecStartPre=/bin/false\\nRestartSec=1\\n' >"+dropIn+"/fail.conf")
+	writeConfig(t, site.Bed, good, site.Hosts[0].Address, site.Hosts[1].Address)
+	r := run(t, install(ctx, site))
+	if r.code != 6 {
+		t.Errorf("want exit code 6: %v", r)
+	}
+	contains(t, "the error", r.stderr, "k3s does not start", "tried again 3 times")
+	onHost(t, site.Hosts[0], "rm", "-r", dropIn)
+	mustRun(t, install(ctx, site))
+	checkRunning(t, site)
+
 	bad := strings.Replace(good, "tlsSAN: [k3s.example.internal]", `installArgs: ["--no-such-flag=1"]`, 1)
 
 	writeConfig(t, site.Bed, bad, site.Hosts[0].Address, site.Hosts[1].Address)
-	r := run(t, install(ctx, site))
+	r = run(t, install(ctx, site))
 	if r.code != 6 {
 		t.Errorf("want exit code 6: %v", r)
 	}
