@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -147,11 +148,52 @@ func (b *builder) partialPath(path string) string {
 	return path + "." + b.Digest().Encoded()[:12] + kind + ".partial"
 }
 
+// CheckOutput refuses a path that no bundle can be written to: its folder is not there, or
+// something else than a bundle is at it, which would be lost.
+func CheckOutput(path string) error {
+	if _, err := os.Stat(filepath.Dir(path)); err != nil {
+		return &outputError{path, fmt.Sprintf("the folder %s is not there", filepath.Dir(path)), "make the folder, or name another output"}
+	}
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	other := &outputError{path, "something that is not a bundle is there", "name another output, or move that file away"}
+	if !info.Mode().IsRegular() {
+		return other
+	}
+	if info.Size() == 0 {
+		return nil // as mktemp makes it
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	want, err := ocitar.Header(ocitar.Member{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))})
+	if err != nil {
+		return err
+	}
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(f, got); err != nil || !bytes.Equal(got, want) {
+		return other
+	}
+	return nil
+}
+
+type outputError struct{ path, reason, hint string }
+
+func (e *outputError) Error() string { return fmt.Sprintf("write %s: %s", e.path, e.reason) }
+func (e *outputError) Hint() string  { return e.hint }
+
 // open opens or begins the partial file and keeps other builds away from it.
 func (b *builder) open(path string) (unlock func(), err error) {
 	name := b.partialPath(path)
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("write %s: something is there that is not a regular file", path)
+	if err := CheckOutput(path); err != nil {
+		return nil, err
 	}
 	// NFS locks only what is open for writing.
 	lock := flock.New(name, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o644))
@@ -214,6 +256,7 @@ func (b *builder) prepare(ctx context.Context) (reused int64, err error) {
 			reused += b.places[name].Size
 		}
 	} else if err := allocate(b.file, b.layout.Size); err != nil {
+		_ = os.Remove(b.file.Name()) // it is empty
 		return 0, fmt.Errorf("reserve %s for %s: %w", progress.Bytes(b.layout.Size), b.file.Name(), err)
 	}
 	for _, e := range b.layout.Entries {

@@ -513,18 +513,44 @@ func TestBuildTargets(t *testing.T) {
 	s := upstreamServer(t)
 	dir := t.TempDir()
 	_, err := build(t.Context(), smallLock(t), newClient(s), dir, nil)
-	wantError(t, err, dir, "not a regular file")
+	wantError(t, err, dir, "something that is not a bundle is there")
 	got := downloads(s)
 	delete(got, planned(t))
 	if len(got) > 0 {
 		t.Errorf("fetched in vain: %v", got)
 	}
 	_, err = build(t.Context(), smallLock(t), newClient(s), filepath.Join(dir, "none", "b.tar"), nil)
-	wantError(t, err, filepath.Join(dir, "none", "b.tar."), "no such file or directory")
+	wantError(t, err, filepath.Join(dir, "none", "b.tar"), "the folder", "is not there")
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) > 0 {
 		t.Errorf("left over: %v, %v", entries, err)
 	}
+
+	// What is no bundle is somebody's file: a key, a lock.
+	precious := filepath.Join(dir, "boxlift.key")
+	for _, content := range []string{"a key", strings.Repeat("x", 2000)} {
+		mustWrite(t, precious, []byte(content))
+		_, err = build(t.Context(), smallLock(t), newClient(s), precious, nil)
+		wantError(t, err, precious, "something that is not a bundle is there")
+		if got, err := os.ReadFile(precious); err != nil || string(got) != content {
+			t.Errorf("%d bytes were there, now %d: %v", len(content), len(got), err)
+		}
+	}
+	// An older bundle is replaced.
+	older := filepath.Join(dir, "older.tar")
+	mustBuild(t, smallLock(t), newClient(s), older, nil)
+	f, err := os.OpenFile(older, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("damage"), 5000); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	mustBuild(t, smallLock(t), newClient(s), older, nil)
+	sameFiles(t, reference(t), older)
 }
 
 func TestUnpinned(t *testing.T) {

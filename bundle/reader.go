@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,7 +44,8 @@ func open(path string) (*Reader, error) {
 	// Opening a pipe would wait for somebody who writes to it.
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		// The path is said by the caller.
+		return nil, cmp.Or(errors.Unwrap(err), err)
 	}
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%w: it is not a regular file", ocitar.ErrMalformed)

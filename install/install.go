@@ -76,6 +76,8 @@ type HostSummary struct {
 	Copied int64  `json:"copied"`
 	Images int    `json:"images"`
 	K3s    string `json:"k3s,omitempty"`
+	// Error is why the host failed.
+	Error string `json:"error,omitempty"`
 }
 
 // Change is one step that was needed.
@@ -252,7 +254,7 @@ type HostsError struct {
 
 func (e *HostsError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d of %d hosts failed", len(e.Failed), e.Total)
+	fmt.Fprintf(&b, "%d of %s failed", len(e.Failed), counted(e.Total, "host"))
 	for _, err := range e.Failed {
 		// It may quote what a host has said.
 		b.WriteString("\n" + clip(printable(err.Error()), maxHostError))
@@ -307,12 +309,24 @@ func (in *installer) summary() *Summary {
 		DryRun: in.DryRun, Phases: in.phases,
 	}
 	for _, h := range in.hosts {
-		s.Hosts = append(s.Hosts, HostSummary{
+		one := HostSummary{
 			Host: h.name, Role: h.config.Role, Changes: append([]Change{}, h.changes...),
 			Sent: h.sent, Copied: h.copied, Images: h.images, K3s: h.k3s,
-		})
+		}
+		if h.err != nil {
+			one.Error = h.err.Error()
+		}
+		s.Hosts = append(s.Hosts, one)
 	}
 	return s
+}
+
+// counted is a number of things.
+func counted(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
 }
 
 // platformsText lists platforms for a message.

@@ -169,7 +169,15 @@ func (n *k3sNode) fileStep(title, name string, content []byte) step {
 		title: title,
 		needed: func(ctx context.Context) (string, error) {
 			sum := sha256.Sum256(content)
-			return n.differs(ctx, name, hex.EncodeToString(sum[:]))
+			reason, err := n.differs(ctx, name, hex.EncodeToString(sum[:]))
+			if reason != "" || err != nil {
+				return reason, err
+			}
+			mode, err := n.root(ctx, "look at "+name, "stat", "-c", "%a %u", name)
+			if err == nil && strings.TrimSpace(string(mode)) != "600 0" {
+				reason = name + " has another mode or owner"
+			}
+			return reason, err
 		},
 		run: func(ctx context.Context) error {
 			if _, err := n.root(ctx, "make k3s' config folder", "mkdir", "-p", "-m", "0755", path.Dir(name)); err != nil {

@@ -15,7 +15,7 @@ import (
 // to be. All findings on all hosts are reported, and nothing is changed on any host
 // when there is one, apart from boxlift's own helper.
 func (in *installer) preflight(ctx context.Context) error {
-	task := in.Reporter.Task(fmt.Sprintf("look at %d hosts", len(in.hosts)), 0)
+	task := in.Reporter.Task(fmt.Sprintf("look at %s", counted(len(in.hosts), "host")), 0)
 	err := in.eachHost(ctx, in.hosts, in.inspect)
 	if same := in.checkUnique(); err == nil {
 		err = same

@@ -302,6 +302,11 @@ func (c *Client) classify(ctx context.Context, url string, err error) error {
 	if errors.As(err, &certificate) || errors.Is(err, errNotTLS) {
 		return backoff.Permanent(failed)
 	}
+	// A resolver that says that there is no such name will say so again.
+	var lookup *net.DNSError
+	if errors.As(err, &lookup) && lookup.IsNotFound {
+		return backoff.Permanent(failed)
+	}
 	return failed
 }
 

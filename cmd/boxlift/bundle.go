@@ -81,7 +81,7 @@ func newBundleLockCommand(global *globalOptions) *cobra.Command {
 moment, the sha256 and size of each file, and what image archives hold. Pins that are
 there stay, and so does everything else in the file. Review the change before you
 build from it: from then on, exactly these bytes are accepted.`,
-		Args: arguments(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
 				return runBundleLock(cmd.Context(), out, global, o, r)
@@ -109,18 +109,27 @@ func runBundleLock(ctx context.Context, out io.Writer, global *globalOptions, o 
 	resolveErr := bundle.Resolve(ctx, bundle.ResolveOptions{Document: document, Source: client, Parallelism: o.parallelism, Reporter: reporter})
 	left := len(document.Lock().Unpinned())
 	if left < missing {
-		info, err := os.Stat(o.lock)
+		// A link stays one.
+		target, err := filepath.EvalSymlinks(o.lock)
+		if err != nil {
+			return fmt.Errorf("write the lock: %w", err)
+		}
+		info, err := os.Stat(target)
 		if err != nil {
 			return err
 		}
-		if err := renameio.WriteFile(o.lock, document.Bytes(), info.Mode().Perm()); err != nil {
+		if err := renameio.WriteFile(target, document.Bytes(), info.Mode().Perm()); err != nil {
 			return fmt.Errorf("write the lock: %w", err)
 		}
 	}
 	if resolveErr != nil {
 		return fmt.Errorf("%s: %d of %d missing pins filled in: %w", o.lock, missing-left, missing, resolveErr)
 	}
-	_, err = fmt.Fprintf(out, "%s: %d pins filled in, none missing\n", o.lock, missing)
+	text := fmt.Sprintf("%d pins filled in, none missing", missing)
+	if missing == 0 {
+		text = "nothing to do: every pin is there"
+	}
+	_, err = fmt.Fprintf(out, "%s: %s\n", o.lock, text)
 	return err
 }
 
@@ -146,7 +155,7 @@ complete. An interrupted build goes on where it was when it is run again.
 Credentials for registries come from the docker configuration. The password of the
 key is asked for on the terminal, or read from --key-password-file or from the
 variable ` + passwordVariable + `.`,
-		Args: arguments(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
 				return runBundleBuild(cmd.Context(), out, global, o, r)
@@ -167,8 +176,14 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	if o.output == "" {
 		return usagef("--output is needed: the name of the bundle")
 	}
-	if (o.key == "") == !o.unsigned {
-		return withHint(usagef("exactly one of --key and --unsigned is needed"), "`boxlift key generate` makes a key")
+	switch {
+	case o.key != "" && o.unsigned:
+		return usagef("--key and --unsigned exclude each other")
+	case o.key == "" && !o.unsigned:
+		return withHint(usagef("--key or --unsigned is needed"), "`boxlift key generate` makes a key")
+	}
+	if err := bundle.CheckOutput(o.output); err != nil {
+		return err
 	}
 	// Opening the key takes 64 MiB for a moment, and the window of an image archive 32 MiB.
 	// Without a limit, garbage of twice that size would be left lying about. The user's
@@ -275,7 +290,7 @@ func newBundleVerifyCommand(global *globalOptions) *cobra.Command {
 		Long: `Prove that a bundle is whole: the signature over index.json, which has to be by
 the key that --key names, and through it every other byte of the file. Needs no
 network.`,
-		Args: arguments(cobra.ExactArgs(1)),
+		Args: arguments("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
 				return runBundleVerify(cmd.Context(), out, args[0], o, r)
@@ -338,7 +353,7 @@ func newBundleInspectCommand() *cobra.Command {
 		Long: `List components, images, files, platforms and sizes of a bundle. The manifests
 are read and proven; the signature and the other contents are not: see
 "boxlift bundle verify".`,
-		Args: arguments(cobra.ExactArgs(1)),
+		Args: arguments("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkFormat(format); err != nil {
 				return err

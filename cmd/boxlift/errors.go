@@ -107,7 +107,7 @@ func printError(w io.Writer, err error) {
 		fmt.Fprintf(w, "boxlift: hint: %s\n", indented(h.Hint()))
 	})
 	var usage *usageError
-	if errors.As(err, &usage) {
+	if errors.As(err, &usage) && len(seen) == 0 {
 		fmt.Fprintln(w, "boxlift: hint: `boxlift --help` and `boxlift COMMAND --help` show what there is")
 	}
 }

@@ -86,7 +86,7 @@ nothing on them, not even the helper that looks at disks and mounts.
 
 A second run changes nothing. A run that failed or was interrupted goes on when the
 same command is run again.`,
-		Args: arguments(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
 				return runInstall(cmd.Context(), out, global, o, r)
@@ -130,7 +130,11 @@ func printSummary(out io.Writer, s *install.Summary, format string, succeeded bo
 	w := &errorWriter{w: t}
 	w.printf("HOST\tROLE\tK3S\tIMAGES\tSENT\tREUSED\tCHANGES\n")
 	for _, h := range s.Hosts {
-		w.printf("%s\t%s\t%s\t%d\t%s\t%s\t%d\n", h.Host, h.Role, orDash(h.K3s), h.Images, progress.Bytes(h.Sent), progress.Bytes(h.Copied), len(h.Changes))
+		changes := fmt.Sprint(len(h.Changes))
+		if h.Error != "" {
+			changes += ", then failed"
+		}
+		w.printf("%s\t%s\t%s\t%d\t%s\t%s\t%s\n", h.Host, h.Role, orDash(h.K3s), h.Images, progress.Bytes(h.Sent), progress.Bytes(h.Copied), changes)
 	}
 	if w.err == nil {
 		w.err = t.Flush()
@@ -172,7 +176,7 @@ func newStatusCommand(global *globalOptions) *cobra.Command {
 		Short: "Compare a cluster with a bundle",
 		Long: `Look at all hosts of install.yaml, change nothing, and say what differs from the
 bundle. Exit code 7 means that something does.`,
-		Args: arguments(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
 				return runStatus(cmd.Context(), out, global, o, r)
@@ -204,11 +208,11 @@ func printStatus(out io.Writer, hosts []install.HostStatus, format string) error
 	w := &errorWriter{w: t}
 	w.printf("HOST\tROLE\tSERVICE\tK3S\tPACKS\tIMAGES\tDISK\n")
 	for _, h := range hosts {
-		service := h.Service
 		if h.Error != "" {
-			service = "unknown"
+			w.printf("%s\t%s\tunknown\t-\t-\t-\t-\n", h.Host, h.Role)
+			continue
 		}
-		w.printf("%s\t%s\t%s\t%s\t%d\t%d\t%s\n", h.Host, h.Role, service, orDash(h.K3s), h.Packs, h.Images, progress.Bytes(h.PackBytes))
+		w.printf("%s\t%s\t%s\t%s\t%d\t%d\t%s\n", h.Host, h.Role, h.Service, orDash(h.K3s), h.Packs, h.Images, progress.Bytes(h.PackBytes))
 	}
 	if w.err == nil {
 		w.err = t.Flush()

@@ -38,7 +38,7 @@ isolated network, and goes there by another way than the bundle.
 
 The password is asked for on the terminal, or read from --password-file or from
 the variable ` + passwordVariable + `. Existing files are never overwritten.`,
-		Args: arguments(cobra.NoArgs),
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return runKeyGenerate(cmd, o) },
 	}
 	c.Flags().StringVar(&o.prefix, "output-prefix", "boxlift", "path of the files, without .key and .pub")
@@ -65,27 +65,33 @@ func runKeyGenerate(cmd *cobra.Command, o keyGenerateOptions) error {
 		return err
 	}
 	if err := writeNewFile(publicPath, public, 0o644); err != nil {
+		_ = os.Remove(privatePath)
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "private key: %s (keep it and its password on the connected host)\npublic key:  %s (needed to verify and install)\n", privatePath, publicPath)
-	return err
+	key, err := signature.ParsePublicKey(public)
+	if err != nil {
+		return err
+	}
+	w := &errorWriter{w: cmd.OutOrStdout()}
+	w.printf("private key: %s (keep it and its password on the connected host)\n", privatePath)
+	w.printf("public key:  %s (needed to verify and install)\n", publicPath)
+	w.printf("key id:      %s (build and verify name it; compare it on both sides)\n", signature.KeyID(key))
+	return w.err
 }
 
 // writeNewFile creates a file that is not there yet.
 func writeNewFile(path string, content []byte, mode os.FileMode) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
-		return err
+		return fmt.Errorf("write the key: %w", err)
 	}
-	if _, err := f.Write(content); err != nil {
-		_ = f.Close()
-		return err
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		_ = os.Remove(path)
+		return fmt.Errorf("write the key: %w", err)
 	}
-	if err := f.Sync(); err != nil {
-		_ = f.Close()
-		return err
-	}
-	return f.Close()
+	return nil
 }
 
 // readPassword takes a key's password from a file, the environment or the terminal.

@@ -29,7 +29,7 @@ func run() int {
 		return exitOK
 	}
 	if ctx.Err() != nil {
-		fmt.Fprintln(os.Stderr, "boxlift: interrupted; what is done is kept, and the same command goes on from there")
+		fmt.Fprintln(os.Stderr, "boxlift: interrupted; what was finished is kept, and the same command goes on from there")
 		return exitInterrupted
 	}
 	printError(os.Stderr, err)

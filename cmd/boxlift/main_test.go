@@ -298,7 +298,7 @@ func TestInterruptedBuild(t *testing.T) {
 	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted {
 		t.Errorf("it ended with %d\n%s", code, out)
 	}
-	if !strings.Contains(out.String(), "boxlift: interrupted; what is done is kept, and the same command goes on from there\n") {
+	if !strings.Contains(out.String(), "boxlift: interrupted; what was finished is kept, and the same command goes on from there\n") {
 		t.Errorf("it says:\n%s", out)
 	}
 	if _, err := os.Lstat(filepath.Join(s.dir, "b.tar")); !errors.Is(err, os.ErrNotExist) {

@@ -105,12 +105,14 @@ func showHelp(cmd *cobra.Command, args []string) error {
 	return cmd.Help()
 }
 
-// arguments wraps cobra's checks, so that a wrong number of arguments is an error of
-// the command line.
-func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
+// arguments accepts as many arguments as there are names for them.
+func arguments(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return &usageError{err}
+		switch {
+		case len(args) > len(names):
+			return usagef("%s: unexpected argument %q", cmd.CommandPath(), args[len(names)])
+		case len(args) < len(names):
+			return usagef("%s: %s is missing", cmd.CommandPath(), names[len(args)])
 		}
 		return nil
 	}
@@ -120,7 +122,7 @@ func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of boxlift",
-		Args:  arguments(cobra.NoArgs),
+		Args:  arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), version)
 			return err

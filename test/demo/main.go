@@ -33,6 +33,10 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	d := demo{start: time.Now()}
 	err := d.run(ctx, *programs, upstream.Size(*size))
+	if ctx.Err() != nil {
+		fmt.Fprintln(os.Stderr, "demo: interrupted; the hosts and all else are removed")
+		os.Exit(130)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/gofrs/flock"
 
@@ -85,9 +86,16 @@ func (t *Testbed) Bundle() string { return filepath.Join(t.Dir, "bundle.tar") }
 // knows the key's password.
 func (t *Testbed) Command(ctx context.Context, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, t.Boxlift(), args...)
+	endInOrder(c)
 	c.Dir = t.Dir
 	c.Env = append(os.Environ(), "SSL_CERT_FILE="+t.Upstream.CAFile(), "BOXLIFT_KEY_PASSWORD="+KeyPassword, "DOCKER_CONFIG="+t.Dir)
 	return c
+}
+
+// endInOrder lets a command end by itself, as after Ctrl-C, when its context does.
+func endInOrder(c *exec.Cmd) {
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
+	c.WaitDelay = 10 * time.Second
 }
 
 // MirrorFlags send requests for the real upstream hosts to the stand-in.
