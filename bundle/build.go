@@ -667,7 +667,7 @@ func (r contextReader) Read(p []byte) (int, error) {
 // than these the kernel has to look for long runs of free memory.
 const (
 	bufferSize = 256 << 10
-	writeSize  = 128 << 10
+	writeSize  = 64 << 10
 )
 
 // flushStep is how much of a blob is written between two requests to the kernel to start

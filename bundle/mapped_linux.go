@@ -11,7 +11,7 @@ import (
 )
 
 // windowSize is how much of a file is mapped at a time.
-const windowSize = 16 << 20
+const windowSize = 32 << 20
 
 // readMapped passes a part of a file to use, piece by piece, without copying it: the
 // pieces are the kernel's own memory and must be neither kept nor changed. It returns
