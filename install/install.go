@@ -7,7 +7,8 @@
 // Steps of one host run in their order, hosts run in parallel.
 //
 // Nothing on a host is changed before the bundle has been verified by the caller and
-// every host has passed preflight. Errors of hosts are gathered: one host's failure
+// every host has passed preflight, except that preflight puts boxlift's own helper there,
+// which gathers the facts. Errors of hosts are gathered: one host's failure
 // does not keep the others from being worked on, and all are reported ([ErrHosts]).
 //
 // Secrets reach hosts through the standard input of commands and files that only root

@@ -84,6 +84,9 @@ without any internet. The bundle is verified first, as a whole; then all hosts a
 looked at; only then is anything changed. A dry run logs in to the hosts but puts
 nothing on them, not even the helper that looks at disks and mounts.
 
+This version brings up k3s, on one server and its agents, with all images of the
+bundle. It does not deploy Cilium and LiteBoxd yet.
+
 A second run changes nothing. A run that failed or was interrupted goes on when the
 same command is run again.`,
 		Args: arguments(),

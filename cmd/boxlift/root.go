@@ -68,7 +68,8 @@ func newRootCommand() *cobra.Command {
 		Use:   "boxlift",
 		Short: "Carry a LiteBoxd platform across an air gap",
 		Long: `boxlift builds one signed bundle on a connected host and, in an isolated
-network, installs a k3s + Cilium + LiteBoxd cluster from it over SSH.
+network, installs from it over SSH. The bundle carries k3s, Cilium and LiteBoxd;
+"boxlift install --help" says what is deployed so far.
 
 ` + exitHelp,
 		SilenceErrors: true,
