@@ -19,13 +19,15 @@ build:
 	[[ $$host == linux-@(amd64|arm64) ]] || build $(BIN)/$$host/
 	ln -sf $$host/boxlift $$host/boxlift-node $(BIN)/
 
-# Locks, builds, signs, carries and installs, on hosts made for the purpose (as root).
+# Locks, builds, signs, carries and installs a cluster, on hosts made for the purpose (as root).
 demo: build
 	@go run ./test/demo
 
 # Everything. What cannot run here is named at the end; where BOXLIFT_REQUIRE_HOSTS=1, it fails.
 # The race detector needs a C compiler. Results are not taken from the cache: hosts, packages
-# and other programs have a part in them that go does not see.
+# and other programs have a part in them that go does not see. The Kubernetes of the test
+# clusters is built and tested first where it is missing, which takes twenty minutes on two
+# cores.
 test:
 	@if ! command -v gcc >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends gcc libc6-dev >/dev/null
@@ -36,7 +38,13 @@ test:
 	elif ! command -v gcc >/dev/null; then
 	    race=; echo 'no gcc: left out the race detector'
 	fi
-	go test $$race -count=1 -timeout=20m -json ./... | go run ./test/summary $$require
+	# What takes long to compile comes first, so that no test has to wait for it.
+	go build $$race ./...
+	go run ./test/prepare
+	# The distribution is a module of its own; these are its parts without Kubernetes.
+	( go test $$race -count=1 -timeout=60m -json ./...
+	  cd test/k3s && go test -count=1 -json ./settings ./token ./images ./registries ./containerd ./balancer ./cmd/ingress ./cmd/svclb ./cmd/cilium
+	  cd cmd/busybox && go test -count=1 -json . ) | go run ./test/summary $$require
 
 lint:
 	CGO_ENABLED=0 go tool -modfile=tools/lint/go.mod golangci-lint run ./...

@@ -13,6 +13,12 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
+// The first bytes of compressed files.
+const (
+	gzipMagic = "\x1f\x8b"
+	zstdMagic = "\x28\xb5\x2f\xfd"
+)
+
 const (
 	// maxArchiveMembers bounds how many files an image archive may have.
 	maxArchiveMembers = 1 << 17
@@ -22,8 +28,9 @@ const (
 )
 
 // readArchive hands every regular file of a tar, plain or compressed with gzip or zstd,
-// to visit, and then reads what is left of r, so that all of r has passed.
-func readArchive(r io.Reader, visit func(path string, size int64, content io.Reader) error) error {
+// to visit, and every symbolic link to link; and then reads what is left of r, so that all
+// of r has passed.
+func readArchive(r io.Reader, visit func(path string, size int64, content io.Reader) error, link func(path, target string) error) error {
 	buffered := bufio.NewReaderSize(r, bufferSize)
 	plain, closeReader, err := decompress(buffered)
 	if err != nil {
@@ -41,6 +48,11 @@ func readArchive(r io.Reader, visit func(path string, size int64, content io.Rea
 		}
 		if count == maxArchiveMembers {
 			return fmt.Errorf("read the archive: more than %d files", maxArchiveMembers)
+		}
+		if h.Typeflag == tar.TypeSymlink {
+			if err := link(path.Clean(h.Name), h.Linkname); err != nil {
+				return err
+			}
 		}
 		if h.Typeflag != tar.TypeReg {
 			continue
@@ -66,13 +78,13 @@ func decompress(r *bufio.Reader) (plain io.Reader, closeReader func(), err error
 		return nil, nil, err
 	}
 	switch {
-	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
+	case bytes.HasPrefix(magic, []byte(gzipMagic)):
 		z, err := gzip.NewReader(r)
 		if err != nil {
 			return nil, nil, err
 		}
 		return z, func() { _ = z.Close() }, nil
-	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+	case string(magic) == zstdMagic:
 		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return nil, nil, err

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -8,23 +9,25 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
-	"github.com/gofrs/flock"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/bundle/source"
+	"github.com/liteboxd/boxlift/bundle/volume"
 	"github.com/liteboxd/boxlift/progress"
 )
 
-// streamTries bounds how often a download that breaks in its middle is begun again.
+// streamTries bounds how often a download that cannot be gone on with is begun again.
 const streamTries = 5
 
 // BuildOptions say where a bundle goes.
@@ -34,6 +37,7 @@ type BuildOptions struct {
 	Path string
 	// Signer signs index.json; nil leaves the bundle unsigned.
 	Signer *signature.Signer
+	OutputOptions
 }
 
 // BuildResult says what a build did. Sizes are in bytes.
@@ -41,42 +45,76 @@ type BuildResult struct {
 	Digest digest.Digest `json:"digest"`
 	Size   int64         `json:"size"`
 	Blobs  int           `json:"blobs"`
-	// Reused is the part of Size that an interrupted build had left.
+	// Reused is the part of Size that an interrupted build had left as whole blobs.
 	Reused int64 `json:"reused"`
+	// Copied is the part of Size that older bundles held.
+	Copied int64 `json:"copied"`
+	// Shared is the part of Copied whose place on the disk is that of the older bundle.
+	Shared int64 `json:"shared"`
+	// LeftOut are the blobs that a delta leaves out.
+	LeftOut Amount `json:"leftOut"`
 	// Unchanged says that the bundle was there already, complete.
 	Unchanged bool `json:"unchanged"`
+	// Stored is how much of the disk the bundle takes, and Volumes is how many volumes it
+	// has: 0 when it is one file.
+	Stored  int64 `json:"stored"`
+	Volumes int   `json:"volumes"`
 }
 
 // Build fetches what the plan lacks and writes the bundle. While it works, the file is
 // called <name>.<digest>.partial and holds each finished blob at its final place, header
 // included; the header is written last, so that a build that was ended at any moment
-// can tell what it has. Building the same plan again goes on from there.
+// can tell what it has. Building the same plan again goes on from there, also inside a
+// blob of which it finds the beginning.
 func (p *Plan) Build(ctx context.Context, o BuildOptions) (*BuildResult, error) {
 	b := &builder{Plan: p}
+	result := &BuildResult{Digest: p.Digest()}
+	if p.since != nil {
+		var err error
+		if b.Plan, result.LeftOut, err = p.delta(o.Signer); err != nil {
+			return nil, fmt.Errorf("plan the delta: %w", err)
+		}
+	}
 	if err := b.sign(o.Signer); err != nil {
 		return nil, err
 	}
-	result := &BuildResult{Digest: p.Digest(), Size: b.layout.Size, Blobs: len(b.layout.Entries) - len(b.fixed)}
-	if b.isAt(ctx, o.Path) {
+	return b.build(ctx, o, result)
+}
+
+// build does so for what is laid out.
+func (b *builder) build(ctx context.Context, o BuildOptions, result *BuildResult) (*BuildResult, error) {
+	result.Size, result.Blobs = b.layout.Size, len(b.layout.Entries)-len(b.fixed)
+	if b.isAt(ctx, o, result) {
 		result.Unchanged = true
-		return result, nil
+		return result, b.removeLeft(o)
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	unlock, err := b.open(o.Path)
-	if err != nil {
+	if err := b.open(o); err != nil {
 		return nil, err
 	}
-	defer unlock()
-	defer b.file.Close() //nolint:errcheck // finish has made sure that all is on the disk
+	defer b.close()
+	var err error
 	if result.Reused, err = b.prepare(ctx); err != nil {
 		return nil, err
 	}
+	if err := b.reserve(); err != nil {
+		return nil, err
+	}
+	if result.Copied, err = b.copyAll(ctx); err != nil {
+		return nil, err
+	}
+	result.Shared = b.shared.Load()
 	if err := b.fetchAll(ctx); err != nil {
 		return nil, err
 	}
-	return result, b.finish(o.Path)
+	whole := b.file
+	if b.sealed != nil {
+		whole = b.sealed.file
+	}
+	result.Stored, result.Volumes = whole.Size(), whole.Volumes()
+	return result, b.finish(ctx)
 }
 
 // builder fills one file.
@@ -85,21 +123,37 @@ type builder struct {
 	layout *ocitar.Layout
 	places map[string]ocitar.Entry // by member name
 	fixed  map[string][]byte       // members that are not blobs
-	file   *os.File
+	// continued says that an earlier build has left something in the file.
+	continued bool
+	// isCopy says that all blobs are in older bundles, and that nothing else has them.
+	isCopy bool
+	// noClones is set when the filesystem cannot share blocks between files.
+	noClones atomic.Bool
+	shared   atomic.Int64 // bytes
+	file     *volume.Draft
+	sealed   *sealed // nil when nothing is encrypted
 
 	mu   sync.Mutex
 	done map[string]bool // members that are verified and in place
 }
 
-// sign adds the signature to the members and lays them out.
+// sign signs index.json, unless signer is nil, and lays the members out.
 func (b *builder) sign(signer *signature.Signer) error {
+	if signer == nil {
+		return b.layOut(nil)
+	}
+	s, err := signer.Sign(b.index)
+	if err != nil {
+		return fmt.Errorf("sign index.json: %w", err)
+	}
+	return b.layOut(&s)
+}
+
+// layOut adds the signature to the members, if there is one, and lays them out.
+func (b *builder) layOut(s *signature.Signature) error {
 	b.fixed = map[string][]byte{ocitar.LayoutFile: []byte(ocitar.LayoutContent), ocitar.IndexFile: b.index}
 	members := b.members
-	if signer != nil {
-		s, err := signer.Sign(b.index)
-		if err != nil {
-			return fmt.Errorf("sign index.json: %w", err)
-		}
+	if s != nil {
 		b.fixed[ocitar.SigstoreBundleFile] = s.Bundle
 		b.fixed[ocitar.SignatureFile] = s.Base64
 		members = append(append([]ocitar.Member{}, members[:2]...),
@@ -120,132 +174,44 @@ func (b *builder) sign(signer *signature.Signer) error {
 	return nil
 }
 
-// isAt reports whether the finished bundle lies at path already, with this signature.
-func (b *builder) isAt(ctx context.Context, path string) bool {
-	r, err := Open(path)
+// isAt reports whether the finished bundle lies at the path already, with this signature
+// and in the form that is asked for.
+func (b *builder) isAt(ctx context.Context, o BuildOptions, result *BuildResult) bool {
+	r, err := Open(o.Path, o.Identities...)
 	if err != nil {
 		return false
 	}
 	defer r.Close() //nolint:errcheck // it was only read
-	if r.tar.Layout().Size != b.layout.Size {
+	if r.stored.Layout().Size != b.layout.Size || !o.isForm(r.file) {
 		return false
 	}
 	for name, content := range b.fixed {
-		if got, err := r.tar.ReadAll(name, maxIndexSize); err != nil || !bytes.Equal(got, content) {
+		if got, err := r.stored.ReadAll(name, maxIndexSize); err != nil || !bytes.Equal(got, content) {
 			return false
 		}
 	}
+	result.Stored, result.Volumes = r.file.Stored(), r.file.Volumes()
 	return r.Verify(ctx, b.reporter) == nil
 }
 
-// partialPath is called after what is to be built, so that the leavings of another
-// lock are never mixed in.
-func (b *builder) partialPath(path string) string {
+// suffix is what the unfinished bundle's name ends with, after what is to be built, so that
+// the leavings of another lock are never mixed in.
+func (b *builder) suffix() string {
 	kind := ""
 	if b.fixed[ocitar.SignatureFile] != nil {
 		kind = "-signed"
 	}
-	return path + "." + b.Digest().Encoded()[:12] + kind + ".partial"
-}
-
-// CheckOutput refuses a path that no bundle can be written to: its folder is not there, or
-// something else than a bundle is at it, which would be lost.
-func CheckOutput(path string) error {
-	if _, err := os.Stat(filepath.Dir(path)); err != nil {
-		return &outputError{path, fmt.Sprintf("the folder %s is not there", filepath.Dir(path)), "make the folder, or name another output"}
-	}
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	other := &outputError{path, "something that is not a bundle is there", "name another output, or move that file away"}
-	if !info.Mode().IsRegular() {
-		return other
-	}
-	if info.Size() == 0 {
-		return nil // as mktemp makes it
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	defer f.Close() //nolint:errcheck // it was only read
-	want, err := ocitar.Header(ocitar.Member{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))})
-	if err != nil {
-		return err
-	}
-	got := make([]byte, len(want))
-	if _, err := io.ReadFull(f, got); err != nil || !bytes.Equal(got, want) {
-		return other
-	}
-	return nil
-}
-
-type outputError struct{ path, reason, hint string }
-
-func (e *outputError) Error() string { return fmt.Sprintf("write %s: %s", e.path, e.reason) }
-func (e *outputError) Hint() string  { return e.hint }
-
-// open opens or begins the partial file and keeps other builds away from it.
-func (b *builder) open(path string) (unlock func(), err error) {
-	name := b.partialPath(path)
-	if err := CheckOutput(path); err != nil {
-		return nil, err
-	}
-	// NFS locks only what is open for writing.
-	lock := flock.New(name, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o644))
-	locked, err := lock.TryLock()
-	if err != nil {
-		return nil, fmt.Errorf("create %s: %w", name, err)
-	}
-	if !locked {
-		return nil, fmt.Errorf("%s is locked: another build is writing it", name)
-	}
-	unlock = func() { _ = lock.Close() }
-	if b.file, err = openLocked(lock); err != nil {
-		unlock()
-		return nil, fmt.Errorf("open the unfinished bundle: %w", err)
-	}
-	return unlock, nil
-}
-
-// openLocked opens the file that lock holds. Another build may have given it its final
-// name, and a third have begun anew under the old one, after lock opened the file and
-// before it had the lock. What bears the name now is then not ours to write.
-func openLocked(lock *flock.Flock) (*os.File, error) {
-	f, err := os.OpenFile(lock.Path(), os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("another build has just finished %s: run the command again", lock.Path())
-	}
-	if err != nil {
-		return nil, err
-	}
-	held, err := lock.Stat()
-	var opened os.FileInfo
-	if err == nil {
-		opened, err = f.Stat()
-	}
-	if err == nil && !os.SameFile(held, opened) {
-		err = fmt.Errorf("another build has just finished %s, and one more is writing it: run the command again", lock.Path())
-	}
-	if err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return f, nil
+	return "." + b.Digest().Encoded()[:12] + kind + ".partial"
 }
 
 // prepare brings the file to its final length and writes what is at hand. It returns
 // how many bytes of blobs were there already.
 func (b *builder) prepare(ctx context.Context) (reused int64, err error) {
-	info, err := b.file.Stat()
+	isWhole, err := b.file.IsWhole()
 	if err != nil {
-		return 0, fmt.Errorf("look at the unfinished bundle: %w", err)
+		return 0, err
 	}
-	if info.Size() == b.layout.Size {
+	if b.continued = isWhole; b.continued {
 		if err := b.findDone(ctx); err != nil {
 			return 0, err
 		}
@@ -255,9 +221,8 @@ func (b *builder) prepare(ctx context.Context) (reused int64, err error) {
 		for name := range b.done {
 			reused += b.places[name].Size
 		}
-	} else if err := allocate(b.file, b.layout.Size); err != nil {
-		_ = os.Remove(b.file.Name()) // it is empty
-		return 0, fmt.Errorf("reserve %s for %s: %w", progress.Bytes(b.layout.Size), b.file.Name(), err)
+	} else if err := b.file.Allocate(); err != nil {
+		return 0, err
 	}
 	for _, e := range b.layout.Entries {
 		content, ok := b.fixed[e.Name]
@@ -362,44 +327,12 @@ func (e *diskError) Unwrap() error { return e.err }
 
 func (b *builder) writeError(err error) error { return &diskError{b.file.Name(), err} }
 
-// finish gives the file its final name once it is on the disk. All blobs are in place
-// and verified by now; the rest of what [Reader.Verify] asks for is looked at here, since
-// what a lock says of the inside of an archive may be wrong.
-func (b *builder) finish(path string) error {
-	r, err := newReader(b.file, b.layout.Size)
-	if err == nil {
-		err = r.verifyStructure()
-	}
-	if err != nil {
-		return fmt.Errorf("check %s, which is complete: %w", b.file.Name(), err)
-	}
-	if err := b.file.Sync(); err != nil {
-		// Linux drops what it could not write, but reads it from memory for a while: the
-		// next build would find it whole, and its own Sync would succeed.
-		_ = b.file.Truncate(0)
-		return b.writeError(err)
-	}
-	if err := os.Rename(b.file.Name(), path); err != nil {
-		return err
-	}
-	return syncDirectory(filepath.Dir(path))
-}
-
-func syncDirectory(name string) error {
-	d, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer d.Close() //nolint:errcheck // it was only read
-	if err := d.Sync(); err != nil {
-		return fmt.Errorf("write the directory %s to the disk: %w", name, err)
-	}
-	return nil
-}
-
 // fetchAll runs all downloads that are still needed, archives first, since each of them
 // is one long stream.
 func (b *builder) fetchAll(ctx context.Context) error {
+	if b.isCopy {
+		return nil
+	}
 	var archives, blobs []*fetch
 	var total, there int64
 	for _, f := range b.fetches {
@@ -456,74 +389,144 @@ func (b *builder) needs(f *fetch) bool {
 	return false
 }
 
-// fetch does one download, again if the line breaks.
+// fetch does one download. What was put together from the answers of several runs, servers
+// or moments and is not what was locked in the end is fetched once more in one piece: the
+// fault may be in one of the pieces.
 func (b *builder) fetch(ctx context.Context, f *fetch, meter *meter) error {
-	return again(ctx, b.reporter, f.label, func() error {
-		meter.restart()
-		return b.fetchOnce(ctx, f, meter)
-	})
+	beginning, h, err := b.beginning(ctx, f)
+	if err != nil {
+		return err
+	}
+	if beginning == f.size && f.archive == nil {
+		if digest.NewDigest(digest.SHA256, h) == f.blob.Digest {
+			meter.skip(f.size)
+			return b.complete(b.places[ocitar.BlobName(f.blob.Digest)])
+		}
+		if err := b.erase(b.places[ocitar.BlobName(f.blob.Digest)]); err != nil {
+			return err
+		}
+		beginning, h = 0, sha256.New()
+	}
+	meter.skip(beginning)
+	pieces, err := b.fetchFrom(ctx, f, meter, beginning, h)
+	if !pieces || ctx.Err() != nil || !errors.As(err, new(*differsError)) && !errors.Is(err, source.ErrAnew) {
+		return err
+	}
+	b.reporter.Message(fmt.Sprintf("%s: it came in pieces that do not fit together: %v; fetching it once more", f.label, err))
+	meter.restart()
+	_, err = b.fetchFrom(ctx, f, meter, 0, sha256.New())
+	return err
 }
 
-// again does something until it succeeds, fails for another reason than a streamError,
-// or has been tried often enough.
+// beginning returns how much of a blob an earlier build has left at its place, and the
+// state of its hash.
+func (b *builder) beginning(ctx context.Context, f *fetch) (int64, hash.Hash, error) {
+	h := sha256.New()
+	if !b.continued || f.archive != nil {
+		return 0, h, nil
+	}
+	e := b.places[ocitar.BlobName(f.blob.Digest)]
+	n, err := b.writtenLength(e.Offset, e.Size)
+	if err != nil {
+		return 0, h, fmt.Errorf("read the unfinished bundle: %w", err)
+	}
+	buffer := takeBuffer()
+	defer giveBuffer(buffer)
+	if _, err := io.CopyBuffer(h, contextReader{ctx, io.NewSectionReader(b.file, e.Offset, n)}, *buffer); err != nil {
+		return 0, h, fmt.Errorf("read the unfinished bundle: %w", err)
+	}
+	return n, h, nil
+}
+
+// writtenLength returns how many bytes of a part of the file there are up to the last one that
+// is not zero: a blob is written from its beginning on, and where nothing was written yet are zeros.
+func (b *builder) writtenLength(offset, size int64) (int64, error) {
+	buffer := takeBuffer()
+	defer giveBuffer(buffer)
+	for end := b.file.DataEnd(offset, size) - offset; end > 0; {
+		start := max(0, end-int64(len(*buffer)))
+		piece := (*buffer)[:end-start]
+		if _, err := b.file.ReadAt(piece, offset+start); err != nil {
+			return 0, err
+		}
+		if last := bytes.TrimRight(piece, "\x00"); len(last) > 0 {
+			return start + int64(len(last)), nil
+		}
+		end = start
+	}
+	return 0, nil
+}
+
+// again does something until it succeeds, fails for another reason than a download that
+// may be begun anew, or has been tried often enough.
 func again(ctx context.Context, reporter progress.Reporter, label string, once func() error) error {
 	for try := 1; ; try++ {
 		err := once()
-		var broken *streamError
-		if err == nil || ctx.Err() != nil || try == streamTries || !errors.As(err, &broken) {
+		if err == nil || ctx.Err() != nil || try == streamTries || !errors.Is(err, source.ErrAnew) {
 			return err
 		}
 		reporter.Message(fmt.Sprintf("%s: %v; trying again", label, err))
 	}
 }
 
-// streamError is a download that broke; it may succeed if it is begun again.
+// streamError is an error of the line, not of what came over it.
 type streamError struct{ err error }
 
 func (e *streamError) Error() string { return e.err.Error() }
 func (e *streamError) Unwrap() error { return e.err }
 
-func (b *builder) fetchOnce(ctx context.Context, f *fetch, meter *meter) error {
-	body, size, err := f.open(ctx)
+// fetchFrom fetches what comes after the beginning, of which h is the hash. It reports
+// whether the whole is made of more than one piece.
+func (b *builder) fetchFrom(ctx context.Context, f *fetch, meter *meter, beginning int64, h hash.Hash) (pieces bool, err error) {
+	body, err := f.open(ctx, beginning)
 	if err != nil {
-		return err
+		return beginning > 0, err
 	}
 	defer body.Close() //nolint:errcheck // what it carried is verified
-	if size >= 0 && size != f.size {
-		return &differsError{want: ocispec.Descriptor{Size: f.size}, size: size}
+	if body.Size >= 0 && body.Size != f.size {
+		return false, &differsError{want: ocispec.Descriptor{Size: f.size}, size: body.Size}
 	}
 	stream := &streamReader{reader: body, meter: meter}
 	if f.archive != nil {
 		// Whatever is longer than what was locked is another archive.
-		return b.storeArchive(ctx, f, io.LimitReader(stream, f.size+1))
+		err = b.storeArchive(ctx, f, io.LimitReader(stream, f.size+1))
+	} else {
+		err = b.storeRest(ctx, f.blob, stream, beginning, h)
 	}
-	return b.storeBlob(ctx, f.blob, stream)
+	return beginning > 0 || body.Spliced(), err
 }
 
 // storeBlob writes what a stream carries to the place of a blob, hashing it on the way.
 func (b *builder) storeBlob(ctx context.Context, d ocispec.Descriptor, stream io.Reader) error {
+	return b.storeRest(ctx, d, stream, 0, sha256.New())
+}
+
+// storeRest does so for a blob of which done bytes are in place, with the hash h.
+func (b *builder) storeRest(ctx context.Context, d ocispec.Descriptor, stream io.Reader, done int64, h hash.Hash) error {
 	e := b.places[ocitar.BlobName(d.Digest)]
-	h := sha256.New()
 	buffer := takeBuffer()
 	defer giveBuffer(buffer)
 	stream = contextReader{ctx, stream}
-	var done, flushed int64
+	flushed := done
 	for done < d.Size {
 		piece := nextPiece((*buffer)[:writeSize], e, done)
 		n, err := fill(stream, piece)
+		// What came before the line broke is worth keeping.
+		if n > 0 {
+			_, _ = h.Write(piece[:n]) // never fails
+			if _, err := b.file.WriteAt(piece[:n], e.Offset+done); err != nil {
+				return b.writeError(err)
+			}
+		}
+		done += int64(n)
 		if err != nil {
 			return err
 		}
-		done += int64(n)
 		if n < len(piece) {
-			return &streamError{fmt.Errorf("the download ended after %d of %d bytes", done, d.Size)}
-		}
-		_, _ = h.Write(piece) // never fails
-		if _, err := b.file.WriteAt(piece, e.Offset+done-int64(n)); err != nil {
-			return b.writeError(err)
+			return &differsError{want: d, size: done}
 		}
 		if done-flushed >= flushStep {
-			startWriting(b.file, e.Offset+flushed, done-flushed)
+			b.file.StartWriting(e.Offset+flushed, done-flushed)
 			flushed = done
 		}
 	}
@@ -534,9 +537,24 @@ func (b *builder) storeBlob(ctx context.Context, d ocispec.Descriptor, stream io
 	}
 	got := digest.NewDigest(digest.SHA256, h)
 	if more > 0 || got != d.Digest {
-		return &differsError{want: d, got: got, size: d.Size + int64(more)}
+		return errors.Join(&differsError{want: d, got: got, size: d.Size + int64(more)}, b.erase(e))
 	}
 	return b.complete(e)
+}
+
+// erase makes zeros of what is at the place of a blob, so that no later build takes it for
+// the blob's beginning.
+func (b *builder) erase(e ocitar.Entry) error {
+	if b.file.Zero(e.Offset, e.Size) == nil {
+		return nil
+	}
+	zeros := make([]byte, min(bufferSize, e.Size))
+	for done := int64(0); done < e.Size; done += int64(len(zeros)) {
+		if _, err := b.file.WriteAt(zeros[:min(int64(len(zeros)), e.Size-done)], e.Offset+done); err != nil {
+			return b.writeError(err)
+		}
+	}
+	return nil
 }
 
 // nextPiece cuts from a buffer the piece in which the content of an entry is read or
@@ -572,20 +590,32 @@ func (b *builder) storeArchive(ctx context.Context, f *fetch, stream io.Reader) 
 			left[path] = d
 		}
 	}
+	var index []byte // of docker's form
+	links := make(archiveLinks)
 	err := readArchive(tee, func(path string, size int64, content io.Reader) error {
+		if path == dockerIndex {
+			var err error
+			if index, err = readBounded(content, size, maxConfigSize); err != nil {
+				return err
+			}
+			content = bytes.NewReader(index)
+		}
 		d, ok := left[path]
 		if !ok {
 			return nil
 		}
-		if size != d.Size {
-			return fmt.Errorf("%s: %w", path, &differsError{want: d, size: size})
-		}
-		if err := b.storeBlob(ctx, d, content); err != nil {
+		if err := b.storeMember(ctx, path, d, size, content); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		delete(left, path)
 		return nil
+	}, func(name, target string) error {
+		links.add(name, target)
+		return nil
 	})
+	if err == nil {
+		err = b.storeManifests(f.archive, index, links, left)
+	}
 	var broken *streamError
 	if err != nil && (ctx.Err() != nil || errors.As(err, new(*diskError)) || errors.As(err, &broken)) {
 		return err
@@ -610,6 +640,31 @@ func (b *builder) storeArchive(ctx context.Context, f *fetch, stream io.Reader) 
 		return fmt.Errorf("the archive does not hold %s, which the lock lists: run `boxlift bundle lock` again", path)
 	}
 	return nil
+}
+
+// storeMember stores a member of an archive as the blob that it is, or becomes.
+func (b *builder) storeMember(ctx context.Context, name string, d ocispec.Descriptor, size int64, content io.Reader) error {
+	buffered := bufio.NewReaderSize(content, writeSize)
+	made, err := isMade(name, d, buffered)
+	if err != nil {
+		return err
+	}
+	if !made {
+		if size != d.Size {
+			return &differsError{want: d, size: size}
+		}
+		return b.storeBlob(ctx, d, buffered)
+	}
+	layer := compressing(buffered)
+	err = b.storeBlob(ctx, d, layer)
+	if closeErr := layer.Close(); err == nil {
+		err = closeErr
+	}
+	var differs *differsError
+	if errors.As(err, &differs) {
+		return &lockedByAnotherError{what: name, got: differs.got, want: d.Digest}
+	}
+	return err
 }
 
 func hex(h hash.Hash) string { return digest.NewDigest(digest.SHA256, h).Encoded() }
@@ -692,6 +747,14 @@ func (m *meter) add(n int64) {
 	}
 }
 
+// skip counts bytes that need no download.
+func (m *meter) skip(n int64) {
+	m.count += n
+	for _, t := range m.tasks {
+		t.Skip(n)
+	}
+}
+
 func (m *meter) restart() { m.add(-m.count) }
 
 // entryTasks shows one task for each entry of the lock, however many blobs it has.
@@ -744,17 +807,23 @@ func (t *entryTasks) end(f *fetch, err error) {
 	}
 }
 
-// Partials returns the names of unfinished bundles that lie beside path.
-func Partials(path string) ([]string, error) {
-	entries, err := os.ReadDir(filepath.Dir(path))
-	if err != nil {
-		return nil, err
-	}
+// Partials returns the names of unfinished bundles that lie beside path, and in the folder
+// workDir, if there is one, of those that were to be encrypted.
+func Partials(path, workDir string) ([]string, error) {
 	var names []string
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), filepath.Base(path)+".") && strings.HasSuffix(e.Name(), ".partial") {
-			names = append(names, filepath.Join(filepath.Dir(path), e.Name()))
+	for _, dir := range []string{filepath.Dir(path), workDir} {
+		if dir == "" {
+			continue
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), filepath.Base(path)+".") && strings.HasSuffix(e.Name(), ".partial") {
+				names = append(names, filepath.Join(dir, e.Name()))
+			}
 		}
 	}
-	return names, nil
+	return slices.Compact(names), nil
 }

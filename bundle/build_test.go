@@ -3,9 +3,13 @@ package bundle
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gofrs/flock"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/opencontainers/go-digest"
@@ -222,7 +225,7 @@ func TestBuildAgain(t *testing.T) {
 	if !bytes.Equal(before, mustRead(t, path)) {
 		t.Error("the damaged bundle was not replaced by the same bytes")
 	}
-	if left, err := Partials(path); err != nil || len(left) > 0 {
+	if left, err := Partials(path, ""); err != nil || len(left) > 0 {
 		t.Errorf("left over: %v, %v", left, err)
 	}
 }
@@ -367,7 +370,7 @@ func TestTwoBuildsAtOnce(t *testing.T) {
 		t.Errorf("the first build: %v", err)
 	}
 	noFile(t, path)
-	if left, err := Partials(path); err != nil || len(left) != 1 {
+	if left, err := Partials(path, ""); err != nil || len(left) != 1 {
 		t.Errorf("the unfinished bundles are %v, %v", left, err)
 	}
 	s.Heal()
@@ -375,56 +378,30 @@ func TestTwoBuildsAtOnce(t *testing.T) {
 	sameFiles(t, reference(t), path)
 }
 
-// TestPartialThatWasRenamed has a build that opened the partial file before another one
-// finished it, and got the lock after.
-func TestPartialThatWasRenamed(t *testing.T) {
-	partial := filepath.Join(t.TempDir(), "b.tar.0123.partial")
-	lock := flock.New(partial)
-	if locked, err := lock.TryLock(); err != nil || !locked {
-		t.Fatal(locked, err)
-	}
-	defer lock.Close()
-	f, err := openLocked(lock)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
-
-	if err := os.Rename(partial, filepath.Join(filepath.Dir(partial), "b.tar")); err != nil {
-		t.Fatal(err)
-	}
-	_, err = openLocked(lock)
-	wantError(t, err, "another build has just finished", "run the command again")
-
-	mustWrite(t, partial, []byte("of a third build"))
-	_, err = openLocked(lock)
-	wantError(t, err, "one more is writing it")
-}
-
-// endless gives zeros, but fails a test that reads far too many of them.
-type endless struct{ left int }
-
-func (e *endless) Read(p []byte) (int, error) {
-	if e.left -= len(p); e.left < 0 {
-		return 0, errors.New("it is still being read")
-	}
-	clear(p)
-	return len(p), nil
-}
-
 // TestEndlessArchive has a server that does not state a length and never ends.
 func TestEndlessArchive(t *testing.T) {
+	endless := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		zeros := make([]byte, 4096)
+		for left := 4 << 20; left > 0; left -= len(zeros) {
+			if _, err := w.Write(zeros); err != nil {
+				return
+			}
+		}
+		t.Error("it is still being read")
+	}))
+	defer endless.Close()
+	authorities := x509.NewCertPool()
+	authorities.AddCert(endless.Certificate())
+	client := source.New(source.Options{Authorities: authorities, MaxTries: 1})
 	b := &builder{Plan: &Plan{}, done: make(map[string]bool)}
 	f := &fetch{
 		size:    4096,
 		archive: &archiveFetch{sha256: digest.FromString("another").Encoded()},
-		open: func(context.Context) (io.ReadCloser, int64, error) {
-			return io.NopCloser(&endless{left: 4 << 20}), -1, nil
+		open: func(ctx context.Context, from int64) (*source.Stream, error) {
+			return client.OpenPinned(ctx, endless.URL, from)
 		},
 	}
-	if err := b.fetchOnce(t.Context(), f, &meter{}); !errors.Is(err, ErrUpstream) {
+	if _, err := b.fetchFrom(t.Context(), f, &meter{}, 0, sha256.New()); !errors.Is(err, ErrUpstream) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -594,6 +571,87 @@ func TestProgramChanges(t *testing.T) {
 
 // TestReadArchive checks that all forms of compression are told by their content, and
 // that nothing is left unread.
+// The manifests travel with their component, and only with it.
+func TestManifests(t *testing.T) {
+	s := upstreamServer(t)
+	content := smallLock(t)
+	with := func(manifests []byte) func(*PlanOptions) {
+		return func(o *PlanOptions) { o.Manifests = manifests }
+	}
+	manifests := []byte(strings.Repeat("manifests", 1000))
+	dir := t.TempDir()
+	first, second, other := filepath.Join(dir, "1.tar"), filepath.Join(dir, "2.tar"), filepath.Join(dir, "3.tar")
+	mustBuild(t, content, newClient(s), first, nil, with(manifests))
+	mustBuild(t, content, newClient(s), second, nil, with(bytes.Clone(manifests)))
+	sameFiles(t, first, second)
+
+	r := mustOpen(t, first)
+	if err := r.Verify(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	contents, err := r.Contents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := ""
+	for _, image := range contents.Images {
+		if image.Component == ManifestsComponent {
+			version = image.Version
+		}
+	}
+	want := File{
+		Component: ManifestsComponent, Version: version, Name: ManifestsFile,
+		MediaType: fileMediaType, Digest: digest.FromBytes(manifests), Size: int64(len(manifests)),
+	}
+	for _, platform := range []lock.Platform{"", "linux/amd64", "linux/arm64"} {
+		f, ok := contents.File(ManifestsComponent, ManifestsFile, platform)
+		if diff := cmp.Diff(want, f); !ok || diff != "" {
+			t.Errorf("the file for %q (-expected +got):\n%s", platform, diff)
+		}
+	}
+	section, err := r.Blob(want.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(section); err != nil || !bytes.Equal(got, manifests) {
+		t.Errorf("%d bytes came out, %d went in: %v", len(got), len(manifests), err)
+	}
+
+	// Other manifests are another bundle.
+	mustBuild(t, content, newClient(s), other, nil, with([]byte("others")))
+	if mustOpen(t, other).Digest() == r.Digest() {
+		t.Error("the bundle digest does not cover the manifests")
+	}
+	// None are none: the bundle is what it was without them.
+	none := filepath.Join(dir, "none.tar")
+	mustBuild(t, content, newClient(s), none, nil)
+	sameFiles(t, none, reference(t))
+}
+
+func TestManifestsNeedTheirComponent(t *testing.T) {
+	s := upstreamServer(t)
+	o, err := planOptions(smallLock(t), newClient(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(o.Lock.Components, func(c lock.Component) bool { return c.Name == ManifestsComponent })
+	o.Manifests = []byte("manifests")
+	o.Lock.Components[i].Files = append(o.Lock.Components[i].Files, lock.File{
+		Name: ManifestsFile, URL: "https://example.com/m", SHA256: digest.FromString("m").Encoded(), Size: 1, Line: 7,
+	})
+	_, err = NewPlan(t.Context(), o)
+	wantError(t, err, ManifestsComponent+": "+ManifestsFile, lockTitle+":7")
+
+	o.Lock.Components = slices.Delete(o.Lock.Components, i, i+1)
+	plan, err := NewPlan(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(plan.Index(), []byte(ManifestsFile)) {
+		t.Error("the manifests travel without their component")
+	}
+}
+
 func TestReadArchive(t *testing.T) {
 	for name, file := range archiveForms(t, map[string]string{"a/b": "one", "c": "two"}) {
 		t.Run(name, func(t *testing.T) {
@@ -606,7 +664,7 @@ func TestReadArchive(t *testing.T) {
 				}
 				got[path] = string(all)
 				return err
-			})
+			}, nil)
 			if err != nil || source.Len() > 0 {
 				t.Errorf("%d bytes left unread, %v", source.Len(), err)
 			}

@@ -57,8 +57,15 @@ const (
 	LockComponent = "lock"
 	// ProgramsComponent is that of boxlift's own programs for the node platforms.
 	ProgramsComponent = "boxlift"
+	// ManifestsComponent is the component whose manifests boxlift itself brings along, in
+	// the file ManifestsFile.
+	ManifestsComponent = "liteboxd"
 
 	lockTitle = "versions.lock"
+
+	// ManifestsFile is the name of the file with the manifests of ManifestsComponent: a
+	// tar that serves all platforms.
+	ManifestsFile = "manifests.tar"
 )
 
 // Limits on what a reader accepts.

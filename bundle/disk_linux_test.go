@@ -28,6 +28,63 @@ func mount(t *testing.T, source, fsType, data string) string {
 	return dir
 }
 
+// mountDisk mounts a file as a disk of its own. The command makes its filesystem.
+func mountDisk(t *testing.T, size int64, command ...string) string {
+	t.Helper()
+	disk := filepath.Join(t.TempDir(), "disk")
+	mustWrite(t, disk, nil)
+	if err := os.Truncate(disk, size); err != nil {
+		t.Fatal(err)
+	}
+	mustRun(t, append(command, disk)...)
+	dir := t.TempDir()
+	if out, err := run(t, "mount", "-o", "loop", disk, dir); err != nil {
+		need.LeaveOut(t, fmt.Sprintf("mount %s: %v %s", disk, err, out))
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Errorf("unmount: %v", err)
+		}
+	})
+	return dir
+}
+
+// TestReuseSharesBlocks is on a filesystem where two files can have the same blocks.
+func TestReuseSharesBlocks(t *testing.T) {
+	dir := mountDisk(t, 128<<20, program(t, "mkfs.btrfs", "btrfs-progs"), "--quiet", "--mixed")
+	s := upstreamServer(t)
+	older := filepath.Join(dir, "older.tar")
+	content := mustRead(t, reference(t))
+	mustWrite(t, older, content)
+	path := filepath.Join(dir, "b.tar")
+	result := mustBuild(t, smallLock(t), newClient(s), path, nil, reusing(t, older))
+	sameFiles(t, reference(t), path)
+	if result.Shared < result.Copied/2 || result.Shared > result.Copied {
+		t.Errorf("%d bytes are shared, of %d that were copied", result.Shared, result.Copied)
+	}
+	// What becomes of the older one is no matter.
+	mustWrite(t, older, make([]byte, len(content)))
+	sameFiles(t, reference(t), path)
+
+	// What is shared is proven like all other bytes.
+	layer := layerOf(t, operatorRef, "linux/arm64")
+	e, _ := mustOpen(t, reference(t)).tar.Blob(layer)
+	content[e.Offset+e.Size/2] ^= 1
+	mustWrite(t, older, content)
+	s.ResetRequests()
+	path = filepath.Join(dir, "c.tar")
+	mustBuild(t, smallLock(t), newClient(s), path, nil, reusing(t, older))
+	sameFiles(t, reference(t), path)
+	if got := downloads(s); len(got) != 1 || got[layer.String()] != 1 {
+		t.Errorf("fetched %v", got)
+	}
+
+	// In another order, or on another filesystem, it is copied.
+	if result := mustBuild(t, smallLock(t), newClient(s), filepath.Join(dir, "d.tar"), nil, reusing(t, reference(t))); result.Shared != 0 || result.Copied == 0 {
+		t.Errorf("%+v", result)
+	}
+}
+
 // TestFullDisk is found out before anything is downloaded.
 func TestFullDisk(t *testing.T) {
 	dir := mount(t, "tmpfs", "tmpfs", "size=1m")
@@ -56,18 +113,7 @@ func TestFullDiskWithoutReserving(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	disk := filepath.Join(t.TempDir(), "disk")
-	mustWrite(t, disk, make([]byte, 4<<20))
-	mustRun(t, program(t, "mkfs.ext2", "e2fsprogs"), "-q", "-F", disk)
-	dir := t.TempDir()
-	if out, err := run(t, "mount", "-o", "loop", disk, dir); err != nil {
-		need.LeaveOut(t, fmt.Sprintf("mount %s: %v %s", disk, err, out))
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Errorf("unmount: %v", err)
-		}
-	})
+	dir := mountDisk(t, 4<<20, program(t, "mkfs.ext2", "e2fsprogs"), "-q", "-F")
 	// As much room as is not enough.
 	var free unix.Statfs_t
 	if err := unix.Statfs(dir, &free); err != nil {

@@ -84,7 +84,7 @@ func TestSkopeo(t *testing.T) {
 		}
 	}
 	for _, platform := range []lock.Platform{"linux/amd64", "linux/arm64"} {
-		packs, err := r.Packs(platform)
+		packs, err := r.Packs(platform, PackOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -169,7 +169,7 @@ func reference(t testing.TB) string {
 
 // newClient gives one that soon gives up.
 func newClient(s *upstream.Server, change ...func(*source.Options)) *source.Client {
-	o := source.Options{MaxTries: 2, IdleTimeout: 20 * time.Second}
+	o := source.Options{MaxTries: 2, IdleTimeout: 20 * time.Second, Pause: time.Millisecond}
 	for _, m := range s.Mirrors() {
 		mirror, err := source.ParseMirror(m)
 		if err != nil {

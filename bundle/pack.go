@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
@@ -32,15 +33,46 @@ type Pack struct {
 	Size int64
 }
 
+// PackOptions say what packs are to hold. The zero value is all that a node of the platform
+// can run.
+type PackOptions struct {
+	// Boot leaves out what a node can start without, when it is to pull everything else: of
+	// k3s' images it keeps the one for the sandboxes of pods and the cluster's DNS, of
+	// Cilium's all, of other components none.
+	Boot bool
+}
+
+// The components that hold what a node needs to start.
+const (
+	k3sComponent    = "k3s"
+	ciliumComponent = "cilium"
+)
+
+// bootImages are k3s' images that a node needs to start, by the last parts that the names
+// of their repositories may have: upstream's own, and that of its copies for k3s.
+var bootImages = []struct {
+	purpose      string
+	repositories []string
+}{
+	{"the sandboxes of pods", []string{"mirrored-pause", "pause"}},
+	{"the cluster's DNS", []string{"mirrored-coredns-coredns", "coredns"}},
+}
+
 // Packs returns what a node of the platform needs, in the order of the components.
-func (r *Reader) Packs(platform lock.Platform) ([]Pack, error) {
+func (r *Reader) Packs(platform lock.Platform, o PackOptions) ([]Pack, error) {
 	contents, err := r.Contents()
 	if err != nil {
 		return nil, err
 	}
+	images := slices.DeleteFunc(slices.Clone(contents.Images), func(i Image) bool { return i.on(platform) == nil })
+	if o.Boot {
+		if images, err = onlyBoot(images); err != nil {
+			return nil, fmt.Errorf("bundle %s: packs with what a node of %s needs to start: %w", r.path, platform, err)
+		}
+	}
 	var packs []Pack
 	for _, component := range contents.Describe() {
-		pack, err := r.pack(contents, component.Name, platform)
+		pack, err := r.pack(images, component.Name, platform)
 		if err != nil {
 			return nil, fmt.Errorf("bundle %s: pack of %s for %s: %w", r.path, component.Name, platform, err)
 		}
@@ -51,24 +83,102 @@ func (r *Reader) Packs(platform lock.Platform) ([]Pack, error) {
 	return packs, nil
 }
 
-func (r *Reader) pack(contents *Contents, component string, platform lock.Platform) (*Pack, error) {
+// on is what there is of an image for a platform, or nil.
+func (i *Image) on(platform lock.Platform) *PlatformImage {
+	at := slices.IndexFunc(i.Platforms, func(p PlatformImage) bool { return platform.Match(p.Platform) })
+	if at < 0 {
+		return nil
+	}
+	return &i.Platforms[at]
+}
+
+// onlyBoot keeps the images that a node needs to start.
+func onlyBoot(images []Image) ([]Image, error) {
+	var kept []Image
+	found := make([]bool, len(bootImages))
+	cilium := false
+	for _, image := range images {
+		switch image.Component {
+		case ciliumComponent:
+			cilium = true
+			kept = append(kept, image)
+		case k3sComponent:
+			repository := lastPart(image.Name)
+			for i, boot := range bootImages {
+				if slices.Contains(boot.repositories, repository) {
+					found[i] = true
+					kept = append(kept, image)
+				}
+			}
+		}
+	}
+	for i, boot := range bootImages {
+		if !found[i] {
+			return nil, fmt.Errorf("component %s has no image for %s: expected one whose repository ends with /%s",
+				k3sComponent, boot.purpose, strings.Join(boot.repositories, " or /"))
+		}
+	}
+	if !cilium {
+		return nil, fmt.Errorf("component %s has no images", ciliumComponent)
+	}
+	return kept, nil
+}
+
+// lastPart is the last part of the name of an image's repository, without tag and digest.
+func lastPart(name string) string {
+	name, _, _ = strings.Cut(name[strings.LastIndex(name, "/")+1:], "@")
+	name, _, _ = strings.Cut(name, ":")
+	return name
+}
+
+func (r *Reader) pack(images []Image, component string, platform lock.Platform) (*Pack, error) {
 	pack := Pack{Component: component, Platform: platform}
+	var chosen []Image
+	for _, image := range images {
+		if image.Component == component {
+			image.Platforms = []PlatformImage{*image.on(platform)}
+			chosen = append(chosen, image)
+			pack.Images = append(pack.Images, image.Name)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, nil
+	}
+	layout, err := r.imageLayout(chosen, PackArtifactType)
+	if err != nil {
+		return nil, err
+	}
+	pack.Index, pack.Blobs = layout.index, layout.blobs
+	pack.Digest = digest.FromBytes(pack.Index)
+	placed, err := layout.place()
+	if err != nil {
+		return nil, err
+	}
+	pack.Size = placed.Size
+	return &pack, nil
+}
+
+// imageLayout is an OCI layout with some images of a bundle.
+type imageLayout struct {
+	index []byte
+	blobs []ocitar.Member // in the order of the file
+}
+
+// imageLayout makes a layout of images, with those of their platforms that are in them.
+func (r *Reader) imageLayout(images []Image, artifactType string) (*imageLayout, error) {
 	index := ocispec.Index{
 		Versioned:    specs.Versioned{SchemaVersion: 2},
 		MediaType:    ocispec.MediaTypeImageIndex,
-		ArtifactType: PackArtifactType,
+		ArtifactType: artifactType,
 	}
 	blobs := make(map[digest.Digest]ocitar.Entry)
-	for _, image := range contents.Images {
-		if image.Component != component {
-			continue
-		}
-		i := slices.IndexFunc(image.Platforms, func(p PlatformImage) bool { return platform.Match(p.Platform) })
-		if i < 0 {
-			continue
-		}
+	for _, image := range images {
 		root := ocispec.Descriptor{MediaType: ociMediaType(image.MediaType), Digest: image.Digest, Size: image.Size}
-		for _, d := range append(image.Platforms[i].blobs(), root) {
+		needed := []ocispec.Descriptor{root}
+		for _, p := range image.Platforms {
+			needed = append(needed, p.blobs()...)
+		}
+		for _, d := range needed {
 			e, ok := r.tar.Blob(d.Digest)
 			if !ok {
 				return nil, errMissing(d.Digest, image.Name)
@@ -79,33 +189,28 @@ func (r *Reader) pack(contents *Contents, component string, platform lock.Platfo
 		root.Annotations[AnnotationImageName] = image.Name
 		root.Annotations[ocispec.AnnotationRefName] = image.Name
 		index.Manifests = append(index.Manifests, root)
-		pack.Images = append(pack.Images, image.Name)
 	}
-	if len(index.Manifests) == 0 {
-		return nil, nil
-	}
-	var err error
-	if pack.Index, err = json.Marshal(index); err != nil {
+	content, err := json.Marshal(index)
+	if err != nil {
 		return nil, err
-	}
-	pack.Digest = digest.FromBytes(pack.Index)
-	members := []ocitar.Member{
-		{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
-		{Name: ocitar.IndexFile, Size: int64(len(pack.Index))},
 	}
 	order := make([]ocitar.Entry, 0, len(blobs))
 	for _, e := range blobs {
 		order = append(order, e)
 	}
-	// The bundle's order, small JSON first, serves a node as well.
+	// The bundle's order, small JSON first, serves other readers as well.
 	slices.SortFunc(order, func(a, b ocitar.Entry) int { return cmp.Compare(a.Offset, b.Offset) })
+	l := &imageLayout{index: content}
 	for _, e := range order {
-		pack.Blobs = append(pack.Blobs, e.Member)
+		l.blobs = append(l.blobs, e.Member)
 	}
-	layout, err := ocitar.NewLayout(append(members, pack.Blobs...))
-	if err != nil {
-		return nil, err
-	}
-	pack.Size = layout.Size
-	return &pack, nil
+	return l, nil
+}
+
+// place lays the tar out.
+func (l *imageLayout) place() (*ocitar.Layout, error) {
+	return ocitar.NewLayout(append([]ocitar.Member{
+		{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
+		{Name: ocitar.IndexFile, Size: int64(len(l.index))},
+	}, l.blobs...))
 }

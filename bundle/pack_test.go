@@ -1,18 +1,22 @@
 package bundle
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/test/ocilayout"
 )
 
 // writePack writes a pack as a node does, and returns the file's name.
@@ -35,7 +39,7 @@ func writePack(t *testing.T, r *Reader, p Pack, dir string) string {
 		members, contents = append(members, m), append(contents, content)
 	}
 	path := filepath.Join(dir, "boxlift-"+p.Component+"-"+p.Digest.Encoded()[:12]+".tar")
-	mustWrite(t, path, writeTar(t, members, contents))
+	mustWrite(t, path, ocilayout.Tar(t, members, contents))
 	return path
 }
 
@@ -51,7 +55,7 @@ func TestPacks(t *testing.T) {
 		"linux/s390x": nil,
 	} {
 		t.Run(string(platform), func(t *testing.T) {
-			packs, err := r.Packs(platform)
+			packs, err := r.Packs(platform, PackOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -121,7 +125,7 @@ func checkPack(t *testing.T, r *Reader, contents *Contents, p Pack, platform loc
 func TestPackNames(t *testing.T) {
 	s := upstreamServer(t)
 	names := func(path string) map[string]digest.Digest {
-		packs, err := mustOpen(t, path).Packs("linux/amd64")
+		packs, err := mustOpen(t, path).Packs("linux/amd64", PackOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,5 +146,121 @@ func TestPackNames(t *testing.T) {
 	}
 	if a["k3s"] == b["k3s"] {
 		t.Error("another image, and the pack has the same name")
+	}
+}
+
+const (
+	dnsRef   = "docker.io/rancher/mirrored-coredns-coredns:1.14.6"
+	agentRef = "quay.io/cilium/cilium:v1.20.0"
+)
+
+// bootable builds a bundle with all that a node needs to start, and more.
+func bootable(t *testing.T, change func(string) string) *Reader {
+	t.Helper()
+	s := upstreamServer(t)
+	text := strings.Replace(unpinned, `      - {ref: "`+pauseRef+`"}`, `      - {ref: "`+pauseRef+`"}`+"\n"+`      - {ref: "`+dnsRef+`"}`, 1)
+	text = strings.Replace(text, `      - {ref: "`+operatorRef+`"}`, `      - {ref: "`+operatorRef+`"}`+"\n"+`      - {ref: "`+agentRef+`"}`, 1)
+	document, err := lock.ParseDocument(lockTitle, []byte(change(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Resolve(t.Context(), ResolveOptions{Document: document, Source: newClient(s)}); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "bundle.tar")
+	mustBuild(t, document.Bytes(), newClient(s), path, nil)
+	return mustOpen(t, path)
+}
+
+// A boot pack is a pack like any other, of blobs that the whole packs have as well.
+func TestBootPacks(t *testing.T) {
+	r := bootable(t, func(lock string) string { return lock })
+	for _, platform := range []lock.Platform{"linux/amd64", "linux/arm64"} {
+		whole, err := r.Packs(platform, PackOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared := make(map[digest.Digest]bool)
+		for _, p := range whole {
+			for _, m := range p.Blobs {
+				shared[m.Digest()] = true
+			}
+		}
+		packs, err := r.Packs(platform, PackOptions{Boot: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		images := make(map[string][]string)
+		for _, p := range packs {
+			images[p.Component] = p.Images
+			for _, m := range p.Blobs {
+				if !shared[m.Digest()] {
+					t.Errorf("%s: blob %s is not in the whole packs", p.Component, m.Digest())
+				}
+			}
+			checkPackFile(t, writePack(t, r, p, t.TempDir()), p)
+		}
+		want := map[string][]string{"k3s": {dnsRef, pauseRef}, "cilium": {agentRef, operatorRef}}
+		if diff := cmp.Diff(want, images, cmpopts.SortSlices(strings.Compare)); diff != "" {
+			t.Errorf("%s: images (-expected +got):\n%s", platform, diff)
+		}
+	}
+}
+
+// checkPackFile reads a pack to its last byte.
+func checkPackFile(t *testing.T, path string, p Pack) {
+	t.Helper()
+	content := mustRead(t, path)
+	r, err := ocitar.NewReader(bytes.NewReader(content), int64(len(content)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := r.ReadAll(ocitar.IndexFile, maxIndexSize)
+	if err != nil || !bytes.Equal(index, p.Index) {
+		t.Errorf("pack of %s: its index.json is %s, %v", p.Component, index, err)
+	}
+	for _, m := range p.Blobs {
+		blob, err := r.ReadAll(m.Name, m.Size)
+		if err != nil || digest.FromBytes(blob) != m.Digest() {
+			t.Errorf("pack of %s: blob %s: %v", p.Component, m.Digest(), err)
+		}
+	}
+}
+
+func TestBootPacksMissing(t *testing.T) {
+	without := func(ref, with string) func(string) string {
+		return func(lock string) string { return strings.Replace(lock, ref, with, 1) }
+	}
+	tests := map[string]struct {
+		reader *Reader
+		want   []string
+	}{
+		"no DNS":  {mustOpen(t, reference(t)), []string{"linux/amd64", "component k3s", "the cluster's DNS", "/mirrored-coredns-coredns or /coredns"}},
+		"no pods": {bootable(t, without(pauseRef, "docker.io/rancher/mirrored-metrics-server:v0.9.0")), []string{"the sandboxes of pods", "/mirrored-pause or /pause"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			packs, err := test.reader.Packs("linux/amd64", PackOptions{Boot: true})
+			wantError(t, err, test.want...)
+			if packs != nil {
+				t.Errorf("%d packs beside the error", len(packs))
+			}
+		})
+	}
+}
+
+func TestLastPart(t *testing.T) {
+	for name, want := range map[string]string{
+		"docker.io/rancher/mirrored-pause:3.6":                            "mirrored-pause",
+		"registry.k8s.io/pause:3.10":                                      "pause",
+		"registry.example.lan:5000/coredns/coredns":                       "coredns",
+		"registry.k8s.io/coredns/coredns@sha256:0123":                     "coredns",
+		"registry.example.lan:5000/a/mirrored-coredns-coredns:1@sha256:0": "mirrored-coredns-coredns",
+		"docker.io/rancher/not-pause:1":                                   "not-pause",
+		"":                                                                "",
+	} {
+		if got := lastPart(name); got != want {
+			t.Errorf("%s: %q, expected %q", name, got, want)
+		}
 	}
 }

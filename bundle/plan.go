@@ -41,11 +41,20 @@ type PlanOptions struct {
 	// LockContent is the lock as it was read, byte for byte: it travels in the bundle.
 	LockContent []byte
 	Programs    []Program
-	Source      *source.Client
+	// Manifests is a tar of the manifests that are installed, which travels as a file of
+	// the component ManifestsComponent, provided that the lock has that; nil: no such file.
+	Manifests []byte
+	Source    *source.Client
 	// Version is that of the boxlift that builds; it is part of the bundle.
 	Version string
 	// Parallelism bounds the requests under way; 0 means 6.
 	Parallelism int
+	// Reuse are older bundles, open until Build has returned. What they hold, and what is
+	// proven to be what the lock pins, is taken from them instead of from Source.
+	Reuse []*Reader
+	// Since makes a delta: a bundle without the blobs that the base holds. Nil makes a whole
+	// bundle.
+	Since *Base
 	// AllowMovedTags accepts tags that have moved away from the digest in the lock.
 	AllowMovedTags bool
 	// Reporter is told of the work; nil discards it.
@@ -59,8 +68,21 @@ type Plan struct {
 	members  []ocitar.Member // all but the signature's
 	content  map[digest.Digest][]byte
 	fetches  []*fetch
+	charts   []chartFetch // those of fetches that are charts
+	reuse    olderBundles
 	parallel int
 	reporter progress.Reporter
+	version  string
+
+	since *Base // nil for a whole bundle
+	// smallBlobs is how many of the blobs, which are the members from the third on, are of
+	// the first part of the file: manifests, configs and the like.
+	smallBlobs int
+	// platforms are those that a blob is for, with the empty one for all.
+	platforms map[digest.Digest][]lock.Platform
+	// unread are manifests and configs in archives, which are not known before the archives
+	// are read.
+	unread map[digest.Digest]bool
 }
 
 // fetch is one download. It supplies one blob, or, when it is an archive, many.
@@ -69,7 +91,8 @@ type fetch struct {
 	label string
 	// size is what comes over the line, in bytes.
 	size int64
-	open func(context.Context) (io.ReadCloser, int64, error)
+	// open begins the download at an offset.
+	open func(ctx context.Context, from int64) (*source.Stream, error)
 	// blob is what a download supplies that is a blob itself.
 	blob ocispec.Descriptor
 	// archive is set for image archives instead.
@@ -81,6 +104,8 @@ type fetch struct {
 type archiveFetch struct {
 	sha256 string
 	blobs  map[string]ocispec.Descriptor // by the path inside the archive
+	// all has those too that come from elsewhere.
+	all map[string]ocispec.Descriptor
 }
 
 // Digest returns the bundle digest: the sha256 of index.json.
@@ -88,6 +113,58 @@ func (p *Plan) Digest() digest.Digest { return digest.FromBytes(p.index) }
 
 // Index returns the bytes of index.json, which a signature has to cover.
 func (p *Plan) Index() []byte { return p.index }
+
+// maxChart bounds a chart, in bytes; Cilium's has some 230 kB.
+const maxChart = 8 << 20
+
+// Chart fetches the first chart of a component ahead of the rest, for whoever has to look
+// into it; Build does not fetch it again. It is nil when the component has none.
+func (p *Plan) Chart(ctx context.Context, component string) ([]byte, error) {
+	for _, f := range p.charts {
+		if f.component != component {
+			continue
+		}
+		if content := p.content[f.blob.Digest]; content != nil {
+			return content, nil
+		}
+		content, ok := p.reuse.content(f.blob.Digest, maxChart)
+		if !ok {
+			var err error
+			if content, err = f.whole(ctx); err != nil {
+				return nil, fmt.Errorf("%s: %w", f.label, err)
+			}
+		}
+		p.content[f.blob.Digest] = content
+		p.fetches = slices.DeleteFunc(p.fetches, func(other *fetch) bool { return other == f.fetch })
+		return content, nil
+	}
+	return nil, nil
+}
+
+// chartFetch is the download of a component's chart.
+type chartFetch struct {
+	component string
+	*fetch
+}
+
+// whole downloads something small.
+func (f *fetch) whole(ctx context.Context) ([]byte, error) {
+	if f.size > maxChart {
+		return nil, fmt.Errorf("it has %d bytes, %d is the most that a chart may have", f.size, maxChart)
+	}
+	stream, err := f.open(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	content, err := io.ReadAll(io.LimitReader(stream, f.size+1))
+	if err := errors.Join(err, stream.Close()); err != nil {
+		return nil, err
+	}
+	if got := digest.FromBytes(content); got != f.blob.Digest {
+		return nil, &differsError{want: f.blob, got: got, size: int64(len(content))}
+	}
+	return content, nil
+}
 
 // UnpinnedError lists the entries of a lock that cannot be built because nothing says
 // which bytes they stand for.
@@ -134,9 +211,16 @@ func NewPlan(ctx context.Context, o PlanOptions) (*Plan, error) {
 	}
 	p := &planner{PlanOptions: o, Plan: &Plan{
 		content:  make(map[digest.Digest][]byte),
+		reuse:    o.Reuse,
 		parallel: o.Parallelism,
 		reporter: o.Reporter,
+		version:  o.Version,
+
+		since:     o.Since,
+		platforms: make(map[digest.Digest][]lock.Platform),
+		unread:    make(map[digest.Digest]bool),
 	}, have: make(map[digest.Digest]bool)}
+	p.oldTypes = p.readOldTypes()
 	images, err := p.fetchManifests(ctx)
 	if err != nil {
 		return nil, err
@@ -155,6 +239,8 @@ type planner struct {
 	// json and large are the blobs of the two parts of the file, in order.
 	json, large []ocitar.Member
 	have        map[digest.Digest]bool
+	// oldTypes are the media types of the images' roots in older bundles.
+	oldTypes map[digest.Digest]string
 }
 
 // resolvedImage is an image of the lock with its manifests.
@@ -212,9 +298,11 @@ func (p *planner) resolve(ctx context.Context, image lock.Image, platforms []loc
 			return nil, &movedTagError{locked: image.Digest, now: now.Digest}
 		}
 	}
-	content, mediaType, err := p.Source.Manifest(ctx, repository, image.Digest)
-	if err != nil {
-		return nil, err
+	content, mediaType, ok := p.oldRoot(image.Digest)
+	if !ok {
+		if content, mediaType, err = p.Source.Manifest(ctx, repository, image.Digest); err != nil {
+			return nil, err
+		}
 	}
 	r := &resolvedImage{
 		repository: repository,
@@ -225,11 +313,13 @@ func (p *planner) resolve(ctx context.Context, image lock.Image, platforms []loc
 		if content, ok := r.json[d.Digest]; ok {
 			return content, nil
 		}
-		var content []byte
+		content, ok := olderBundles(p.Reuse).content(d.Digest, maxConfigSize)
 		var err error
-		if isManifest(d.MediaType) {
+		switch {
+		case ok:
+		case isManifest(d.MediaType):
 			content, _, err = p.Source.Manifest(ctx, repository, d.Digest)
-		} else { // the config: read here only where no index states the platform
+		default: // the config: read here only where no index states the platform
 			content, err = p.Source.Config(ctx, repository, d.Digest)
 		}
 		if err == nil && int64(len(content)) != d.Size {
@@ -270,6 +360,9 @@ func (p *planner) layOut(images [][]resolvedImage) error {
 		return err
 	}
 	for i, c := range p.Lock.Components {
+		if err := p.addManifests(c); err != nil {
+			return err
+		}
 		if err := p.addFiles(c); err != nil {
 			return err
 		}
@@ -298,11 +391,18 @@ func (p *planner) layOut(images [][]resolvedImage) error {
 		{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
 		{Name: ocitar.IndexFile, Size: int64(len(index))},
 	}, append(p.json, p.large...)...)
+	p.smallBlobs = len(p.json)
 	return nil
 }
 
-// place gives a blob its position, unless it has one; it reports whether it was new.
-func (p *planner) place(part *[]ocitar.Member, d ocispec.Descriptor) bool {
+// place gives a blob its position, unless it has one; it reports whether it was new. The
+// empty platform stands for all.
+func (p *planner) place(part *[]ocitar.Member, d ocispec.Descriptor, platforms ...lock.Platform) bool {
+	for _, platform := range platforms {
+		if !slices.Contains(p.platforms[d.Digest], platform) {
+			p.platforms[d.Digest] = append(p.platforms[d.Digest], platform)
+		}
+	}
 	if p.have[d.Digest] {
 		return false
 	}
@@ -312,8 +412,8 @@ func (p *planner) place(part *[]ocitar.Member, d ocispec.Descriptor) bool {
 }
 
 // placeContent places a blob whose bytes are at hand.
-func (p *planner) placeContent(part *[]ocitar.Member, d ocispec.Descriptor, content []byte) {
-	if p.place(part, d) {
+func (p *planner) placeContent(part *[]ocitar.Member, d ocispec.Descriptor, content []byte, platforms ...lock.Platform) {
+	if p.place(part, d, platforms...) {
 		p.content[d.Digest] = content
 	}
 }
@@ -333,7 +433,7 @@ func (p *planner) addArtifact(f File, artifactType string) error {
 		d.Platform = &ocispec.Platform{OS: f.Platform.OS(), Architecture: f.Platform.Architecture(), Variant: f.Platform.Variant()}
 	}
 	p.entries = append(p.entries, d)
-	p.placeContent(&p.json, plain(d), content)
+	p.placeContent(&p.json, plain(d), content, f.Platform)
 	return nil
 }
 
@@ -347,8 +447,8 @@ func annotations(component, version string) map[string]string {
 
 func (p *planner) addLock() error {
 	d := descriptorOf(lockMediaType, p.LockContent)
-	p.placeContent(&p.json, d, p.LockContent)
-	p.placeContent(&p.json, ocispec.DescriptorEmptyJSON, ocispec.DescriptorEmptyJSON.Data)
+	p.placeContent(&p.json, d, p.LockContent, "")
+	p.placeContent(&p.json, ocispec.DescriptorEmptyJSON, ocispec.DescriptorEmptyJSON.Data, "")
 	return p.addArtifact(File{Component: LockComponent, Name: lockTitle, MediaType: d.MediaType, Digest: d.Digest, Size: d.Size}, lockArtifactType)
 }
 
@@ -364,12 +464,11 @@ func (p *planner) addPrograms() error {
 		}, fileArtifactType); err != nil {
 			return err
 		}
-		if p.place(&p.large, d) {
+		if p.place(&p.large, d, program.Platform) {
 			p.fetches = append(p.fetches, &fetch{
 				label: label(ProgramsComponent, program.Name, program.Platform), size: d.Size, blob: d,
-				open: func(context.Context) (io.ReadCloser, int64, error) {
-					f, err := os.Open(program.Path)
-					return f, d.Size, err
+				open: func(_ context.Context, from int64) (*source.Stream, error) {
+					return source.OpenDisk(program.Path, from)
 				},
 			})
 		}
@@ -395,6 +494,24 @@ func describeFile(name string) (ocispec.Descriptor, error) {
 	return ocispec.Descriptor{MediaType: fileMediaType, Digest: d, Size: info.Size()}, nil
 }
 
+// addManifests carries the manifests, if c is the component that they install.
+func (p *planner) addManifests(c lock.Component) error {
+	if c.Name != ManifestsComponent || p.Manifests == nil {
+		return nil
+	}
+	for _, f := range c.Files {
+		if f.Name == ManifestsFile {
+			return entryError(c.Name, f.Name, f.Platform, fmt.Errorf("%s:%d: boxlift carries its own file of this name for this component; call this one otherwise", p.LockName, f.Line))
+		}
+	}
+	d := descriptorOf(fileMediaType, p.Manifests)
+	p.placeContent(&p.large, d, p.Manifests, "")
+	return p.addArtifact(File{
+		Component: c.Name, Version: c.Version, Name: ManifestsFile,
+		MediaType: d.MediaType, Digest: d.Digest, Size: d.Size,
+	}, fileArtifactType)
+}
+
 func (p *planner) addFiles(c lock.Component) error {
 	platforms := c.PlatformsIn(p.Lock)
 	for _, f := range c.Files {
@@ -411,8 +528,12 @@ func (p *planner) addFiles(c lock.Component) error {
 func (p *planner) addCharts(c lock.Component) error {
 	for _, chart := range c.Charts {
 		// The file of a chart is called by its own name, which holds the version.
+		fetches := len(p.fetches)
 		if err := p.addDownload(c, baseName(chart.URL), "", chart.URL, chart.SHA256, chart.Size, chartMediaType, chartArtifactType); err != nil {
 			return err
+		}
+		for _, f := range p.fetches[fetches:] {
+			p.charts = append(p.charts, chartFetch{component: c.Name, fetch: f})
 		}
 	}
 	return nil
@@ -427,29 +548,21 @@ func (p *planner) addDownload(c lock.Component, name string, platform lock.Platf
 		return err
 	}
 	d := ocispec.Descriptor{MediaType: mediaType, Digest: file.Digest, Size: size}
-	if p.place(&p.large, d) {
+	if p.place(&p.large, d, platform) {
 		p.fetches = append(p.fetches, &fetch{label: label(c.Name, name, platform), size: size, blob: d, open: p.openURL(url)})
 	}
 	return nil
 }
 
-func (p *planner) openURL(url string) func(context.Context) (io.ReadCloser, int64, error) {
-	return func(ctx context.Context) (io.ReadCloser, int64, error) {
-		s, err := p.Source.Open(ctx, url)
-		if err != nil {
-			return nil, 0, err
-		}
-		return s, s.Size, nil
+func (p *planner) openURL(url string) func(context.Context, int64) (*source.Stream, error) {
+	return func(ctx context.Context, from int64) (*source.Stream, error) {
+		return p.Source.OpenPinned(ctx, url, from)
 	}
 }
 
-func (p *planner) openBlob(repository string, d digest.Digest) func(context.Context) (io.ReadCloser, int64, error) {
-	return func(ctx context.Context) (io.ReadCloser, int64, error) {
-		s, err := p.Source.Blob(ctx, repository, d)
-		if err != nil {
-			return nil, 0, err
-		}
-		return s, s.Size, nil
+func (p *planner) openBlob(repository string, d digest.Digest) func(context.Context, int64) (*source.Stream, error) {
+	return func(ctx context.Context, from int64) (*source.Stream, error) {
+		return p.Source.BlobFrom(ctx, repository, d, from)
 	}
 }
 
@@ -476,23 +589,27 @@ func (p *planner) addImages(c lock.Component, resolved []resolvedImage) error {
 
 // addImage places the blobs of an image that a registry has.
 func (p *planner) addImage(c lock.Component, ref string, r resolvedImage) {
-	p.placeContent(&p.json, r.root, r.json[r.root.Digest])
+	platforms := make([]lock.Platform, 0, len(r.platforms))
 	for _, image := range r.platforms {
-		p.placeContent(&p.json, image.Manifest, r.json[image.Manifest.Digest])
+		platforms = append(platforms, image.Platform)
+	}
+	p.placeContent(&p.json, r.root, r.json[r.root.Digest], platforms...)
+	for _, image := range r.platforms {
+		p.placeContent(&p.json, image.Manifest, r.json[image.Manifest.Digest], image.Platform)
 		if config, ok := r.json[image.Config.Digest]; ok {
-			p.placeContent(&p.json, image.Config, config)
+			p.placeContent(&p.json, image.Config, config, image.Platform)
 		} else {
-			p.fetchBlob(&p.json, image.Config, label(c.Name, ref, image.Platform), r.repository)
+			p.fetchBlob(&p.json, image.Config, label(c.Name, ref, image.Platform), r.repository, image.Platform)
 		}
 		for _, d := range image.Layers {
-			p.fetchBlob(&p.large, d, label(c.Name, ref, image.Platform), r.repository)
+			p.fetchBlob(&p.large, d, label(c.Name, ref, image.Platform), r.repository, image.Platform)
 		}
 	}
 }
 
 // fetchBlob places a blob that a registry has.
-func (p *planner) fetchBlob(part *[]ocitar.Member, d ocispec.Descriptor, label, repository string) {
-	if p.place(part, d) {
+func (p *planner) fetchBlob(part *[]ocitar.Member, d ocispec.Descriptor, label, repository string, platform lock.Platform) {
+	if p.place(part, d, platform) {
 		p.fetches = append(p.fetches, &fetch{label: label, size: d.Size, blob: d, open: p.openBlob(repository, d.Digest)})
 	}
 }
@@ -506,14 +623,16 @@ func (p *planner) addArchive(c lock.Component, image lock.Image, roots *imageRoo
 			return entryError(c.Name, name, image.Platform, err)
 		}
 	}
-	archive := &archiveFetch{sha256: image.SHA256, blobs: make(map[string]ocispec.Descriptor)}
+	archive := &archiveFetch{sha256: image.SHA256, blobs: make(map[string]ocispec.Descriptor), all: make(map[string]ocispec.Descriptor)}
 	for _, blob := range image.Contents.Blobs {
 		d := ocispec.Descriptor{MediaType: blob.MediaType, Digest: blob.Digest, Size: blob.Size}
+		archive.all[blob.Path] = d
 		part := &p.large
 		if isJSON(blob.MediaType) {
 			part = &p.json
+			p.unread[d.Digest] = true
 		}
-		if p.place(part, d) {
+		if p.place(part, d, image.Platform) {
 			archive.blobs[blob.Path] = d
 		}
 	}
@@ -533,7 +652,7 @@ func (p *planner) addRoots(c lock.Component, roots *imageRoots) error {
 			return entryError(c.Name, ref, "", err)
 		}
 		if content != nil {
-			p.placeContent(&p.json, d, content)
+			p.placeContent(&p.json, d, content, "")
 		}
 		d.MediaType = ociMediaType(d.MediaType)
 		d.Annotations = annotations(c.Name, c.Version)
@@ -619,7 +738,7 @@ func (r *imageRoots) entry(ref string, wanted []lock.Platform) (ocispec.Descript
 
 // baseName returns the last part of a URL's path.
 func baseName(url string) string {
-	address, _, _ := strings.Cut(url, "?")
+	address, _, _ := strings.Cut(strings.TrimPrefix(url, "file:"), "?")
 	return path.Base(address)
 }
 

@@ -1,60 +1,60 @@
 package bundle
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
+	"filippo.io/age"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/bundle/volume"
 )
 
-// Reader is an open bundle. Its methods may be called by several goroutines at once.
+// Reader is an open bundle, or a delta of one, which it reads as the bundle, but for the
+// bytes that are left out. Its methods may be called by several goroutines at once.
 type Reader struct {
 	path   string
-	file   io.Closer
-	source io.ReaderAt
-	tar    *ocitar.Reader
+	file   *volume.File
+	stored *ocitar.Reader // as it lies on the disk
+	source io.ReaderAt    // of the whole bundle
+	tar    *ocitar.Reader // the same: stored, unless it is a delta
 	index  []byte
 	parsed ocispec.Index
+	delta  *delta // nil for a whole bundle
+	bases  []*Reader
 }
 
-// Open opens the bundle file at path. It finds every member and reads index.json, so
-// that a file that is cut off or no bundle is refused here, in milliseconds; contents
-// are proven by [Reader.Verify] and the signature by [Reader.VerifySignature].
-func Open(path string) (*Reader, error) {
-	r, err := open(path)
+// Open opens the bundle that path stands for: a file, or a set of volumes, encrypted for
+// one of the identities or not (see [volume.Open]). It finds every member and reads
+// index.json, so that a file that is cut off or no bundle is refused here, in milliseconds;
+// contents are proven by [Reader.Verify] and the signature by [Reader.VerifySignature].
+func Open(path string, identities ...age.Identity) (*Reader, error) {
+	r, err := open(path, identities)
 	if err != nil {
 		return nil, fmt.Errorf("open bundle %s: %w", path, err)
 	}
 	return r, nil
 }
 
-func open(path string) (*Reader, error) {
-	// Opening a pipe would wait for somebody who writes to it.
-	info, err := os.Stat(path)
+func open(path string, identities []age.Identity) (*Reader, error) {
+	f, err := volume.Open(path, identities...)
 	if err != nil {
-		// The path is said by the caller.
-		return nil, cmp.Or(errors.Unwrap(err), err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%w: it is not a regular file", ocitar.ErrMalformed)
-	}
-	f, err := os.Open(path)
-	if err != nil {
+		var failed *fs.PathError
+		if errors.As(err, &failed) && failed.Path == path {
+			err = failed.Err // the path is said by the caller
+		}
 		return nil, err
 	}
-	r, err := newReader(f, info.Size())
+	r, err := newReader(f, f.Size())
 	if err != nil {
 		_ = f.Close()
 		return nil, err
@@ -66,11 +66,19 @@ func open(path string) (*Reader, error) {
 func newReader(source io.ReaderAt, size int64) (*Reader, error) {
 	r := &Reader{source: source}
 	var err error
-	if r.tar, err = ocitar.NewReader(source, size); err != nil {
+	if r.stored, err = ocitar.NewReader(source, size); err != nil {
 		return nil, err
 	}
-	if r.index, err = r.tar.ReadAll(ocitar.IndexFile, maxIndexSize); err != nil {
+	if r.index, err = r.stored.ReadAll(ocitar.IndexFile, maxIndexSize); err != nil {
 		return nil, err
+	}
+	if r.tar = r.stored; isDelta(r.index) {
+		if err := r.assemble(r.index); err != nil {
+			return nil, err
+		}
+		if r.index, err = r.tar.ReadAll(ocitar.IndexFile, maxIndexSize); err != nil {
+			return nil, err
+		}
 	}
 	if err := json.Unmarshal(r.index, &r.parsed); err != nil {
 		return nil, fmt.Errorf("%w: index.json: %w", ErrInvalid, err)
@@ -89,57 +97,87 @@ func newReader(source io.ReaderAt, size int64) (*Reader, error) {
 	return r, nil
 }
 
-// Close closes the file.
+// Close closes the file, or all of its volumes, and the bundles that it uses.
 func (r *Reader) Close() error {
-	if r.file == nil {
-		return nil
+	var errs []error
+	for _, base := range r.bases {
+		errs = append(errs, base.Close())
 	}
-	return r.file.Close()
+	if r.file != nil {
+		errs = append(errs, r.file.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // Path returns the name that the bundle was opened by.
 func (r *Reader) Path() string { return r.path }
 
-// Digest returns the bundle digest.
+// Digest returns the bundle digest; that of a delta is the one of its whole bundle.
 func (r *Reader) Digest() digest.Digest { return digest.FromBytes(r.index) }
 
-// Size returns the length of the file in bytes.
-func (r *Reader) Size() int64 { return r.tar.Layout().Size }
+// Size returns the length of the file in bytes, without what encryption adds.
+func (r *Reader) Size() int64 { return r.stored.Layout().Size }
+
+// File returns what the bundle lies in. It is closed with the reader.
+func (r *Reader) File() *volume.File { return r.file }
 
 // Version returns the version of the boxlift that built the bundle.
 func (r *Reader) Version() string { return r.parsed.Annotations[AnnotationVersion] }
 
-// Blob returns the bytes of a blob, which are not verified by reading them.
+// Blob returns the bytes of a blob, which are not verified by reading them. It fails with a
+// [*MissingError] when a delta leaves them out.
 func (r *Reader) Blob(d digest.Digest) (*io.SectionReader, error) {
 	e, ok := r.tar.Blob(d)
 	if !ok {
 		return nil, fmt.Errorf("%w: it has no blob %s", ErrInvalid, d)
 	}
-	return r.tar.Section(e), nil
+	found, err := r.find(e.Member)
+	if err != nil {
+		return nil, err
+	}
+	return found.SectionReader, nil
 }
 
-// Signed reports whether the bundle carries a signature, whoever made it.
+// Signed reports whether the bundle carries a signature, whoever made it. A delta has one of
+// its own, and that of its bundle.
 func (r *Reader) Signed() bool {
-	_, ok := r.tar.Open(ocitar.SignatureFile)
-	return ok
+	for _, tar := range []*ocitar.Reader{r.stored, r.tar} {
+		if _, ok := tar.Open(ocitar.SignatureFile); !ok {
+			return false
+		}
+	}
+	return true
 }
 
-// VerifySignature checks that index.json was signed with the key. The errors wrap those
-// of [signature.Verify], and [ErrInvalid] too when there is a signature.
+// VerifySignature checks that index.json was signed with the key; of a delta, its own and
+// that of its bundle. The errors wrap those of [signature.Verify], and [ErrInvalid] too when
+// there is a signature.
 func (r *Reader) VerifySignature(key *signature.PublicKey) error {
 	if !r.Signed() {
 		return fmt.Errorf("bundle %s: %w", r.path, signature.ErrNotSigned)
 	}
-	bundle, err := r.tar.ReadAll(ocitar.SigstoreBundleFile, signature.ReadLimit)
+	if r.delta != nil {
+		if err := verifySignature(key, r.stored, r.delta.index); err != nil {
+			return fmt.Errorf("bundle %s: the delta: %w", r.path, err)
+		}
+	}
+	if err := verifySignature(key, r.tar, r.index); err != nil {
+		return fmt.Errorf("bundle %s: %w", r.path, err)
+	}
+	return nil
+}
+
+func verifySignature(key *signature.PublicKey, tar *ocitar.Reader, index []byte) error {
+	bundle, err := tar.ReadAll(ocitar.SigstoreBundleFile, signature.ReadLimit)
 	if err != nil {
 		return err
 	}
-	bare, err := r.tar.ReadAll(ocitar.SignatureFile, signature.ReadLimit)
+	bare, err := tar.ReadAll(ocitar.SignatureFile, signature.ReadLimit)
 	if err != nil {
 		return err
 	}
-	if err := signature.Verify(key, r.index, bundle, bare); err != nil {
-		return fmt.Errorf("bundle %s: %w: %w", r.path, ErrInvalid, err)
+	if err := signature.Verify(key, index, bundle, bare); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	return nil
 }
@@ -214,7 +252,7 @@ func (r *Reader) contents() (*Contents, error) {
 		if err == nil {
 			continue
 		}
-		if !errors.Is(err, ErrInvalid) && !errors.As(err, new(*fs.PathError)) {
+		if !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrIncomplete) && !errors.As(err, new(*fs.PathError)) {
 			// What image.go finds wrong is wrong in the bundle here.
 			err = fmt.Errorf("%w: %w", ErrInvalid, err)
 		}

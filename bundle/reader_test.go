@@ -19,6 +19,8 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/bundle/volume"
+	"github.com/liteboxd/boxlift/test/ocilayout"
 )
 
 // crafted is a bundle made by hand, which can be made wrong before it is signed.
@@ -134,25 +136,7 @@ func (c *crafted) tarWith(t testing.TB, index []byte, signer *signature.Signer) 
 	for i := range members {
 		members[i].Size = int64(len(contents[i]))
 	}
-	return writeTar(t, members, contents)
-}
-
-func writeTar(t testing.TB, members []ocitar.Member, contents [][]byte) []byte {
-	t.Helper()
-	layout, err := ocitar.NewLayout(members)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := make([]byte, layout.Size)
-	for i, e := range layout.Entries {
-		header, err := ocitar.Header(e.Member)
-		if err != nil {
-			t.Fatal(err)
-		}
-		copy(file[e.HeaderOffset():], header)
-		copy(file[e.Offset:], contents[i])
-	}
-	return file
+	return ocilayout.Tar(t, members, contents)
 }
 
 // check does all that is done before a bundle is trusted.
@@ -529,7 +513,7 @@ func TestOpenRefuses(t *testing.T) {
 	} {
 		_, err := Open(filepath.Join(dir, name))
 		wantError(t, err, "open bundle "+filepath.Join(dir, name)+": ", want)
-		if errors.Is(err, ocitar.ErrMalformed) == (name == "none") {
+		if refused := errors.Is(err, ocitar.ErrMalformed) || errors.Is(err, volume.ErrDamaged); refused == (name == "none") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -574,7 +558,7 @@ func FuzzOpen(f *testing.F) {
 			return
 		}
 		for _, platform := range contents.Platforms() {
-			if _, err := r.Packs(platform); err != nil && verifyErr == nil {
+			if _, err := r.Packs(platform, PackOptions{}); err != nil && verifyErr == nil {
 				t.Errorf("a whole bundle has no pack for %s: %v", platform, err)
 			}
 		}

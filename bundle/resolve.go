@@ -33,8 +33,9 @@ type ResolveOptions struct {
 }
 
 // Resolve fills the pins that a lock lacks: it asks registries what tags stand for, and
-// downloads files and archives once to hash them. Pins that are there stay. It reports
-// all entries that it could not resolve; those that it could are pinned all the same.
+// downloads files and archives to hash them, once however many entries list the same
+// thing. Pins that are there stay. It reports all entries that it could not resolve; those
+// that it could are pinned all the same.
 func Resolve(ctx context.Context, o ResolveOptions) error {
 	if o.Parallelism == 0 {
 		o.Parallelism = 6
@@ -48,33 +49,28 @@ func Resolve(ctx context.Context, o ResolveOptions) error {
 		platforms := c.PlatformsIn(l)
 		for i, f := range c.Files {
 			if (f.SHA256 == "" || f.Size == 0) && wanted(f.Platform, platforms) {
-				r.add(label(c.Name, f.Name, f.Platform), func(ctx context.Context, name string) (func() error, error) {
-					pin, err := r.file(ctx, name, f.URL, f.SHA256)
-					return func() error { return o.Document.SetFilePin(c.Name, i, pin.Digest.Encoded(), pin.Size) }, err
+				r.add(label(c.Name, f.Name, f.Platform), f.URL+" "+f.SHA256, r.file(f.URL, f.SHA256), func(pin found) error {
+					return o.Document.SetFilePin(c.Name, i, pin.Digest.Encoded(), pin.Size)
 				})
 			}
 		}
 		for i, chart := range c.Charts {
 			if chart.SHA256 == "" || chart.Size == 0 {
-				r.add(label(c.Name, chart.Name, ""), func(ctx context.Context, name string) (func() error, error) {
-					pin, err := r.file(ctx, name, chart.URL, chart.SHA256)
-					return func() error { return o.Document.SetChartPin(c.Name, i, pin.Digest.Encoded(), pin.Size) }, err
+				r.add(label(c.Name, chart.Name, ""), chart.URL+" "+chart.SHA256, r.file(chart.URL, chart.SHA256), func(pin found) error {
+					return o.Document.SetChartPin(c.Name, i, pin.Digest.Encoded(), pin.Size)
 				})
 			}
 		}
 		for i, image := range c.Images {
 			switch {
 			case image.Ref != "" && image.Digest == "":
-				r.add(label(c.Name, image.Ref, ""), func(ctx context.Context, _ string) (func() error, error) {
-					pin, err := r.image(ctx, image.Ref, platforms)
-					return func() error { return o.Document.SetImageDigest(c.Name, i, pin) }, err
+				r.add(label(c.Name, image.Ref, ""), fmt.Sprint(image.Ref, platforms), r.image(image.Ref, platforms), func(pin found) error {
+					return o.Document.SetImageDigest(c.Name, i, pin.Digest)
 				})
 			case image.Archive != "" && (image.SHA256 == "" || image.Size == 0 || image.Contents == nil) && wanted(image.Platform, platforms):
-				r.add(label(c.Name, baseName(image.Archive), image.Platform), func(ctx context.Context, name string) (func() error, error) {
-					pin, contents, err := r.archive(ctx, name, image)
-					return func() error {
-						return o.Document.SetArchivePin(c.Name, i, pin.Digest.Encoded(), pin.Size, contents)
-					}, err
+				key := fmt.Sprint(image.Archive, " ", image.Platform, " ", image.SHA256)
+				r.add(label(c.Name, baseName(image.Archive), image.Platform), key, r.archive(image), func(pin found) error {
+					return o.Document.SetArchivePin(c.Name, i, pin.Digest.Encoded(), pin.Size, pin.contents)
 				})
 			}
 		}
@@ -94,32 +90,52 @@ type resolver struct {
 	work []lookup
 }
 
-// lookup finds a pin; what it returns writes it into the document.
+// lookup finds a pin for one entry or several, each of which has a function that writes
+// it into the document.
 type lookup struct {
 	name string
-	find func(ctx context.Context, name string) (func() error, error)
+	key  string // what is fetched and what for: entries with the same key share the lookup
+	find finder
+	pin  []func(found) error
 }
 
-func (r *resolver) add(name string, find func(context.Context, string) (func() error, error)) {
-	r.work = append(r.work, lookup{name, find})
+type finder func(ctx context.Context, name string) (found, error)
+
+// found is what a pin is made of.
+type found struct {
+	ocispec.Descriptor
+	contents *lock.Contents // of archives
+}
+
+func (r *resolver) add(name, key string, find finder, pin func(found) error) {
+	for i := range r.work {
+		if r.work[i].key == key {
+			r.work[i].pin = append(r.work[i].pin, pin)
+			return
+		}
+	}
+	r.work = append(r.work, lookup{name, key, find, []func(found) error{pin}})
 }
 
 func (r *resolver) run(ctx context.Context) error {
-	pins := make([]func() error, len(r.work))
+	pins := make([]*found, len(r.work))
 	findErr := forEach(ctx, r.Parallelism, len(r.work), func(ctx context.Context, i int) error {
 		w := r.work[i]
 		pin, err := w.find(ctx, w.name)
 		if err != nil {
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
-		pins[i] = pin
+		pins[i] = &pin
 		return nil
 	})
 	errs := []error{findErr}
-	for i, pin := range pins {
-		if pin != nil {
-			if err := pin(); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", r.work[i].name, err))
+	for i, w := range r.work {
+		if pins[i] == nil {
+			continue
+		}
+		for _, pin := range w.pin {
+			if err := pin(*pins[i]); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", w.name, err))
 			}
 		}
 	}
@@ -168,45 +184,54 @@ func (r *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (r *resolver) file(ctx context.Context, name, url, pinned string) (ocispec.Descriptor, error) {
-	return r.download(ctx, name, url, pinned, func(content io.Reader) error {
-		_, err := io.Copy(io.Discard, content)
-		return err
-	})
+// file looks up a file or a chart.
+func (r *resolver) file(url, pinned string) finder {
+	return func(ctx context.Context, name string) (found, error) {
+		pin, err := r.download(ctx, name, url, pinned, func(content io.Reader) error {
+			_, err := io.Copy(io.Discard, content)
+			return err
+		})
+		return found{Descriptor: pin}, err
+	}
 }
 
-// image returns what a tag stands for, if it is published for all platforms.
-func (r *resolver) image(ctx context.Context, ref string, platforms []lock.Platform) (digest.Digest, error) {
-	d, err := r.Source.Resolve(ctx, ref)
-	if err != nil {
-		return "", err
+// image looks up what a tag stands for, if it is published for all platforms.
+func (r *resolver) image(ref string, platforms []lock.Platform) finder {
+	return func(ctx context.Context, _ string) (found, error) {
+		d, err := r.Source.Resolve(ctx, ref)
+		if err != nil {
+			return found{}, err
+		}
+		p := planner{PlanOptions: PlanOptions{Source: r.Source, AllowMovedTags: true}}
+		if _, err := p.resolve(ctx, lock.Image{Ref: ref, Digest: d.Digest}, platforms); err != nil {
+			return found{}, err
+		}
+		return found{Descriptor: d}, nil
 	}
-	p := planner{PlanOptions: PlanOptions{Source: r.Source, AllowMovedTags: true}}
-	if _, err := p.resolve(ctx, lock.Image{Ref: ref, Digest: d.Digest}, platforms); err != nil {
-		return "", err
-	}
-	return d.Digest, nil
 }
 
 // archive downloads an image archive and lists what it holds.
-func (r *resolver) archive(ctx context.Context, name string, image lock.Image) (ocispec.Descriptor, *lock.Contents, error) {
-	var found archiveListing
-	pin, err := r.download(ctx, name, image.Archive, image.SHA256, func(content io.Reader) error {
-		found = archiveListing{members: make(map[digest.Digest]archiveMember)}
-		return readArchive(content, found.add)
-	})
-	if err != nil {
-		return pin, nil, err
+func (r *resolver) archive(image lock.Image) finder {
+	return func(ctx context.Context, name string) (found, error) {
+		var listing archiveListing
+		pin, err := r.download(ctx, name, image.Archive, image.SHA256, func(content io.Reader) error {
+			listing = archiveListing{members: make(map[digest.Digest]archiveMember)}
+			return readArchive(content, listing.add, listing.docker.link)
+		})
+		if err != nil {
+			return found{}, err
+		}
+		contents, err := listing.contents(image.Platform)
+		return found{pin, contents}, err
 	}
-	contents, err := found.contents(image.Platform)
-	return pin, contents, err
 }
 
-// archiveListing gathers what an image archive in the form of an OCI layout holds.
+// archiveListing gathers what an image archive holds: an OCI layout, or docker's own form.
 type archiveListing struct {
 	index    []byte
 	members  map[digest.Digest]archiveMember
 	jsonSize int64
+	docker   dockerListing
 }
 
 type archiveMember struct {
@@ -224,7 +249,7 @@ func (a *archiveListing) add(name string, size int64, content io.Reader) error {
 	}
 	named := ocitar.Member{Name: name}.Digest()
 	if named == "" || named.Validate() != nil {
-		return nil
+		return a.docker.add(name, size, content)
 	}
 	member := archiveMember{path: name, size: size}
 	h := sha256.New()
@@ -273,7 +298,13 @@ func (a *archiveListing) read(d ocispec.Descriptor) ([]byte, error) {
 // contents follows the archive's named images down to the blobs of one platform.
 func (a *archiveListing) contents(platform lock.Platform) (*lock.Contents, error) {
 	if a.index == nil {
-		return nil, fmt.Errorf("the archive has no %s: it is not in OCI form, which `ctr images export` and `skopeo copy ... oci-archive:` write", ocitar.IndexFile)
+		var err error
+		if a.index, err = a.docker.asLayout(a.members); err != nil {
+			return nil, err
+		}
+	}
+	if a.index == nil {
+		return nil, fmt.Errorf("the archive has neither %s nor %s: it is not an image archive, as `docker save`, `ctr images export` and `skopeo copy` write them", ocitar.IndexFile, dockerIndex)
 	}
 	var index ocispec.Index
 	if err := json.Unmarshal(a.index, &index); err != nil {

@@ -109,12 +109,37 @@ func TestArchiveListing(t *testing.T) {
 		want     string // "" for success
 	}{
 		"good": {},
-		"docker form": {
+		"docker form without images": {
 			spoil: func(f map[string]string) {
 				delete(f, "index.json")
 				f["manifest.json"] = "[]"
 			},
-			want: "it is not in OCI form, which `ctr images export`",
+			want: "the archive holds no images",
+		},
+		"docker form that is none": {
+			spoil: func(f map[string]string) {
+				delete(f, "index.json")
+				f["manifest.json"] = "{}"
+			},
+			want: "the archive's manifest.json: json: cannot unmarshal",
+		},
+		"docker form without its config": {
+			spoil: func(f map[string]string) {
+				delete(f, "index.json")
+				f["manifest.json"] = `[{"Config": "none.json", "RepoTags": ["a:1"]}]`
+			},
+			want: `the archive's manifest.json names "none.json", which is not in it`,
+		},
+		"docker form without a name": {
+			spoil: func(f map[string]string) {
+				delete(f, "index.json")
+				f["config"], f["manifest.json"] = "{}", `[{"Config": "config"}]`
+			},
+			want: "the archive holds an image without a name: config",
+		},
+		"neither form": {
+			spoil: func(f map[string]string) { delete(f, "index.json") },
+			want:  "it is not an image archive, as `docker save`",
 		},
 		"another platform": {
 			platform: ocispec.Platform{OS: "linux", Architecture: "s390x"},
@@ -175,7 +200,7 @@ func TestArchiveListing(t *testing.T) {
 				test.spoil(files)
 			}
 			listing := archiveListing{members: make(map[digest.Digest]archiveMember)}
-			err := readArchive(bytes.NewReader(archiveForms(t, files)["zstd"]), listing.add)
+			err := readArchive(bytes.NewReader(archiveForms(t, files)["zstd"]), listing.add, listing.docker.link)
 			var contents *lock.Contents
 			if err == nil {
 				contents, err = listing.contents("linux/amd64")
@@ -206,7 +231,7 @@ func TestResolveReportsAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Inject(upstream.Rule{Method: "GET", Path: "install.sh", Fault: upstream.Cut{After: 100}})
+	s.Inject(upstream.Rule{Method: "GET", Path: "install.sh", Fault: upstream.Cut{After: 0}})
 	err = Resolve(t.Context(), ResolveOptions{Document: document, Source: newClient(s)})
 	wantError(t, err,
 		"k3s: install.sh: get https://", "the connection broke",

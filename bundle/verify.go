@@ -14,6 +14,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/volume"
 	"github.com/liteboxd/boxlift/progress"
 )
 
@@ -22,9 +23,22 @@ import (
 // the bundle claims, and nothing else is in the file. It says nothing about who made
 // the bundle: that is [Reader.VerifySignature]'s to find out.
 //
-// All that is wrong is reported. The error wraps [ErrInvalid].
+// A delta is whole when it has all that it does not leave out. Blobs that it leaves out are
+// proven too where a bundle that it was given holds them; [Reader.Delta] lists the others.
+//
+// All that is wrong is reported. The error wraps [ErrInvalid], and has a [volume.Fault] for
+// each volume that differs from the list of checksums; these are read for it once more.
 func (r *Reader) Verify(ctx context.Context, reporter progress.Reporter) error {
-	if err := errors.Join(r.verifyStructure(), r.verifyBlobs(ctx, reporter)); err != nil {
+	if reporter == nil {
+		reporter = progress.Discard
+	}
+	err := errors.Join(r.verifyStructure(), r.verifyBlobs(ctx, reporter))
+	if errors.Is(err, ErrInvalid) || errors.Is(err, volume.ErrDamaged) {
+		for _, file := range append([]*Reader{r}, r.bases...) {
+			err = errors.Join(err, volume.Check(ctx, file.path, reporter))
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("verify %s: %w", r.path, err)
 	}
 	return nil
@@ -131,29 +145,40 @@ func hasAll(l *lock.Lock, contents *Contents) []error {
 // verifyBlobs hashes all blobs on all cores, the largest first, so that none is left
 // with a long one at the end.
 func (r *Reader) verifyBlobs(ctx context.Context, reporter progress.Reporter) error {
-	if reporter == nil {
-		reporter = progress.Discard
+	type work struct {
+		ocitar.Entry
+		*supply
 	}
-	var blobs []ocitar.Entry
+	var blobs []work
 	var total int64
 	for _, e := range r.tar.Layout().Entries {
-		if e.Digest() != "" {
-			blobs = append(blobs, e)
-			total += e.Size
+		if e.Digest() == "" {
+			continue
 		}
-	}
-	slices.SortStableFunc(blobs, func(a, b ocitar.Entry) int { return int(min(max(b.Size-a.Size, -1), 1)) })
-	task := reporter.Task("verify", total)
-	err := forEach(ctx, runtime.GOMAXPROCS(0), len(blobs), func(ctx context.Context, i int) error {
-		e := blobs[i]
-		got, err := hashSection(ctx, r.source, e, task)
+		found, err := r.find(e.Member)
+		if errors.Is(err, ErrIncomplete) {
+			continue
+		}
 		if err != nil {
 			return err
 		}
-		if got != e.Digest() {
-			return fmt.Errorf("%w: blob %s, %d bytes at offset %d, holds bytes with the digest %s", ErrInvalid, e.Digest(), e.Size, e.Offset, got)
+		blobs = append(blobs, work{e, found})
+		total += e.Size
+	}
+	slices.SortStableFunc(blobs, func(a, b work) int { return int(min(max(b.Entry.Size-a.Entry.Size, -1), 1)) })
+	task := reporter.Task("verify", total)
+	err := forEach(ctx, runtime.GOMAXPROCS(0), len(blobs), func(ctx context.Context, i int) error {
+		e := blobs[i].Entry
+		var source io.ReaderAt
+		source, e.Offset, _ = blobs[i].Outer()
+		got, err := hashSection(ctx, source, e, task)
+		if err == nil && got != e.Digest() {
+			err = fmt.Errorf("%w: blob %s, %d bytes at offset %d, holds bytes with the digest %s", ErrInvalid, e.Digest(), e.Size, e.Offset, got)
 		}
-		return nil
+		if from := blobs[i].from; err != nil && from != r {
+			err = fmt.Errorf("%s: %w", from.path, err)
+		}
+		return err
 	})
 	task.Done(err)
 	return err
@@ -174,9 +199,15 @@ func hashSection(ctx context.Context, source io.ReaderAt, e ocitar.Entry, task p
 		}
 		return nil
 	}
-	err := readMapped(source, e.Offset, e.Size, use)
+	err := errors.ErrUnsupported
+	if m, ok := source.(mappable); ok {
+		err = m.UseMapped(e.Offset, e.Size, use)
+	}
 	if errors.Is(err, errors.ErrUnsupported) {
 		err = readCopied(source, e, use)
+	}
+	if errors.Is(err, volume.ErrDamaged) {
+		err = fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if err != nil {
 		return "", fmt.Errorf("read %s at offset %d: %w", e.Name, e.Offset, err)
@@ -184,7 +215,13 @@ func hashSection(ctx context.Context, source io.ReaderAt, e ocitar.Entry, task p
 	return digest.NewDigest(digest.SHA256, h), nil
 }
 
-// readCopied does what readMapped does by reading into a buffer.
+// mappable is what [volume.File] and [volume.Draft] have in common: where they are not
+// encrypted and the system can, their bytes need not be copied.
+type mappable interface {
+	UseMapped(offset, size int64, use func([]byte) error) error
+}
+
+// readCopied does what UseMapped does by reading into a buffer.
 func readCopied(source io.ReaderAt, e ocitar.Entry, use func([]byte) error) error {
 	buffer := takeBuffer()
 	defer giveBuffer(buffer)

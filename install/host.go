@@ -2,14 +2,13 @@ package install
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"net"
+	"net/netip"
 	"path"
 	"strings"
-	"sync"
 
 	"github.com/liteboxd/boxlift/bundle"
-	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/node"
@@ -21,24 +20,63 @@ const helperPath = node.FilesDir + "/bin/" + bundle.NodeProgram
 // host is one host of install.yaml while it is worked on. All its methods are called by
 // one goroutine at a time.
 type host struct {
+	subject
 	config config.Host
-	name   string
 
-	conn     *remote.Host
-	platform lock.Platform
-	facts    *node.Facts
-	packs    []bundle.Pack
+	conn *remote.Host
+	identity
+	facts *node.Facts
+	packs []bundle.Pack
+	// joined is the URL of the server that the host's k3s was told to join, and member
+	// tells whether it is a server that is in a cluster.
+	joined string
+	member bool
+	// awaitsRestore tells that a restore of a backup has begun there and not ended.
+	awaitsRestore bool
+	// ip is what lanAddress stands for, if that could be found out.
+	ip netip.Addr
+	// resolverless tells that no file on the host names a usable nameserver.
+	resolverless bool
+
+	// node is the name of the host's node, service the state of its unit, differences what
+	// is wrong besides steps that are needed: found by a run that only looks.
+	node        string
+	service     string
+	differences []string
+
+	// held tells that no other run may work on the host meanwhile, shipped that all packs and
+	// files of the bundle are there.
+	held    bool
+	shipped bool
 
 	// err is why the host is no longer worked on; refused says that preflight found it.
 	err     error
 	refused bool
 
-	changes []Change
-	sent    int64
-	copied  int64
-	images  int
-	k3s     string
-	closing sync.Once
+	// binary is the digest of the k3s in its place, once it was computed.
+	binary string
+
+	sent   int64
+	pulled int64
+	copied int64
+	images int
+	k3s    string
+}
+
+// nodeName is what Kubernetes calls the host.
+func (h *host) nodeName() string {
+	if h.config.Name != "" {
+		return h.config.Name
+	}
+	return strings.ToLower(h.hostname)
+}
+
+// lanAddress is where other hosts reach this one.
+func (h *host) lanAddress() string {
+	if h.config.NodeIP.IsValid() {
+		return h.config.NodeIP.String()
+	}
+	return h.config.Host
 }
 
 // hostName is what messages call a host: its address, and its name if it has one.
@@ -59,56 +97,19 @@ func (h *host) fail(err error) {
 	}
 }
 
-// connect opens the SSH connection and finds out the host's platform.
-func (in *installer) connect(ctx context.Context, h *host) error {
-	t := target(h.config, h.name, in.Config)
-	t.Log = in.Log
-	conn, err := remote.Dial(ctx, t)
-	if err != nil {
+// connect opens the SSH connection and finds out who the host is.
+func (in *installer) connect(ctx context.Context, h *host) (err error) {
+	if h.conn, err = in.conns.to(ctx, h.config); err != nil {
 		return err
 	}
-	h.conn = conn
-	result, err := conn.Run(ctx, remote.Command{Title: "find out the platform", Args: []string{"uname", "-sm"}})
-	if err != nil {
-		return err
-	}
-	if h.platform, err = platformOf(strings.TrimSpace(string(result.Stdout))); err != nil {
-		return err
-	}
-	return nil
-}
-
-func target(h config.Host, name string, c *config.Config) remote.Target {
-	t := remote.Target{
-		Name: name, Host: h.Host, Port: h.Port, User: h.User,
-		IdentityFile: h.IdentityFile, UseAgent: h.SSHAgent, HostKey: h.HostKey,
-		TrustOnFirstUse: c.SSH.TrustOnFirstUse, Sudo: h.Sudo,
-		ConnectTimeout: c.Runtime.SSHTimeout, CommandTimeout: c.Runtime.CommandTimeout,
-	}
-	if c.SSH.KnownHostsFile != "" {
-		t.KnownHosts = []string{c.SSH.KnownHostsFile}
-	}
-	for from, to := range map[*config.Secret]*remote.Secret{
-		&h.Password:           &t.Password,
-		&h.IdentityPassphrase: &t.IdentityPassphrase,
-		&h.SudoPassword:       &t.SudoPassword,
-	} {
-		if !from.IsEmpty() {
-			*to = remote.NewSecret(from.Reveal())
+	if h.ip, err = netip.ParseAddr(h.lanAddress()); err != nil {
+		// The operator may have names for hosts that they do not have for each other.
+		if found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", h.lanAddress()); err == nil && len(found) > 0 {
+			h.ip = found[0].Unmap()
 		}
 	}
-	return t
-}
-
-// platformOf reads the output of uname -sm.
-func platformOf(uname string) (lock.Platform, error) {
-	switch uname {
-	case "Linux x86_64":
-		return "linux/amd64", nil
-	case "Linux aarch64":
-		return "linux/arm64", nil
-	}
-	return "", fmt.Errorf("the host is %.200q; boxlift installs on Linux x86_64 and aarch64 only", uname)
+	h.identity, err = identify(ctx, h.conn)
+	return err
 }
 
 // placeHelper puts boxlift-node on the host.
@@ -119,6 +120,11 @@ func (h *host) placeHelper(ctx context.Context, r *bundle.Reader, contents *bund
 	}
 	if _, err := h.root(ctx, "make boxlift's folders", "mkdir", "-p", "-m", "0755", path.Dir(helperPath)); err != nil {
 		return err
+	}
+	if !r.Has(file.Digest) {
+		if isThere, err := h.hasHelper(ctx, file); err != nil || isThere {
+			return err
+		}
 	}
 	content, err := r.Blob(file.Digest)
 	if err != nil {
@@ -134,11 +140,10 @@ func (h *host) placeHelper(ctx context.Context, r *bundle.Reader, contents *bund
 func (h *host) gatherFacts(ctx context.Context) error {
 	out, err := h.root(ctx, "gather facts", helperPath, "facts")
 	if err != nil {
-		return err
+		return helperError(err)
 	}
-	h.facts = &node.Facts{}
-	if err := json.Unmarshal(out, h.facts); err != nil {
-		return fmt.Errorf("gather facts: the answer of boxlift-node cannot be read: %w", err)
+	if h.facts, err = node.ParseFacts(out); err != nil {
+		return fmt.Errorf("gather facts: %w", err)
 	}
 	return nil
 }
@@ -171,20 +176,16 @@ func (h *host) digests(ctx context.Context, paths ...string) (map[string]string,
 // read returns the content of a small file without the space around it, or "" when the
 // file is not there.
 func (h *host) read(ctx context.Context, name string) (string, error) {
-	out, err := h.root(ctx, "read "+name, "/bin/sh", "-c", `[ ! -f "$1" ] || cat "$1"`, "sh", name)
-	return strings.TrimSpace(string(out)), err
+	result, err := h.conn.Run(ctx, remote.Command{
+		Title: "read " + name, Args: []string{"/bin/sh", "-c", `[ ! -f "$1" ] || cat "$1"`, "sh", name}, Root: true,
+		// Tokens and keys are among what is read.
+		HideOutput: true,
+	})
+	return strings.TrimSpace(string(result.Stdout)), err
 }
 
 // put writes a file of root's, which only root can read unless mode says otherwise.
 func (h *host) put(ctx context.Context, name string, mode uint32, content []byte) error {
 	_, err := h.conn.PutBytes(ctx, remote.PutOptions{Path: name, Mode: fileMode(mode), Root: true}, content)
 	return err
-}
-
-func (h *host) close() {
-	h.closing.Do(func() {
-		if h.conn != nil {
-			_ = h.conn.Close()
-		}
-	})
 }

@@ -1,21 +1,45 @@
 package install
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/node"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
+
+// checkGolden compares with a file of testdata.
+func checkGolden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	golden := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(golden, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s: %s", golden, diff)
+	}
+}
 
 const exampleConfig = `cluster:
   name: example
@@ -49,35 +73,91 @@ func example(t *testing.T, text string, components ...string) *installer {
 		in.contents.Files = append(in.contents.Files, bundle.File{Component: name, Version: version, Name: "file"})
 	}
 	for _, h := range c.Hosts() {
-		in.hosts = append(in.hosts, &host{config: h, name: hostName(h)})
+		in.hosts = append(in.hosts, &host{config: h, subject: subject{name: hostName(h)}})
 	}
 	return in
 }
 
+// What k3s is configured with, by the host's place: the first server, one that joins it,
+// and an agent.
 func TestConfigFiles(t *testing.T) {
 	in := example(t, exampleConfig, "k3s=v1.36.4+k3s1")
-	for i, name := range []string{"server.yaml", "agent.yaml"} {
-		n := &k3sNode{installer: in, host: in.hosts[i], settings: in.settingsFor(in.hosts[i]), token: "the-token"}
+	three := example(t, threeServers, "k3s=v1.36.4+k3s1")
+	tests := []struct {
+		golden string
+		in     *installer
+		host   int
+	}{
+		{"server.yaml", in, 0},
+		{"agent.yaml", in, 1},
+		{"first-of-three.yaml", three, 0},
+		{"second-of-three.yaml", three, 1},
+		{"agent-of-three.yaml", three, 3},
+	}
+	for _, test := range tests {
+		h := test.in.hosts[test.host]
+		n := &k3sNode{installer: test.in, host: h, server: test.in.joinURL(h, test.in.seedServer()), token: "the-token"}
 		got, err := n.configFile()
 		if err != nil {
 			t.Fatal(err)
 		}
-		golden := filepath.Join("testdata", name)
-		if *update {
-			if err := os.WriteFile(golden, got, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), string(got)); diff != "" {
-			t.Errorf("%s: %s", golden, diff)
-		}
+		checkGolden(t, test.golden, got)
 		if strings.Contains(string(got), "the-token") {
-			t.Errorf("%s holds the token", golden)
+			t.Errorf("%s holds the token", test.golden)
 		}
+	}
+}
+
+const threeServers = `cluster:
+  name: three
+  serverConfig: {disable: [traefik]}
+  servers:
+    - {host: 10.0.0.11, password: p, nodeIP: 192.168.0.11}
+    - {host: 10.0.0.12, password: p, k3s: {config: {tls-san: [k3s.example.internal]}}}
+    - {host: 10.0.0.13, password: p}
+  agents:
+    - {host: 10.0.0.21, password: p, name: worker, taints: ["pool=sandboxes:NoSchedule"], k3s: {config: {kubelet-arg: ["max-pods=200"]}}}
+network: {cni: cilium}
+`
+
+// A server that was set up anew joins those that still have the cluster, and a host
+// keeps the server that it once joined.
+func TestWhoJoinsWhom(t *testing.T) {
+	const first, second, third = "https://192.168.0.11:6443", "https://10.0.0.12:6443", "https://10.0.0.13:6443"
+	tests := []struct {
+		name    string
+		members []int // the servers that are in a cluster
+		joined  map[int]string
+		down    int // a host that is not reached; 0 is none but the first
+		want    []string
+	}{
+		{name: "nothing is there", down: -1, want: []string{"", first, first, first}},
+		{name: "all is there", members: []int{0, 1, 2}, joined: map[int]string{1: first, 2: first, 3: first}, down: -1, want: []string{"", first, first, first}},
+		{name: "the first is down", members: []int{1, 2}, joined: map[int]string{1: first, 2: first}, down: 0, want: []string{second, first, first, second}},
+		{name: "the first was set up anew", members: []int{1, 2}, joined: map[int]string{1: first, 2: first, 3: first}, down: -1, want: []string{second, first, first, first}},
+		{name: "the second began it", members: []int{0, 1, 2}, joined: map[int]string{0: second, 2: second, 3: third}, down: -1, want: []string{second, "", second, third}},
+		{name: "joined what is not there any more", members: []int{0, 1, 2}, joined: map[int]string{1: first, 2: "https://10.9.9.9:6443", 3: "https://10.9.9.9:6443"}, down: -1, want: []string{"", first, first, first}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			in := example(t, threeServers)
+			for _, i := range test.members {
+				in.hosts[i].member = true
+			}
+			for i, url := range test.joined {
+				in.hosts[i].joined = url
+			}
+			if test.down >= 0 {
+				in.hosts[test.down].fail(errors.New("no route"))
+			}
+			var got []string
+			for _, h := range in.hosts {
+				got = append(got, in.joinURL(h, in.seedServer()))
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }
 
@@ -99,18 +179,10 @@ func TestCheckConfig(t *testing.T) {
 			want: []string{"asks for k3s v1.30.6+k3s1, the bundle carries v1.36.4+k3s1", "asks for Cilium 1.18.6, the bundle carries 1.20.0"},
 		},
 		{name: "no k3s", config: exampleConfig, components: []string{"cilium=1.20.0"}, want: []string{`carries no component "k3s"`}},
-		{
-			name:       "several servers",
-			config:     "cluster:\n  servers:\n" + strings.Repeat("    - {host: 10.0.0.1X, password: p}\n", 3) + "network: {cni: cilium}\n",
-			components: []string{"k3s=v1.36.4+k3s1"},
-			want:       []string{"lists 3 servers"},
-		},
+		{name: "no Cilium", config: exampleConfig, components: []string{"k3s=v1.36.4+k3s1"}, want: []string{`carries no component "cilium"`}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			for _, digit := range []string{"1", "2", "3"} {
-				test.config = strings.Replace(test.config, "1X", "1"+digit, 1)
-			}
 			err := example(t, test.config, test.components...).checkConfig()
 			if (err == nil) != (test.want == nil) {
 				t.Fatalf("got %v, want errors %q", err, test.want)
@@ -152,68 +224,6 @@ func TestWhatHostsPrint(t *testing.T) {
 	}
 }
 
-func TestJudge(t *testing.T) {
-	good := func() *node.Facts {
-		return &node.Facts{
-			Systemd: node.Systemd{State: "running"},
-			Mounts: []node.Mount{
-				{Path: "/etc", MountPoint: "/"}, {Path: "/usr/local", MountPoint: "/"}, {Path: node.FilesDir, MountPoint: "/"},
-				{Path: "/var/lib/rancher", MountPoint: "/data", Free: 1 << 40},
-			},
-		}
-	}
-	tests := []struct {
-		name  string
-		spoil func(*node.Facts)
-		want  string
-	}{
-		{name: "nothing wrong", spoil: func(*node.Facts) {}},
-		{name: "not root", spoil: func(f *node.Facts) { f.User = 1000 }, want: "boxlift-node runs as the user 1000; needed: root"},
-		{name: "no systemd", spoil: func(f *node.Facts) { f.Systemd.State = "offline" }, want: "systemd does not run the host"},
-		{name: "read-only", spoil: func(f *node.Facts) { f.Mounts[3].ReadOnly = true }, want: "/var/lib/rancher is on /data, which is mounted read-only"},
-		{name: "noexec", spoil: func(f *node.Facts) { f.Mounts[1].NoExec = true }, want: "/usr/local is on /, which is mounted noexec"},
-		{name: "full", spoil: func(f *node.Facts) { f.Mounts[3].Free = 3 << 20 }, want: "/var/lib/rancher has 3.0 MiB free on /data; needed: 4.0 MiB"},
-		{name: "other version", spoil: func(f *node.Facts) { f.K3s.Version = "v1.35.8+k3s1" }, want: "k3s v1.35.8+k3s1 is installed; needed: k3s v1.36.4+k3s1"},
-		{name: "other role", spoil: func(f *node.Facts) {
-			f.Units = []node.Unit{{Name: "k3s-agent.service", LoadState: "loaded"}, {Name: "k3s.service", LoadState: "loaded"}}
-		}, want: "the host runs k3s as agent already; needed: a host without k3s, or with k3s as server; remove k3s from it with k3s-agent-uninstall.sh"},
-		{name: "the same role", spoil: func(f *node.Facts) {
-			f.Units = []node.Unit{{Name: "k3s-agent.service", LoadState: "not-found"}, {Name: "k3s.service", LoadState: "loaded"}}
-		}},
-		{name: "the same version", spoil: func(f *node.Facts) { f.K3s.Version = "v1.36.4+k3s1" }},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			in := &installer{k3s: "v1.36.4+k3s1"}
-			h := &host{config: config.Host{Role: config.Server}, facts: good(), packs: []bundle.Pack{{Component: "k3s", Index: []byte("{}"), Size: 2 << 20}}}
-			test.spoil(h.facts)
-			err := in.judge(h)
-			if (err == nil) != (test.want == "") {
-				t.Fatalf("got %v, want %q", err, test.want)
-			}
-			if err != nil && !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
-		})
-	}
-}
-
-// Packs that a host holds need no room again.
-func TestJudgeCountsWhatIsThere(t *testing.T) {
-	pack := bundle.Pack{Component: "k3s", Index: []byte("{}"), Size: 2 << 20}
-	h := &host{
-		facts: &node.Facts{
-			Systemd: node.Systemd{State: "degraded"},
-			Packs:   []node.Pack{{Name: packName(pack)}},
-			Mounts:  []node.Mount{{Path: "/var/lib/rancher"}},
-		},
-		packs: []bundle.Pack{pack},
-	}
-	if err := (&installer{}).judge(h); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestHostsErrorNamesThemAll(t *testing.T) {
 	in := example(t, exampleConfig)
 	in.hosts[0].fail(errors.New("it is on fire"))
@@ -238,27 +248,175 @@ func TestHostsErrorIsFitToBeShown(t *testing.T) {
 	}
 }
 
-// Every entry that is a host once more is named, also when another host failed.
-func TestCheckUnique(t *testing.T) {
-	in := &installer{hosts: []*host{
-		{name: "down"},
-		{name: "a", facts: &node.Facts{MachineID: "1"}},
-		{name: "b", facts: &node.Facts{MachineID: "1"}},
-		{name: "c", facts: &node.Facts{MachineID: "2"}},
-		{name: "d", facts: &node.Facts{MachineID: "1"}},
-	}}
-	in.hosts[0].fail(errors.New("no route"))
-	err := in.checkUnique()
-	var failed []string
-	for _, h := range in.hosts {
-		if h.err != nil {
-			failed = append(failed, h.name)
+func TestServersLeft(t *testing.T) {
+	tests := []struct {
+		name   string
+		ready  string // a letter for each server: r or n
+		remove []int
+		want   string
+	}{
+		{name: "the only one", ready: "r", remove: []int{0}, want: "the last server is never removed"},
+		{name: "all", ready: "rrr", remove: []int{0, 1, 2}, want: "the last server is never removed"},
+		{name: "one of three", ready: "rrr", remove: []int{1}},
+		{name: "two of three", ready: "rrr", remove: []int{1, 2}},
+		{name: "the one of three that is down", ready: "rnr", remove: []int{1}},
+		{name: "another one than the one that is down", ready: "rnr", remove: []int{0}, want: "1 of 2 servers would be left that are Ready"},
+		{name: "the one that is down, and then another", ready: "rnr", remove: []int{1, 0}},
+		{name: "two are down", ready: "rnn", remove: []int{1}, want: "etcd needs a majority"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			nodes := []kube.Node{{Name: "agent", Ready: true}}
+			for i, letter := range test.ready {
+				nodes = append(nodes, kube.Node{Name: strconv.Itoa(i), Server: true, Ready: letter == 'r'})
+			}
+			removals := []*removal{{node: nodes[0]}}
+			for _, i := range test.remove {
+				removals = append(removals, &removal{node: nodes[i+1]})
+			}
+			err := checkServersLeft(nodes, removals)
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// A list of hosts that ends with a comma must not mean some host that has no name.
+func TestNobodyIsCalledNothing(t *testing.T) {
+	in := example(t, exampleConfig)
+	nodes := []kube.Node{{Name: "first", Server: true, Addresses: []string{"10.0.0.11"}}, {Name: "second", Addresses: []string{"10.0.0.12"}}}
+	if r, err := in.removalOf(t.Context(), "", nodes); !errors.Is(err, ErrRefused) {
+		t.Errorf("to remove \"\" removes %v, %v", r, err)
+	}
+}
+
+// What is removed is never guessed: a host that is drained is the one that is uninstalled.
+func TestWhatIsRemoved(t *testing.T) {
+	in := example(t, `cluster:
+  master: {host: 127.0.0.1, port: 1, password: p}
+  agents:
+    - {host: 127.0.0.2, port: 1, password: p}
+    - {host: localhost, port: 1, password: p}
+ssh: {trustOnFirstUse: true}
+network: {cni: cilium}
+`)
+	in.conns = newConnections(in.Config, nil)
+	nodes := []kube.Node{
+		{Name: "server", Server: true, Addresses: []string{"127.0.0.1"}},
+		{Name: "one", Addresses: []string{"127.0.0.2", "one"}},
+		{Name: "two", Addresses: []string{"10.0.0.9", "two"}},
+		{Name: "old-two", Addresses: []string{"10.0.0.9", "old-two"}},
+	}
+	tests := []struct {
+		wanted, node, host string
+		err                error
+	}{
+		{wanted: "127.0.0.2", node: "one", host: "127.0.0.2"},
+		{wanted: "one", node: "one", host: "127.0.0.2"},
+		// The cluster knows it by another name, and it cannot be asked.
+		{wanted: "localhost", err: ErrHosts},
+		{wanted: "two", node: "two"},
+		{wanted: "10.0.0.9", err: ErrRefused},
+		{wanted: "three", err: ErrRefused},
+	}
+	for _, test := range tests {
+		r, err := in.removalOf(t.Context(), test.wanted, nodes)
+		if !errors.Is(err, test.err) {
+			t.Errorf("%s: error %v, want %v", test.wanted, err, test.err)
+		}
+		if err != nil {
+			continue
+		}
+		name := ""
+		if r.host != nil {
+			name = r.host.name
+		}
+		if r.node.Name != test.node || name != test.host || r.gone {
+			t.Errorf("%s: removes node %q of host %q (gone: %v), want %q of %q", test.wanted, r.node.Name, name, r.gone, test.node, test.host)
 		}
 	}
-	if diff := cmp.Diff([]string{"down", "b", "d"}, failed); diff != "" {
-		t.Error(diff)
+}
+
+// Machines that were cloned have one machine-id. None of them may be taken for another, or
+// be removed because another was found under its machine-id.
+func TestClonedMachines(t *testing.T) {
+	in := example(t, exampleConfig)
+	h := in.hosts[1]
+	h.hostname, h.machineID = "worker", "0123"
+	nodes := []kube.Node{{Name: "clone", MachineID: "0123"}, {Name: "worker", MachineID: "0123"}}
+	if n := in.nodeOf(h, nodes); n == nil || n.Name != "worker" {
+		t.Errorf("the node of worker is %v", n)
 	}
-	if err == nil || !strings.Contains(err.Error(), "same /etc/machine-id as a") {
-		t.Errorf("got %v", err)
+	if got := in.resembles(nodes[0]); got != h {
+		t.Errorf("the node clone resembles %v, want worker", got)
+	}
+	if got := in.resembles(kube.Node{Name: "other", MachineID: "4567", Addresses: []string{"10.0.0.9"}}); got != nil {
+		t.Errorf("the node other resembles %v", got)
+	}
+}
+
+// A cluster that cannot be looked at must not pass for one that is as it is to be.
+func TestInspectTellsWhatItCouldNotSee(t *testing.T) {
+	in := example(t, exampleConfig)
+	in.mode = inspect
+	broken := errors.New("the API does not answer")
+	last := false
+	err := in.run(t.Context(), []phase{
+		{"converge", func(context.Context) error { return broken }},
+		{"finish", func(context.Context) error { last = true; return nil }},
+	})
+	if !errors.Is(err, broken) || !errors.Is(err, ErrCluster) || !last {
+		t.Errorf("got %v, went on: %v; want the error of the phase that failed, and to go on", err, last)
+	}
+}
+
+// A removal that was broken off between its last two steps is remembered.
+func TestLeftBehind(t *testing.T) {
+	step := func(host, title string, result journal.Result) journal.Step {
+		return journal.Step{Phase: "converge", Host: host, Title: title, Result: result}
+	}
+	steps := []journal.Step{
+		step("a (10.0.0.1)", "delete the node a", journal.Done), step("a (10.0.0.1)", uninstallTitle, journal.Done),
+		step("b (10.0.0.2)", "delete the node b", journal.Done), step("b (10.0.0.2)", uninstallTitle, journal.Running),
+		step("c (10.0.0.3)", "delete the node c", journal.Running),
+		step("d (10.0.0.4)", "drain the node d", journal.Failed),
+	}
+	for result, want := range map[journal.Result][]string{
+		journal.Running: {"b (10.0.0.2)", "c (10.0.0.3)"}, journal.Failed: {"b (10.0.0.2)", "c (10.0.0.3)"}, journal.Done: nil,
+	} {
+		if diff := cmp.Diff(want, leftBehind(journal.State{Version: 1, Result: result, Steps: steps})); diff != "" {
+			t.Errorf("after a run that is %s (-want +got):\n%s", result, diff)
+		}
+	}
+}
+
+// As many hosts are worked on at once as install.yaml allows, and one's error is its own.
+func TestEachHost(t *testing.T) {
+	in := example(t, strings.Replace(exampleConfig, "network:\n", "runtime: {parallelism: 2}\nnetwork:\n", 1))
+	for range 6 {
+		in.hosts = append(in.hosts, &host{subject: subject{name: "another"}})
+	}
+	var now, most, done atomic.Int32
+	broken := errors.New("it is on fire")
+	err := in.eachHost(t.Context(), in.hosts, func(_ context.Context, h *host) error {
+		if n := now.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		defer now.Add(-1)
+		done.Add(1)
+		time.Sleep(2 * time.Millisecond)
+		if h == in.hosts[3] {
+			return broken
+		}
+		return nil
+	})
+	if most.Load() > 2 || done.Load() != 8 || !errors.Is(err, broken) {
+		t.Errorf("%d at once, %d done, %v", most.Load(), done.Load(), err)
+	}
+	for i, h := range in.hosts {
+		if (h.err != nil) != (i == 3) {
+			t.Errorf("host %d: %v", i, h.err)
+		}
 	}
 }

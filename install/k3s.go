@@ -7,15 +7,16 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/opencontainers/go-digest"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/liteboxd/boxlift/bundle"
@@ -32,7 +33,9 @@ const (
 	// k3sTokenFile is boxlift's own file, which config.yaml names, so that the token is
 	// in no file that anybody else may read.
 	k3sTokenFile = k3sConfigDir + "/boxlift-token"
-	k3sDataDir   = "/var/lib/rancher/k3s"
+	// k3sResolvConf is boxlift's own too, for hosts that know no nameserver.
+	k3sResolvConf = k3sConfigDir + "/boxlift-resolv.conf"
+	k3sDataDir    = "/var/lib/rancher/k3s"
 	// k3sNodeToken is where a server writes the full token that others join with.
 	k3sNodeToken = k3sDataDir + "/server/node-token"
 	unitDir      = "/etc/systemd/system/"
@@ -54,61 +57,150 @@ func unit(role config.Role) string {
 type k3sNode struct {
 	*installer
 	*host
-	settings []config.Setting
-	token    string
+	token string
+	// server is the URL of the server to join; "" begins a cluster.
+	server string
+	// reloaded says that systemd has read its units since they were changed.
+	reloaded bool
 }
 
-// settingsFor returns the config.yaml that all hosts of a role have in common, without
-// what install.yaml adds. Cilium takes the place of flannel, of k3s' own network
-// policies and, if asked to, of kube-proxy.
-func (in *installer) settingsFor(h *host) []config.Setting {
-	var s []config.Setting
-	set := func(key string, values ...string) { s = append(s, config.Setting{Key: key, Values: values}) }
-	set("token-file", k3sTokenFile)
-	if h.config.Name != "" {
-		set("node-name", h.config.Name)
+// apiPort is where k3s' servers answer.
+const apiPort = "6443"
+
+// settings returns the content of config.yaml. What install.yaml passes through goes over
+// what boxlift sets; it cannot name what boxlift has to know (see package config).
+func (n *k3sNode) settings() map[string]any {
+	s := map[string]any{"token-file": k3sTokenFile}
+	c := n.host.config
+	if c.Name != "" {
+		s["node-name"] = c.Name
 	}
-	if h.config.NodeIP.IsValid() {
-		set("node-ip", h.config.NodeIP.String())
+	if c.NodeIP.IsValid() {
+		s["node-ip"] = c.NodeIP.String()
 	}
-	if h.config.Role == config.Agent {
-		set("server", "https://"+net.JoinHostPort(in.hosts[0].config.Host, "6443"))
-		return s
+	if taints := taintTexts(c.Taints); len(taints) > 0 {
+		// Here, so that nothing is scheduled before the taints are there.
+		s["node-taint"] = taints
 	}
-	set("flannel-backend", "none")
-	set("disable-network-policy")
-	if in.Config.Network.Cilium.KubeProxyReplacement {
-		set("disable-kube-proxy")
+	if n.server != "" {
+		s["server"] = n.server
 	}
-	set("cluster-cidr", in.Config.Network.Cilium.PodCIDR.String())
-	names := []string{h.config.Host}
-	for _, name := range h.config.K3s.TLSSAN {
+	if n.ownResolver() != "" {
+		s["resolv-conf"] = k3sResolvConf
+	}
+	if c.Role == config.Server {
+		n.serverSettings(s)
+	}
+	for _, own := range c.K3s.Settings {
+		s[own.Key] = own.Value()
+	}
+	maps.Copy(s, c.K3s.Config)
+	maps.Copy(s, n.Config.Seeding.K3sConfig(c.Role))
+	return s
+}
+
+// ownResolver is the content of a resolv.conf for pods on a host that has none of use, or
+// "". Without it k3s would send them to a nameserver on the internet. The host itself has
+// none, and says so at once.
+func (n *k3sNode) ownResolver() string {
+	if !n.resolverless || !n.ip.IsValid() {
+		return ""
+	}
+	return "# Written by boxlift: this host knows no nameserver, and nobody answers here.\nnameserver " + n.ip.String() + "\n"
+}
+
+// serverSettings adds what all servers have in common. Cilium takes the place of flannel,
+// of k3s' own network policies and, if asked to, of kube-proxy.
+func (n *k3sNode) serverSettings(s map[string]any) {
+	c := n.host.config
+	if n.server == "" && len(n.servers()) > 1 {
+		s["cluster-init"] = true
+	}
+	s["flannel-backend"] = "none"
+	s["disable-network-policy"] = true
+	if n.Config.Network.Cilium.KubeProxyReplacement {
+		s["disable-kube-proxy"] = true
+	}
+	s["cluster-cidr"] = n.Config.Network.Cilium.PodCIDR.String()
+	names := []string{c.Host}
+	for _, name := range append([]string{n.lanAddress()}, c.K3s.TLSSAN...) {
 		if !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
-	set("tls-san", names...)
-	for _, own := range h.config.K3s.Settings {
-		s = slices.DeleteFunc(s, func(c config.Setting) bool { return c.Key == own.Key })
-		s = append(s, own)
-	}
-	return s
+	s["tls-san"] = names
 }
+
+// joinURL is where a host joins the cluster that seed is in, "" for the host that begins
+// it. Which server a host has joined once is of no importance later: it stays.
+func (in *installer) joinURL(h, seed *host) string {
+	if seed == nil || h.joined == "" && h == seed {
+		return ""
+	}
+	if in.Config.Cluster.APIEndpoint != "" {
+		return "https://" + in.Config.Cluster.APIEndpoint
+	}
+	url := func(s *host) string { return "https://" + net.JoinHostPort(s.lanAddress(), apiPort) }
+	for _, s := range in.servers() {
+		if s != h && h.joined == url(s) {
+			return h.joined
+		}
+	}
+	if h == seed {
+		return ""
+	}
+	return url(seed)
+}
+
+// taintTexts writes taints as k3s' node-taint wants them.
+func taintTexts(taints []config.Taint) []string {
+	texts := make([]string, 0, len(taints))
+	for _, t := range taints {
+		texts = append(texts, t.String())
+	}
+	return texts
+}
+
+// generatedHeader begins files that boxlift writes, and may remove.
+const generatedHeader = "# Written by boxlift from install.yaml; changes made here are lost.\n"
 
 // configFile renders config.yaml.
 func (n *k3sNode) configFile() ([]byte, error) {
-	values := make(map[string]any, len(n.settings))
-	for _, s := range n.settings {
-		values[s.Key] = s.Value()
-		if s.Key == "tls-san" {
-			values[s.Key] = s.Values
-		}
-	}
-	content, err := yaml.Marshal(values)
+	content, err := yaml.Marshal(n.settings())
 	if err != nil {
 		return nil, fmt.Errorf("render k3s' config.yaml: %w", err)
 	}
-	return append([]byte("# Written by boxlift from install.yaml; changes made here are lost.\n"), content...), nil
+	return append([]byte(generatedHeader), content...), nil
+}
+
+// registriesStep brings registries.yaml to what install.yaml has, or away when it has
+// nothing.
+func (n *k3sNode) registriesStep() (step, error) {
+	registries, err := n.registries()
+	if err != nil {
+		return step{}, err
+	}
+	if registries != nil {
+		content, err := registries.Render()
+		if err != nil {
+			return step{}, err
+		}
+		return n.fileStep("write k3s' registries", k3sRegistries, content), nil
+	}
+	return step{
+		title: "remove k3s' registries",
+		needed: func(ctx context.Context) (string, error) {
+			content, err := n.read(ctx, k3sRegistries)
+			if err != nil || !strings.HasPrefix(content, strings.TrimSpace(generatedHeader)) {
+				return "", err
+			}
+			return "install.yaml asks for no registries any more", nil
+		},
+		run: func(ctx context.Context) error {
+			_, err := n.root(ctx, "remove "+k3sRegistries, "rm", "-f", k3sRegistries)
+			return err
+		},
+	}, nil
 }
 
 // steps bring k3s on a host to the wanted state.
@@ -121,46 +213,80 @@ func (n *k3sNode) steps() ([]step, error) {
 	if err != nil {
 		return nil, err
 	}
-	content, err := n.configFile()
+	config, registration, err := n.configSteps()
+	if err != nil {
+		return nil, err
+	}
+	registries, err := n.registriesStep()
 	if err != nil {
 		return nil, err
 	}
 	service := unit(n.host.config.Role)
-	return []step{
-		{
+	steps := []step{
+		n.restarting(startedFile, step{
 			title: "place k3s " + n.installer.k3s,
 			needed: func(ctx context.Context) (string, error) {
-				return n.differs(ctx, k3sBinary, binary.Digest.Encoded())
+				digest, err := n.binaryDigest(ctx)
+				return differs(k3sBinary, digest, binary.Digest.Encoded()), err
 			},
-			run: func(ctx context.Context) error { return n.copyBinary(ctx, storedPath(binary)) },
-		},
-		n.fileStep("write k3s' token", k3sTokenFile, []byte(n.token+"\n")),
-		n.fileStep("write k3s' config", k3sConfigFile, content),
-		{
-			title:  "set up the service " + service,
-			needed: func(ctx context.Context) (string, error) { return n.serviceReason(ctx, service, script) },
-			run:    func(ctx context.Context) error { return n.installService(ctx, service, script) },
-		},
-		{
-			title:  "start " + service,
-			needed: func(ctx context.Context) (string, error) { return n.startReason(ctx, service) },
-			run:    func(ctx context.Context) error { return n.start(ctx, service) },
-		},
-	}, nil
+			run: func(ctx context.Context) error { return n.copyBinary(ctx, binary) },
+		}),
+		n.restarting(startedFile, n.fileStep("write k3s' token", k3sTokenFile, []byte(n.token+"\n"))),
+		n.restarting(startedFile, config),
+		registration,
+		n.restarting(startedFile, registries),
+	}
+	if content := n.ownResolver(); content != "" {
+		steps = append(steps, n.restarting(startedFile, n.fileStep("write k3s' resolv.conf", k3sResolvConf, []byte(content))))
+	}
+	steps = append(steps, step{
+		title:  "set up the service " + service,
+		needed: func(ctx context.Context) (string, error) { return n.serviceReason(ctx, service, script) },
+		run:    func(ctx context.Context) error { return n.installService(ctx, service, script) },
+	})
+	if n.restoring != nil {
+		steps = append(steps, n.restoreStep())
+	}
+	return append(steps,
+		step{
+			title: startTitle(service),
+			needed: func(ctx context.Context) (string, error) {
+				return n.startReason(ctx, service, startedFile, func(ctx context.Context) (string, error) { return n.started(ctx, service) })
+			},
+			run:     func(ctx context.Context) error { return n.start(ctx, service) },
+			follows: true,
+		}), nil
 }
 
-// differs says why a file on the host is not the wanted one.
-func (n *k3sNode) differs(ctx context.Context, name, wanted string) (string, error) {
-	digests, err := n.digests(ctx, name)
-	switch {
-	case err != nil:
-		return "", err
-	case digests[name] == "":
-		return name + " is missing", nil
-	case digests[name] != wanted:
-		return name + " differs", nil
+// differs says why a file with a digest, or "" when it is missing, is not the wanted one.
+func differs(name, digest, wanted string) string {
+	switch digest {
+	case "":
+		return name + " is missing"
+	case wanted:
+		return ""
 	}
-	return "", nil
+	return name + " differs"
+}
+
+// binaryDigest is the digest of the k3s that is in its place, and "" when there is none. It is
+// large: the digest is computed by the helper, which is quicker than sha256sum, and once, and
+// again after k3s was replaced.
+func (h *host) binaryDigest(ctx context.Context) (string, error) {
+	if h.binary == "" {
+		// Where nothing is to be changed, the helper may be missing, or be of another version.
+		const script = `[ -f "$2" ] || exit 0; "$1" digest -file "$2" 2>/dev/null || sha256sum <"$2" | cut -c 1-64`
+		out, err := h.root(ctx, "look at "+k3sBinary, "/bin/sh", "-c", script, "sh", helperPath, k3sBinary)
+		if err != nil {
+			return "", err
+		}
+		encoded := strings.TrimSpace(string(out))
+		if encoded != "" && digest.NewDigestFromEncoded(digest.SHA256, encoded).Validate() != nil {
+			return "", fmt.Errorf("look at %s: boxlift-node printed %.200q", k3sBinary, encoded)
+		}
+		h.binary = encoded
+	}
+	return h.binary, nil
 }
 
 // fileStep writes a file that only root can read.
@@ -169,9 +295,13 @@ func (n *k3sNode) fileStep(title, name string, content []byte) step {
 		title: title,
 		needed: func(ctx context.Context) (string, error) {
 			sum := sha256.Sum256(content)
-			reason, err := n.differs(ctx, name, hex.EncodeToString(sum[:]))
-			if reason != "" || err != nil {
-				return reason, err
+			digests, err := n.digests(ctx, name)
+			if err != nil {
+				return "", err
+			}
+			reason := differs(name, digests[name], hex.EncodeToString(sum[:]))
+			if reason != "" {
+				return reason, nil
 			}
 			mode, err := n.root(ctx, "look at "+name, "stat", "-c", "%a %u", name)
 			if err == nil && strings.TrimSpace(string(mode)) != "600 0" {
@@ -188,9 +318,69 @@ func (n *k3sNode) fileStep(title, name string, content []byte) step {
 	}
 }
 
-// copyBinary puts the shipped binary in its place by rename, because a running program
-// cannot be written to.
-func (n *k3sNode) copyBinary(ctx context.Context, from string) error {
+// configSteps write config.yaml. What says only how the node is registered has a step of
+// its own: k3s need not be started again for it, since converge brings it to a node that
+// is registered.
+func (n *k3sNode) configSteps() (config, registration step, err error) {
+	content, err := n.configFile()
+	if err != nil {
+		return step{}, step{}, err
+	}
+	config = n.fileStep("write k3s' config", k3sConfigFile, content)
+	registration = n.fileStep("write how the node registers into k3s' config", k3sConfigFile, content)
+	registration.alone = true
+	whole := registration.needed
+	config.needed = func(ctx context.Context) (string, error) {
+		return n.configReason(ctx, content)
+	}
+	registration.needed = func(ctx context.Context) (string, error) {
+		if reason, err := config.needed(ctx); reason != "" || err != nil {
+			return "", err // it is written as a whole
+		}
+		return whole(ctx)
+	}
+	return config, registration, nil
+}
+
+// configReason says why config.yaml has to be written and k3s started again.
+func (n *k3sNode) configReason(ctx context.Context, wanted []byte) (string, error) {
+	have, err := n.read(ctx, k3sConfigFile)
+	if err != nil {
+		return "", err
+	}
+	if have == "" {
+		return differs(k3sConfigFile, "", ""), nil
+	}
+	return differs(k3sConfigFile, effective(have), effective(string(wanted))), nil
+}
+
+// effective is the digest of what k3s goes by in a config.yaml whenever it starts: the rest
+// is of use only when its node is registered.
+func effective(content string) string {
+	var settings map[string]any
+	if err := yaml.Unmarshal([]byte(content), &settings); err == nil {
+		delete(settings, "node-taint")
+		if known, err := yaml.Marshal(settings); err == nil {
+			content = string(known)
+		}
+	}
+	sum := sha256.Sum256([]byte(content))
+	return hex.EncodeToString(sum[:])
+}
+
+// copyBinary puts the shipped binary, which was proven when it arrived, in its place.
+func (n *k3sNode) copyBinary(ctx context.Context, binary bundle.File) error {
+	n.binary = ""
+	err := n.copyProgram(ctx, storedPath(binary), k3sBinary)
+	if err == nil {
+		n.binary = binary.Digest.Encoded() // reading it all again would tell nothing new
+	}
+	return err
+}
+
+// copyProgram copies a program on the host, and puts it in its place by rename, because a
+// running program cannot be written to.
+func (h *host) copyProgram(ctx context.Context, from, to string) error {
 	const script = `set -e
 mkdir -p "$(dirname "$2")"
 tmp="$2.boxlift-new"
@@ -199,12 +389,13 @@ cp "$1" "$tmp"
 chmod 0755 "$tmp"
 sync "$tmp"
 mv -f "$tmp" "$2"`
-	_, err := n.root(ctx, "copy k3s to "+k3sBinary, "/bin/sh", "-c", script, "sh", from, k3sBinary)
+	_, err := h.root(ctx, "copy a program to "+to, "/bin/sh", "-c", script, "sh", from, to)
 	return err
 }
 
 // installService runs k3s' own install.sh with nothing to download and nothing to
-// start: it writes the unit and the scripts that stop and remove k3s.
+// start: it writes the unit, which it enables and makes known to systemd, and the scripts
+// that stop and remove k3s.
 func (n *k3sNode) installService(ctx context.Context, service string, script bundle.File) error {
 	_, err := n.root(ctx, "run k3s' install.sh", "env",
 		"INSTALL_K3S_SKIP_DOWNLOAD=true", "INSTALL_K3S_SKIP_START=true", "INSTALL_K3S_SKIP_SELINUX_RPM=true",
@@ -212,6 +403,7 @@ func (n *k3sNode) installService(ctx context.Context, service string, script bun
 	if err != nil {
 		return err
 	}
+	n.reloaded = true
 	made, err := n.madeFrom(ctx, service, script)
 	if err != nil {
 		return err
@@ -247,69 +439,35 @@ func (n *k3sNode) serviceReason(ctx context.Context, service string, script bund
 }
 
 // started computes the fingerprint of what k3s runs with: binary, unit, environment,
-// config and registries. install.sh's own rule for restarts is of no use here, since the
-// binary is in its place before the script runs.
+// registries, and what config.yaml has beside the node's registration. install.sh's own
+// rule for restarts is of no use here, since the binary is in its place before the script
+// runs.
 func (n *k3sNode) started(ctx context.Context, service string) (string, error) {
-	return n.fingerprint(ctx, k3sBinary, unitDir+service+".service", unitDir+service+".service.env", k3sConfigFile, k3sTokenFile, k3sRegistries)
-}
-
-// fingerprint sums up the contents of files on the host, and which of them are there.
-func (h *host) fingerprint(ctx context.Context, files ...string) (string, error) {
-	digests, err := h.digests(ctx, files...)
+	binary, err := n.binaryDigest(ctx)
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.New()
-	for _, f := range files {
-		fmt.Fprintf(sum, "%s %s\n", f, digests[f])
-	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
-}
-
-// startReason says why k3s has to be started, or started again.
-func (n *k3sNode) startReason(ctx context.Context, service string) (string, error) {
-	state, err := n.serviceState(ctx, service)
+	files, err := n.dropIns(ctx, service)
 	if err != nil {
 		return "", err
 	}
-	if state["ActiveState"] != "active" {
-		return "the service is " + orUnknown(state["ActiveState"]), nil
-	}
-	want, err := n.started(ctx, service)
+	config, err := n.read(ctx, k3sConfigFile)
 	if err != nil {
 		return "", err
 	}
-	have, err := n.read(ctx, startedFile)
-	if err != nil || have == want {
-		return "", err
-	}
-	return "its program, unit or config changed since it was started", nil
-}
-
-func orUnknown(s string) string {
-	if s == "" {
-		return "unknown"
-	}
-	return s
-}
-
-// serviceState asks systemd about a service.
-func (h *host) serviceState(ctx context.Context, service string) (map[string]string, error) {
-	out, err := h.root(ctx, "ask systemd about "+service, "systemctl", "show", "-p", "LoadState,ActiveState,Result,NRestarts,Job", service+".service")
-	if err != nil {
-		return nil, err
-	}
-	state := make(map[string]string)
-	for line := range strings.Lines(string(out)) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		state[key] = clip(printable(value), 100)
-	}
-	return state, nil
+	rest, err := n.fingerprint(ctx, append(files, unitDir+service+".service", unitDir+service+".service.env", k3sTokenFile, k3sRegistries, k3sResolvConf)...)
+	return binary + " " + effective(config) + " " + rest, err
 }
 
 // start starts k3s and waits until it says that it is ready. Starting must not block:
 // k3s imports its images first, which may take longer than any timeout of systemctl.
 func (n *k3sNode) start(ctx context.Context, service string) error {
+	// First, so that systemd knows which drop-ins there are.
+	if !n.reloaded {
+		if _, err := n.root(ctx, "reload systemd's units", "systemctl", "daemon-reload"); err != nil {
+			return err
+		}
+	}
 	fingerprint, err := n.started(ctx, service)
 	if err != nil {
 		return err
@@ -327,12 +485,7 @@ func (n *k3sNode) start(ctx context.Context, service string) error {
 		// often is started again, which sets the count back: the cause may be mended.
 		return n.waitReady(ctx, service)
 	}
-	const script = `set -e
-systemctl daemon-reload
-systemctl enable --quiet "$1"
-systemctl reset-failed "$1" 2>/dev/null || :
-systemctl restart --no-block "$1"`
-	if _, err := n.root(ctx, "start "+service, "/bin/sh", "-c", script, "sh", service+".service"); err != nil {
+	if err := n.restart(ctx, service, state); err != nil {
 		return err
 	}
 	// Only now: if boxlift dies in between, the next run starts k3s once more, which is
@@ -355,7 +508,7 @@ func (n *k3sNode) waitReady(ctx context.Context, service string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%s was not ready after %v", service, limit))
 	defer cancel()
 	task := n.Reporter.Task(fmt.Sprintf("wait for %s on %s", service, n.name), 0)
-	err := n.poll(ctx, service)
+	err := n.meter.wait(func() error { return n.poll(ctx, service) })
 	task.Done(err)
 	return err
 }
@@ -369,11 +522,15 @@ func (n *k3sNode) poll(ctx context.Context, service string) error {
 			return err
 		}
 		switch {
-		case state["ActiveState"] == "active" && (state["Job"] == "" || state["Job"] == "0"):
-			// With a job left to do, it is what ran before the restart.
+		case isReady(state):
 			return nil
-		case state["ActiveState"] == "failed", restarts(state) >= maxRestarts:
-			return n.startError(ctx, service, fmt.Sprintf("%s does not start (%s, tried again %d times)", service, state["Result"], restarts(state)))
+		case state["ActiveState"] == "failed", restarts(state) >= maxRestarts,
+			state["ActiveState"] == "inactive" && isIdle(state):
+			tried := fmt.Sprintf("tried again %d times", restarts(state))
+			if result := state["Result"]; result != "success" { // which it is again while systemd tries once more
+				tried = orUnknown(result) + ", " + tried
+			}
+			return n.startError(ctx, service, fmt.Sprintf("%s does not start (%s)", service, tried))
 		}
 		select {
 		case <-ctx.Done():
@@ -386,22 +543,26 @@ func (n *k3sNode) poll(ctx context.Context, service string) error {
 	}
 }
 
-// restarts is how often systemd has started a service again by itself. Older versions
-// of systemd do not say it.
-func restarts(state map[string]string) int {
-	n, _ := strconv.Atoi(state["NRestarts"])
-	return n
-}
-
 // startError adds the last lines of the service's journal.
 func (n *k3sNode) startError(ctx context.Context, service, text string) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	out, err := n.root(ctx, "read the journal", "journalctl", "--no-pager", "-o", "cat", "-n", "15", "-u", service)
+	out, err := n.root(ctx, "read the journal", "journalctl", "--no-pager", "-o", "cat", "-n", "300", "-u", service)
 	if err != nil {
 		return fmt.Errorf("%s; its journal cannot be read: %w", text, err)
 	}
-	return &serviceError{text: text, service: service, lines: printable(n.redact(string(out)))}
+	return &serviceError{text: text, service: service, lines: printable(n.redact(lastLines(string(out))))}
+}
+
+// lastLines are those of a service's journal that say why it ended. Where containers go on
+// running, systemd says of each of their processes that it is there at every end and new start.
+func lastLines(journal string) string {
+	const most = 15
+	lines := slices.DeleteFunc(slices.Collect(strings.Lines(journal)), func(line string) bool {
+		return strings.Contains(line, "Found left-over process") || strings.HasSuffix(strings.TrimSpace(line), "remains running after unit stopped.") ||
+			strings.HasPrefix(line, "This usually indicates unclean termination of a previous run")
+	})
+	return strings.Join(lines[max(0, len(lines)-most):], "")
 }
 
 // printable keeps what a host printed from moving the terminal's cursor.
@@ -428,6 +589,11 @@ func (n *k3sNode) redact(s string) string {
 	secrets := []string{n.token, n.token[strings.LastIndex(n.token, ":")+1:]}
 	for _, secret := range n.Config.Secrets() {
 		secrets = append(secrets, secret.Reveal())
+	}
+	if n.Config.Seeding.Mode == config.SeedRegistry {
+		if a, err := n.authority(); err == nil {
+			secrets = append(secrets, a.Password())
+		}
 	}
 	for _, secret := range secrets {
 		if secret != "" {

@@ -1,24 +1,79 @@
 package install
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net/netip"
+	"path"
 	"slices"
 	"strings"
 
-	"github.com/liteboxd/boxlift/install/config"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/install/preflight"
+	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/node"
-	"github.com/liteboxd/boxlift/progress"
 )
+
+// Preflight looks at all hosts and judges them, and changes nothing on them but that it
+// puts boxlift's own helper there. The error wraps [ErrHosts] when a host cannot be looked
+// at or has a finding that stops an installation.
+func Preflight(ctx context.Context, o Options) ([]preflight.Finding, error) {
+	in, err := newInstaller(o)
+	if err != nil {
+		return nil, err
+	}
+	defer in.close()
+	if err := in.check(ctx); err != nil {
+		return nil, err
+	}
+	err = in.run(ctx, []phase{{"preflight", in.preflight}})
+	if ctx.Err() != nil {
+		return in.findings, err
+	}
+	return append(in.findings, in.unseen()...), err
+}
 
 // preflight connects to all hosts and refuses those that cannot become what they are
 // to be. All findings on all hosts are reported, and nothing is changed on any host
-// when there is one, apart from boxlift's own helper.
+// when one stops the run, apart from boxlift's own helper.
 func (in *installer) preflight(ctx context.Context) error {
 	task := in.Reporter.Task(fmt.Sprintf("look at %s", counted(len(in.hosts), "host")), 0)
-	err := in.eachHost(ctx, in.hosts, in.inspect)
-	if same := in.checkUnique(); err == nil {
-		err = same
+	if in.mode != inspect {
+		if err := in.checkSupply(ctx); err != nil {
+			task.Done(err)
+			return err
+		}
+	}
+	err := in.eachHost(ctx, in.hosts, in.look)
+	if foreign := in.checkForeign(ctx); err == nil {
+		err = foreign
+	}
+	if err == nil && in.Only != nil {
+		if err := in.checkOwnBundle(ctx); err != nil {
+			task.Done(err)
+			return err
+		}
+	}
+	for _, h := range in.hosts {
+		if in.mode != inspect {
+			for _, text := range h.differences {
+				in.warn("%s: %s", h.name, text)
+			}
+			h.differences = nil
+		}
+	}
+	if in.mode != inspect {
+		subjects := in.subjects()
+		if err == nil && in.changing() {
+			in.checkReach(ctx, subjects)
+		}
+		err = cmp.Or(err, in.judge(subjects))
 	}
 	for _, h := range in.hosts {
 		h.refused = h.err != nil
@@ -27,44 +82,169 @@ func (in *installer) preflight(ctx context.Context) error {
 	return err
 }
 
-// inspect gathers what is needed to judge one host.
-func (in *installer) inspect(ctx context.Context, h *host) error {
+// look gathers what is needed to judge one host.
+func (in *installer) look(ctx context.Context, h *host) error {
 	if err := in.connect(ctx, h); err != nil {
 		return err
 	}
 	if platforms := in.contents.Platforms(); !slices.Contains(platforms, h.platform) {
 		return fmt.Errorf("the host is %s, but the bundle carries %s only: build a bundle whose lock lists that platform", h.platform, platformsText(platforms))
 	}
+	if err := in.checkPlatform(h.platform); err != nil {
+		return err
+	}
 	if _, err := h.root(ctx, "become root", "true"); err != nil {
 		return err
 	}
 	var err error
-	if h.packs, err = in.Bundle.Packs(h.platform); err != nil {
+	if h.packs, err = in.packsFor(h); err != nil {
 		return err
 	}
 	for _, p := range h.packs {
 		h.images += len(p.Images)
 	}
-	if in.DryRun {
-		return nil
+	if err := h.lookAtK3s(ctx); err != nil {
+		return err
+	}
+	if err := in.checkRestoring(ctx, h); err != nil {
+		return err
+	}
+	if !in.changing() {
+		return in.lookWithoutHelper(ctx, h)
+	}
+	if err := in.occupy(ctx, h); err != nil {
+		return err
+	}
+	return h.gatherFacts(ctx)
+}
+
+// occupy puts the helper on the host and, if the run is recorded, keeps other runs away
+// from it. The helper that is there is asked first: it may be what another run works with.
+func (in *installer) occupy(ctx context.Context, h *host) error {
+	var busy *busyError
+	if in.journal != nil {
+		if err := in.hold(ctx, h); errors.As(err, &busy) {
+			return err
+		}
 	}
 	if err := h.placeHelper(ctx, in.Bundle, in.contents); err != nil {
 		return fmt.Errorf("place boxlift-node: %w", err)
 	}
-	if err := h.gatherFacts(ctx); err != nil {
-		return err
+	if in.journal == nil || h.held {
+		return nil
 	}
-	return in.judge(h)
+	return in.hold(ctx, h)
 }
 
-// Finding is one reason why a host cannot be installed.
-type Finding struct {
-	// Found and Needed say what is there and what has to be; Hint says how to mend it.
-	Found, Needed, Hint string
+// lookWithoutHelper gathers facts if the helper happens to be on the host.
+func (in *installer) lookWithoutHelper(ctx context.Context, h *host) error {
+	file, ok := in.contents.File(bundle.ProgramsComponent, bundle.NodeProgram, h.platform)
+	if !ok {
+		return nil
+	}
+	digests, err := h.digests(ctx, helperPath)
+	if err != nil {
+		return err
+	}
+	if digests[helperPath] == file.Digest.Encoded() {
+		return h.gatherFacts(ctx)
+	}
+	if in.mode != inspect {
+		return nil // a run puts it there without further ado
+	}
+	text := "boxlift-node is that of another bundle"
+	if digests[helperPath] == "" {
+		text = "boxlift-node is not on the host"
+	}
+	h.differences = append(h.differences, text)
+	return nil
+}
+
+// lookAtK3s finds out which part the host has in a cluster already.
+func (h *host) lookAtK3s(ctx context.Context) error {
+	content, err := h.read(ctx, k3sConfigFile)
+	if err != nil {
+		return err
+	}
+	var c struct {
+		Server string `yaml:"server"`
+	}
+	// What cannot be read is as good as not there: it is written anew.
+	if err := yaml.Unmarshal([]byte(content), &c); err == nil {
+		h.joined = clip(printable(c.Server), 300)
+	}
+	out, err := h.root(ctx, "look for a cluster", "/bin/sh", "-c", lookScript, "sh", k3sNodeToken, importCache, restoringFile)
+	if err != nil {
+		return err
+	}
+	var missing []string
+	for line := range strings.Lines(string(out)) {
+		switch what, name, _ := strings.Cut(strings.TrimSpace(line), " "); what {
+		case "member":
+			h.member = true
+		case "restoring":
+			h.awaitsRestore = true
+		case "cache":
+			h.differences = append(h.differences, importCache+" is there: with it, k3s forgets at a restart which images must not be deleted (k3s before July 2026); remove the file")
+		case "missing":
+			missing = append(missing, clip(printable(name), 30))
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("the host has no %s; needed: the usual commands of coreutils, tar and systemd; install them from the distribution's own packages", strings.Join(missing, ", "))
+	}
+	return h.lookAtResolvers(ctx)
+}
+
+// importCache makes k3s import only what changed, if it is there (see the traps of k3s
+// issue 14265). boxlift never creates it.
+const importCache = k3sDataDir + "/agent/images/.cache.json"
+
+// lookScript prints what a host has, and which of the commands that boxlift and k3s'
+// install.sh run it does not have.
+const lookScript = `[ ! -s "$1" ] || echo member
+[ ! -e "$2" ] || echo cache
+[ ! -e "$3" ] || echo restoring
+for c in cat chmod chown cp cut find grep mkdir mktemp mv rm sed sha256sum sort stat sync tar tee uname systemctl journalctl; do
+    command -v "$c" >/dev/null 2>&1 || echo "missing $c"
+done`
+
+// lookAtResolvers finds out whether k3s would find nameservers on the host: in the first
+// of these files in which all are addresses of other hosts (k3s v1.34).
+func (h *host) lookAtResolvers(ctx context.Context) error {
+	h.resolverless = true
+	for _, name := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
+		content, err := h.read(ctx, name)
+		if err != nil {
+			return err
+		}
+		if usableResolvers(content) {
+			h.resolverless = false
+		}
+	}
+	return nil
+}
+
+// usableResolvers tells whether a resolv.conf names nameservers, and none that is of use
+// on the host alone.
+func usableResolvers(content string) bool {
+	usable := false
+	for line := range strings.Lines(content) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || fields[0] != "nameserver" {
+			continue
+		}
+		address, err := netip.ParseAddr(fields[1])
+		if err != nil || !address.IsGlobalUnicast() {
+			return false
+		}
+		usable = true
+	}
+	return usable
 }
 
 // findingsError lists all that is wrong with a host.
-type findingsError []Finding
+type findingsError []preflight.Finding
 
 func (e findingsError) Error() string {
 	lines := make([]string, 0, len(e))
@@ -74,70 +254,125 @@ func (e findingsError) Error() string {
 	return strings.Join(lines, "\n  ")
 }
 
-// judge compares a host's facts with what the bundle needs.
-func (in *installer) judge(h *host) error {
-	var findings findingsError
-	add := func(found, needed, hint string) { findings = append(findings, Finding{found, needed, hint}) }
-	f := h.facts
-	if f.User != 0 {
-		add(fmt.Sprintf("boxlift-node runs as the user %d", f.User), "root", "log in as root, or set sudo: true")
-	}
-	if f.Systemd.State == "" || f.Systemd.State == "offline" {
-		add("systemd does not run the host", "systemd as init", "k3s is run as a systemd service; choose another host")
-	}
-	// Changing the version of a running cluster takes an order, a backup and a way back.
-	if f.K3s.Version != "" && f.K3s.Version != in.k3s {
-		add("k3s "+f.K3s.Version+" is installed", "k3s "+in.k3s+", the bundle's, or none",
-			"install with the bundle that the cluster was installed from; this command does not change the version of what runs")
-	}
-	other := config.Agent
-	if h.config.Role == config.Agent {
-		other = config.Server
-	}
-	if f.Unit(unit(other)+".service").LoadState == "loaded" {
-		add("the host runs k3s as "+string(other)+" already", "a host without k3s, or with k3s as "+string(h.config.Role),
-			"remove k3s from it with "+unit(other)+"-uninstall.sh, or choose another host")
-	}
-	var size int64
-	for _, p := range h.packs {
-		if !slices.ContainsFunc(f.Packs, func(held node.Pack) bool { return held.Name == packName(p) }) {
-			size += p.Size
-		}
-	}
-	for _, m := range f.Mounts {
-		if m.ReadOnly && slices.Contains([]string{"/etc", "/usr/local", "/var/lib/rancher", node.FilesDir}, m.Path) {
-			add(fmt.Sprintf("%s is on %s, which is mounted read-only", m.Path, m.MountPoint), "a filesystem that can be written to", "remount it with: mount -o remount,rw "+m.MountPoint)
-		}
-		if m.NoExec && slices.Contains([]string{"/usr/local", "/var/lib/rancher", node.FilesDir}, m.Path) {
-			add(fmt.Sprintf("%s is on %s, which is mounted noexec", m.Path, m.MountPoint), "a filesystem that programs can run from", "remount it with: mount -o remount,exec "+m.MountPoint)
-		}
-		// The packs stay, and containerd keeps a copy of their blobs.
-		if m.Path == "/var/lib/rancher" && m.Free < 2*size {
-			add(fmt.Sprintf("%s has %s free on %s", m.Path, progress.Bytes(m.Free), m.MountPoint),
-				progress.Bytes(2*size)+" for the packs and containerd's copy of them", "make room there, or mount a larger disk at /var/lib/rancher")
-		}
-	}
-	if len(findings) > 0 {
-		return findings
-	}
-	return nil
-}
-
-// checkUnique finds hosts that are one and the same, and returns the first error.
-func (in *installer) checkUnique() (err error) {
-	seen := make(map[string]*host)
+// judge compares the hosts' facts with what is needed, and returns the first error.
+func (in *installer) judge(subjects []preflight.Subject) (err error) {
+	in.findings = preflight.Judge(in.needs(), subjects)
+	in.warnOf(in.findings)
 	for _, h := range in.hosts {
-		if h.facts == nil || h.facts.MachineID == "" {
-			continue
-		}
-		if other := seen[h.facts.MachineID]; other != nil {
-			h.fail(fmt.Errorf("it has the same /etc/machine-id as %s: it is the same host, or a copy of it; remove one from install.yaml, or give the copy an identity of its own with: rm /etc/machine-id && systemd-machine-id-setup", other.name))
-			if err == nil {
-				err = h.err
+		var stops findingsError
+		for _, f := range in.findings {
+			if f.Host == h.name && f.Severity == preflight.Error {
+				stops = append(stops, f)
 			}
-			continue
 		}
-		seen[h.facts.MachineID] = h
+		if len(stops) > 0 {
+			h.fail(stops)
+			err = cmp.Or(err, h.err)
+		}
 	}
 	return err
+}
+
+// warnOf tells of the findings that stop nothing, once each with all hosts that have it.
+func (in *installer) warnOf(findings []preflight.Finding) {
+	hosts := make(map[string][]string)
+	var texts []string
+	for _, f := range findings {
+		if f.Severity != preflight.Warning {
+			continue
+		}
+		text := fmt.Sprintf("%s; better: %s; %s", f.Found, f.Needed, f.Hint)
+		if hosts[text] == nil {
+			texts = append(texts, text)
+		}
+		hosts[text] = append(hosts[text], f.Host)
+	}
+	for _, text := range texts {
+		in.warn("%s: %s", strings.Join(hosts[text], ", "), text)
+	}
+}
+
+// subjects are the hosts that have told their facts.
+func (in *installer) subjects() []preflight.Subject {
+	seed := in.seedServer()
+	var subjects []preflight.Subject
+	for _, h := range in.hosts {
+		if h.facts == nil {
+			continue
+		}
+		n := &k3sNode{installer: in, host: h, server: in.joinURL(h, seed)}
+		s := preflight.Subject{
+			Name: h.name, Config: h.config, K3sConfig: n.settings(), Platform: h.platform, Facts: h.facts,
+			Offset: h.offset, OffsetError: h.uncertainty,
+		}
+		for _, p := range h.packs {
+			s.Packs = append(s.Packs, node.StoredFile{Name: packName(p), Size: p.Size})
+		}
+		if f, ok := in.ciliumCLIFile(h); ok && h == in.hosts[0] {
+			s.Archives = append(s.Archives, storedFile(f))
+		}
+		subjects = append(subjects, s)
+	}
+	return subjects
+}
+
+// needs are what the bundle and install.yaml ask of the hosts.
+func (in *installer) needs() preflight.Need {
+	need := preflight.Need{
+		Config: in.Config, K3s: in.k3s, CiliumValues: in.ciliumValues("", false),
+		Platforms: in.contents.Platforms(), Sizes: make(map[lock.Platform]preflight.Sizes),
+		Upgrade: in.upgrade != nil || in.Restore != nil && in.Restore.Replace, // the k3s that is there goes
+	}
+	for _, h := range in.hosts {
+		if _, done := need.Sizes[h.platform]; done || h.platform == "" {
+			continue
+		}
+		var sizes preflight.Sizes
+		for _, name := range shippedFiles {
+			if f, err := in.k3sFile(name, h.platform); err == nil {
+				sizes.Files = append(sizes.Files, storedFile(f))
+				if name == k3sProgram {
+					sizes.K3s = f.Size
+				}
+			}
+		}
+		need.Sizes[h.platform] = sizes
+	}
+	return need
+}
+
+// storedFile is what the host's facts call a file of the bundle.
+func storedFile(f bundle.File) node.StoredFile {
+	return node.StoredFile{Name: path.Base(storedPath(f)), Size: f.Size}
+}
+
+// checkReach finds out whether the hosts reach each other, if one of them is new to the
+// cluster: those that are in it have shown it. What is no host of it is tried every time.
+func (in *installer) checkReach(ctx context.Context, subjects []preflight.Subject) {
+	need := in.needs()
+	outside := preflight.ReachOutside(need)
+	if outside == nil && !slices.ContainsFunc(in.hosts, func(h *host) bool { return !h.member && h.joined == "" }) {
+		return
+	}
+	hosts := make([]preflight.ReachHost, 0, len(subjects))
+	for i, s := range subjects {
+		h := in.hosts[slices.IndexFunc(in.hosts, func(h *host) bool { return h.name == s.Name })]
+		hosts = append(hosts, preflight.ReachHost{
+			Name: s.Name, Address: preflight.NodeAddress(s), Role: s.Config.Role, Ports: preflight.ReachPorts(need, subjects, i), Outside: outside,
+			Start: func(ctx context.Context, args ...string) (io.WriteCloser, io.Reader, func() error, error) {
+				p, err := h.conn.Start(ctx, remote.Command{Title: "see which hosts it reaches", Args: append([]string{helperPath}, args...), Root: true})
+				if err != nil {
+					return nil, nil, nil, err
+				}
+				return p.Stdin, p.Stdout, p.Wait, nil
+			},
+		})
+	}
+	reached, err := preflight.Reach(ctx, hosts)
+	if err != nil {
+		in.warn("whether the hosts reach each other could not be found out everywhere: %v", err)
+	}
+	for i, s := range subjects {
+		subjects[i].Reach = reached[s.Name]
+	}
 }

@@ -1,75 +1,237 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/liteboxd/boxlift/install/config"
 )
 
-// servers brings up k3s on the server.
-func (in *installer) servers(ctx context.Context) error {
-	servers := in.hosts[:len(in.Config.Cluster.Servers)]
-	return in.eachHost(ctx, servers, func(ctx context.Context, h *host) error {
-		token, err := h.serverToken(ctx)
-		if err != nil {
+// seedServer is the server that the others join: the one that began the cluster, or else
+// one that is in it, or else the first, which will begin it. A server that was set up anew
+// must never begin a second cluster while another one has the first. It is nil when no
+// server is well.
+func (in *installer) seedServer() *host {
+	var member, well *host
+	for _, h := range slices.Backward(in.servers()) {
+		if h.err != nil {
+			continue
+		}
+		well = h
+		if h.member && (member == nil || member.joined != "" || h.joined == "") {
+			member = h
+		}
+	}
+	return cmp.Or(member, well)
+}
+
+// runServers brings up k3s on the servers, one after the other: etcd takes in one member
+// at a time, and a restart of two at once may cost it its majority.
+func (in *installer) runServers(ctx context.Context) error { return in.eachServer(ctx, in.runServer) }
+
+// eachServer works on the servers that way. seed is the one that the others join.
+func (in *installer) eachServer(ctx context.Context, run func(ctx context.Context, h, seed *host) error) error {
+	seed := in.seedServer()
+	if seed == nil {
+		return in.hostErrors()
+	}
+	ordered := []*host{seed}
+	for _, h := range in.servers() {
+		switch {
+		case h == seed:
+		case h.member && h.facts != nil && h.facts.Unit(unit(config.Server)+".service").ActiveState != "active":
+			// While a member is down, restarting another one may cost the majority.
+			ordered = slices.Insert(ordered, 0, h)
+		default:
+			ordered = append(ordered, h)
+		}
+	}
+	for _, h := range ordered {
+		err := in.eachHost(ctx, []*host{h}, func(ctx context.Context, h *host) error { return run(ctx, h, seed) })
+		if err != nil && in.changing() {
 			return err
 		}
-		return in.runK3s(ctx, "servers", h, token)
-	})
+	}
+	if err := in.reachAPI(ctx, in.servers()); err != nil {
+		return err
+	}
+	return in.recordPending(ctx)
+}
+
+func (in *installer) runServer(ctx context.Context, h, seed *host) error {
+	var token string
+	var err error
+	switch {
+	case h == seed && in.restoring != nil:
+		token = in.restoring.token
+	case h == seed:
+		token, err = h.serverToken(ctx)
+	default:
+		token, err = in.joinToken(ctx, seed)
+	}
+	if err != nil {
+		return err
+	}
+	changes := len(h.changes)
+	if err := in.runK3s(ctx, "servers", h, in.joinURL(h, seed), token); err != nil {
+		return err
+	}
+	if in.changing() && (len(h.changes) > changes || len(in.servers()) > 1) {
+		// The next server must not be touched before this one answers again, also when it was
+		// an earlier run that started it.
+		return in.awaitServer(ctx, h)
+	}
+	return nil
 }
 
 // serverToken returns the token that the server was first started with, or a new one.
-// Only the server knows it: boxlift keeps no copy.
+// Only the servers know it: boxlift keeps no copy. Where the file with it was lost, k3s has
+// its own, and the cluster that runs must get no other one.
 func (h *host) serverToken(ctx context.Context) (string, error) {
 	token, err := h.read(ctx, k3sTokenFile)
 	if err != nil || token != "" {
 		return token, err
 	}
-	digests, err := h.digests(ctx, k3sNodeToken)
+	full, err := h.read(ctx, k3sNodeToken)
 	if err != nil {
 		return "", err
 	}
-	if digests[k3sNodeToken] != "" {
+	if full == "" {
+		return newToken(), nil
+	}
+	made, err := h.read(ctx, serviceFile)
+	if err != nil {
+		return "", err
+	}
+	if made == "" {
 		return "", errors.New("a k3s server that boxlift did not install runs on this host: remove it with k3s-uninstall.sh, or choose another host")
 	}
-	return newToken(), nil
+	_, password, ok := strings.Cut(full, "::server:")
+	switch {
+	case !ok:
+		return "", fmt.Errorf("%s is missing, and %s has no token of a server: write the cluster's token, which other servers have in the same file, to it; do not uninstall k3s, which would delete the cluster", k3sTokenFile, k3sNodeToken)
+	case h.joined != "":
+		return full, nil
+	}
+	return password, nil // which it began the cluster with
 }
 
-// agents joins the agents to the server.
-func (in *installer) agents(ctx context.Context) error {
-	agents := in.hosts[len(in.Config.Cluster.Servers):]
-	if len(agents) == 0 {
-		return nil
-	}
-	token, err := in.joinToken(ctx)
-	if err != nil {
-		for _, h := range agents {
-			h.fail(fmt.Errorf("read the cluster's token from %s: %w", in.hosts[0].name, err))
-		}
+// findServers reaches the API of a cluster that is there.
+func (in *installer) findServers(ctx context.Context) error {
+	if err := in.reachAPI(ctx, in.servers()); err != nil {
 		return err
 	}
-	return in.eachHost(ctx, agents, func(ctx context.Context, h *host) error {
-		return in.runK3s(ctx, "agents", h, token)
-	})
+	if in.api == nil {
+		return fmt.Errorf("%w: run boxlift install without --only first", errNoCluster)
+	}
+	return nil
+}
+
+// runAgents joins the agents to the servers.
+func (in *installer) runAgents(ctx context.Context) error {
+	if len(in.agents()) == 0 {
+		return nil
+	}
+	run, err := in.agentRunner(ctx)
+	if err != nil {
+		return err
+	}
+	return in.eachHost(ctx, in.agents(), run)
+}
+
+// agentRunner returns what joins an agent to the servers, and brings its k3s to the wanted
+// state. Without the cluster's token, all agents fail.
+func (in *installer) agentRunner(ctx context.Context) (func(context.Context, *host) error, error) {
+	seed := in.seedServer()
+	if seed == nil {
+		return func(context.Context, *host) error { return nil }, nil
+	}
+	token, err := in.joinToken(ctx, seed)
+	if err != nil {
+		for _, h := range in.agents() {
+			h.fail(err)
+		}
+		return nil, err
+	}
+	return func(ctx context.Context, h *host) error {
+		return in.runK3s(ctx, "agents", h, in.joinURL(h, seed), token)
+	}, nil
 }
 
 // joinToken reads the full token, which pins the cluster's certificate authority.
-func (in *installer) joinToken(ctx context.Context) (string, error) {
-	token, err := in.hosts[0].read(ctx, k3sNodeToken)
-	if err != nil {
-		return "", err
+func (in *installer) joinToken(ctx context.Context, seed *host) (string, error) {
+	token, err := seed.read(ctx, k3sNodeToken)
+	if err == nil && token == "" && in.changing() {
+		err = fmt.Errorf("%s is missing or empty", k3sNodeToken)
 	}
-	if token == "" && !in.DryRun {
-		return "", fmt.Errorf("%s is missing or empty", k3sNodeToken)
+	if err != nil {
+		return "", fmt.Errorf("read the cluster's token from %s: %w", seed.name, err)
 	}
 	return token, nil
 }
 
-func (in *installer) runK3s(ctx context.Context, phase string, h *host, token string) error {
-	n := &k3sNode{installer: in, host: h, settings: in.settingsFor(h), token: token}
+// checkForeign refuses hosts that are in another cluster than the seed server, also one
+// that is still to begin: beside hosts of another cluster it would be of no use. The part of
+// a token before :: is the digest of the cluster's certificate authority.
+func (in *installer) checkForeign(ctx context.Context) error {
+	seed := in.seedServer()
+	if seed == nil {
+		return nil
+	}
+	wanted, err := seed.clusterCA(ctx)
+	if err != nil {
+		seed.fail(err)
+		return seed.err
+	}
+	return in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
+		if h == seed {
+			return nil
+		}
+		ca, err := h.clusterCA(ctx)
+		if err != nil || ca == "" || ca == wanted {
+			return err
+		}
+		return &foreignError{server: h.config.Role == config.Server}
+	})
+}
+
+// clusterCA is the digest of the certificate authority of the cluster that a host is in, or
+// "" when it is in none.
+func (h *host) clusterCA(ctx context.Context) (string, error) {
+	// The server that began a cluster was given the password alone. What it made of it
+	// names its authority; without that nothing has begun there.
+	for _, name := range []string{k3sTokenFile, k3sNodeToken} {
+		token, err := h.read(ctx, name)
+		if err != nil {
+			return "", err
+		}
+		if ca, _, full := strings.Cut(token, "::"); full {
+			return ca, nil
+		}
+	}
+	return "", nil
+}
+
+// foreignError says that a host belongs to another cluster.
+type foreignError struct{ server bool }
+
+func (*foreignError) Error() string {
+	return "the host is in another cluster: its token is that of another one"
+}
+
+func (e *foreignError) Hint() string {
+	return "take the host out of install.yaml, or, if it is to change clusters, remove it from the other one first; " + uninstaller(e.server) + " and rm -r /var/lib/boxlift make it free"
+}
+
+func (in *installer) runK3s(ctx context.Context, phase string, h *host, server, token string) error {
+	n := &k3sNode{installer: in, host: h, server: server, token: token}
 	steps, err := n.steps()
 	if err != nil {
 		return err
 	}
-	return in.runSteps(ctx, phase, h, steps)
+	return in.runSteps(ctx, phase, &h.subject, steps)
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
+	"sync"
 
 	"github.com/opencontainers/go-digest"
 
@@ -21,6 +23,9 @@ const (
 	k3sProgram    = "k3s"
 	installScript = "install.sh"
 )
+
+// shippedFiles are those of k3s' files that every host needs.
+var shippedFiles = []string{k3sProgram, installScript}
 
 func packName(p bundle.Pack) string { return node.PackName(p.Component, p.Index) }
 
@@ -39,19 +44,51 @@ func (in *installer) k3sFile(name string, platform lock.Platform) (bundle.File, 
 	return f, nil
 }
 
-// ship brings packs and files to all hosts.
+// ship brings packs and files to all hosts. What several of them lack leaves the
+// operator's machine once: they hand it on to each other.
 func (in *installer) ship(ctx context.Context) error {
-	return in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
-		want, err := in.wantedOn(h)
-		if err != nil {
+	const title = "ship the bundle's contents"
+	var mu sync.Mutex
+	var lacking []*shipment
+	err := in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
+		s := &shipment{installer: in, host: h}
+		var err error
+		if s.want, err = in.wantedOn(h); err != nil {
 			return err
 		}
-		return in.runSteps(ctx, "ship", h, []step{{
-			title:  "ship the bundle's contents",
-			needed: func(ctx context.Context) (string, error) { return h.lacks(ctx, want) },
-			run:    func(ctx context.Context) error { return in.send(ctx, h, want) },
+		return in.runSteps(ctx, "ship", &h.subject, []step{{
+			title: title,
+			needed: func(ctx context.Context) (string, error) {
+				reason, err := h.lacks(ctx, s.want)
+				h.shipped = err == nil && reason == ""
+				return reason, err
+			},
+			run: func(context.Context) error {
+				mu.Lock()
+				defer mu.Unlock()
+				lacking = append(lacking, s)
+				return nil
+			},
+			later: &s.ended,
 		}})
 	})
+	if ctx.Err() != nil || len(lacking) == 0 {
+		return err
+	}
+	if sent := in.send(ctx, lacking); err == nil {
+		err = sent
+	}
+	return err
+}
+
+// shipment is what one host is to receive.
+type shipment struct {
+	*installer
+	*host
+	want    node.Want
+	process *remote.Process
+	// ended notes the end of the step in the state.
+	ended func(error) error
 }
 
 // wantedOn lists what a host has to hold.
@@ -64,12 +101,19 @@ func (in *installer) wantedOn(h *host) (node.Want, error) {
 		}
 		want.Packs = append(want.Packs, pack)
 	}
-	for name, mode := range map[string]uint32{k3sProgram: 0o755, installScript: 0o755} {
+	var files []bundle.File
+	for _, name := range shippedFiles {
 		f, err := in.k3sFile(name, h.platform)
 		if err != nil {
 			return want, err
 		}
-		want.Files = append(want.Files, node.FileWant{Path: storedPath(f), Mode: mode, Digest: f.Digest, Size: f.Size})
+		files = append(files, f)
+	}
+	if f, ok := in.ciliumCLIFile(h); ok && h == in.hosts[0] {
+		files = append(files, f)
+	}
+	for _, f := range files {
+		want.Files = append(want.Files, node.FileWant{Path: storedPath(f), Mode: 0o755, Digest: f.Digest, Size: f.Size})
 	}
 	return want, nil
 }
@@ -77,17 +121,35 @@ func (in *installer) wantedOn(h *host) (node.Want, error) {
 // lacks compares names and sizes of what is wanted with what is there. Names change
 // with contents, and files get their names only when they are proven.
 func (h *host) lacks(ctx context.Context, want node.Want) (string, error) {
+	sizes, err := sizesOf(want)
+	if err != nil {
+		return "", err
+	}
+	there, err := h.present(ctx, sizes)
+	if missing := len(sizes) - len(there); err == nil && missing > 0 {
+		return fmt.Sprintf("%d of %d packs and files are missing", missing, len(sizes)), nil
+	}
+	return "", err
+}
+
+// sizesOf are the sizes of packs and files, by their paths.
+func sizesOf(want node.Want) (map[string]int64, error) {
 	sizes := make(map[string]int64)
 	for _, p := range want.Packs {
 		size, err := p.PackSize()
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		sizes[want.ImagesDir+"/"+p.Name] = size
 	}
 	for _, f := range want.Files {
 		sizes[f.Path] = f.Size
 	}
+	return sizes, nil
+}
+
+// present tells which files are there with the sizes given, by their paths.
+func (h *host) present(ctx context.Context, sizes map[string]int64) (map[string]bool, error) {
 	const script = `for f in "$@"; do [ ! -f "$f" ] || stat -c '%s %n' "$f" || exit 1; done`
 	args := []string{"/bin/sh", "-c", script, "sh"}
 	for name := range sizes {
@@ -95,42 +157,76 @@ func (h *host) lacks(ctx context.Context, want node.Want) (string, error) {
 	}
 	out, err := h.root(ctx, "look for packs", args...)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	missing := len(sizes)
+	there := make(map[string]bool)
 	for line := range strings.Lines(string(out)) {
 		size, name, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-		if fmt.Sprint(sizes[name]) == size {
-			missing--
+		if wanted, ok := sizes[name]; ok && fmt.Sprint(wanted) == size {
+			there[name] = true
 		}
 	}
-	if missing == 0 {
-		return "", nil
-	}
-	return fmt.Sprintf("%d of %d packs and files are missing", missing, len(sizes)), nil
+	return there, nil
 }
 
-// send runs the helper on the host and gives it the blobs that it lacks, straight from
-// the bundle.
-func (in *installer) send(ctx context.Context, h *host, want node.Want) error {
-	process, err := h.conn.Start(ctx, remote.Command{Title: "receive packs", Args: []string{helperPath, "receive"}, Root: true})
-	if err != nil {
-		return err
+// send runs the helper on the hosts and gives them the blobs that they lack, straight
+// from the bundle.
+func (in *installer) send(ctx context.Context, shipments []*shipment) error {
+	var started []*shipment
+	var hosts []node.ShipHost
+	for _, s := range shipments {
+		process, err := s.conn.Start(ctx, remote.Command{Title: "receive packs", Args: []string{helperPath, "receive"}, Root: true})
+		if err != nil {
+			s.host.fail(errors.Join(err, s.ended(err)))
+			continue
+		}
+		s.process = process
+		started = append(started, s)
+		hosts = append(hosts, node.ShipHost{
+			Name: s.host.name, Address: s.listenAddress(), Want: s.want, In: process.Stdin, Out: process.Stdout,
+			Start: func(total int64) progress.Task { return in.Reporter.Task("ship "+s.host.name, total) },
+		})
 	}
-	report, sendErr := node.Send(ctx, process.Stdin, process.Stdout, want,
-		func(d digest.Digest, offset int64) (io.ReadCloser, error) {
-			blob, err := in.Bundle.Blob(d)
-			if err != nil {
-				return nil, err
-			}
-			if _, err := blob.Seek(offset, io.SeekStart); err != nil {
-				return nil, err
-			}
-			return io.NopCloser(blob), nil
-		},
-		func(total int64) progress.Task { return in.Reporter.Task("ship "+h.name, total) })
-	h.sent, h.copied = report.Bytes, report.Copied
-	waitErr := process.Wait()
+	for i, result := range node.Ship(ctx, hosts, in.Config.Runtime.Parallelism, in.openBlob) {
+		s := started[i]
+		s.sent, s.pulled, s.copied = result.Report.Bytes, result.Report.Pulled, result.Report.Copied
+		err := s.result(result.Err, s.process.Wait())
+		if err := errors.Join(err, s.ended(err)); err != nil {
+			s.host.fail(fmt.Errorf("ship the bundle's contents: %w", err))
+		} else {
+			s.shipped = true
+		}
+	}
+	for _, s := range shipments {
+		if s.host.err != nil {
+			return s.host.err
+		}
+	}
+	return ctx.Err()
+}
+
+func (in *installer) openBlob(d digest.Digest, offset int64) (io.ReadCloser, error) {
+	blob, err := in.Bundle.Blob(d)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := blob.Seek(offset, io.SeekStart); err != nil {
+		return nil, err
+	}
+	return io.NopCloser(blob), nil
+}
+
+// listenAddress is where the host listens for those that take from it, or "" when its
+// address is not known: then it only takes.
+func (s *shipment) listenAddress() string {
+	if !s.ip.IsValid() {
+		return ""
+	}
+	return netip.AddrPortFrom(s.ip, 0).String()
+}
+
+// result is why a shipment failed, from how its stream and its process ended.
+func (s *shipment) result(sendErr, waitErr error) error {
 	var failure *node.Failure
 	if errors.As(sendErr, &failure) {
 		return &shipError{failure}

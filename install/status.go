@@ -2,13 +2,26 @@ package install
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/node"
 )
+
+// Status is how a cluster compares with install.yaml and a bundle.
+type Status struct {
+	Cluster string       `json:"cluster"`
+	Bundle  string       `json:"bundle"`
+	Hosts   []HostStatus `json:"hosts"`
+	// Release is the cluster's newest, nil when it has no record of any.
+	Release *release.Release `json:"release,omitempty"`
+	// Differences are those of the cluster as a whole.
+	Differences []string  `json:"differences,omitempty"`
+	Overview    *Overview `json:"overview,omitempty"`
+}
 
 // HostStatus is what runs on one host, and how it differs from what is wanted.
 type HostStatus struct {
@@ -16,122 +29,107 @@ type HostStatus struct {
 	Role    config.Role `json:"role"`
 	Service string      `json:"service"`
 	K3s     string      `json:"k3s,omitempty"`
-	// Packs and Images are those of the bundle that the host holds.
+	// Node is the name of the host's node in the cluster.
+	Node string `json:"node,omitempty"`
+	// Packs are those of the bundle that the host holds, Images how many images the bundle
+	// has for it.
 	Packs  int `json:"packs"`
 	Images int `json:"images"`
 	// PackBytes is the room that packs take on the disk, those of other bundles included.
 	PackBytes int64 `json:"packBytes"`
+	// Disk is nil when the helper of the bundle is not on the host.
+	Disk *node.DiskUse `json:"disk,omitempty"`
 	// Differences is empty when the host is as it is to be.
 	Differences []string `json:"differences,omitempty"`
 	Error       string   `json:"error,omitempty"`
 }
 
-// Status compares all hosts with the bundle and changes nothing on them. The error is
-// [ErrDifferent] when a host differs, and wraps [ErrHosts] when one cannot be looked at;
-// the result is complete in both cases.
-func Status(ctx context.Context, o Options) ([]HostStatus, error) {
+// Inspect compares a cluster with what it is to be and changes nothing. It goes through
+// the same steps as [Install] and asks each whether it is needed. The error is
+// [ErrDifferent] when something differs, and wraps [ErrHosts] when a host cannot be looked
+// at; the result is complete in both cases.
+func Inspect(ctx context.Context, o Options) (*Status, error) {
 	in, err := newInstaller(o)
 	if err != nil {
 		return nil, err
 	}
 	defer in.close()
-	result := make([]HostStatus, len(in.hosts))
-	index := make(map[*host]int)
-	for i, h := range in.hosts {
-		index[h] = i
-		result[i] = HostStatus{Host: h.name, Role: h.config.Role}
+	in.mode = inspect
+	if err := in.check(ctx); err != nil {
+		return nil, err
 	}
-	_ = in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error { return in.look(ctx, h, &result[index[h]]) })
+	err = in.run(ctx, in.installation())
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
+	disks := in.measureDisks(ctx)
+	s := &Status{Cluster: in.Config.Cluster.Name, Bundle: in.Bundle.Digest().String(), Overview: in.overview}
 	different := false
 	for i, h := range in.hosts {
-		if h.err != nil {
-			result[i].Error = h.err.Error()
-		}
-		different = different || len(result[i].Differences) > 0
+		one := h.status()
+		one.Disk = disks[i]
+		different = different || len(one.Differences) > 0
+		s.Hosts = append(s.Hosts, one)
 	}
-	if err := in.hostErrors(); err != nil {
-		return result, err
+	s.Differences = append(differencesOf(in.cluster.changes), in.differences...)
+	var unrecorded []string
+	s.Release, unrecorded = in.compareRecord(ctx)
+	s.Differences = append(append(s.Differences, unrecorded...), in.warnings...)
+	different = different || len(s.Differences) > 0
+	if err == nil && different {
+		err = ErrDifferent
 	}
-	if different {
-		return result, ErrDifferent
-	}
-	return result, nil
+	return s, err
 }
 
-func (in *installer) look(ctx context.Context, h *host, s *HostStatus) error {
-	if err := in.connect(ctx, h); err != nil {
-		return err
-	}
-	var err error
-	if h.packs, err = in.Bundle.Packs(h.platform); err != nil {
-		return err
-	}
-	differ := func(format string, args ...any) { s.Differences = append(s.Differences, fmt.Sprintf(format, args...)) }
-	service := unit(h.config.Role)
-	state, err := h.serviceState(ctx, service)
-	if err != nil {
-		return err
-	}
-	s.Service = orUnknown(state["ActiveState"])
-	if state["LoadState"] == "not-found" {
-		s.Service = "not installed"
-	}
-	if s.Service != "active" {
-		differ("the service %s is %s", service, s.Service)
-	}
-	digests, err := h.digests(ctx, helperPath, k3sBinary)
-	if err != nil {
-		return err
-	}
-	if digests[k3sBinary] == "" {
-		differ("k3s is not installed")
-	} else if err := in.lookAtK3s(ctx, h, s, differ); err != nil {
-		return err
-	}
-	if digests[helperPath] == "" {
-		differ("boxlift-node is not on the host")
-		return nil
-	}
-	if err := h.gatherFacts(ctx); err != nil {
-		return err
-	}
-	for _, p := range h.facts.Packs {
-		s.PackBytes += p.Size
-	}
-	for _, p := range h.packs {
-		if slices.ContainsFunc(h.facts.Packs, func(held node.Pack) bool { return held.Name == packName(p) }) {
-			s.Packs++
-		} else {
-			differ("the pack %s is missing", packName(p))
+// measureDisks finds out how full the hosts are, in their order. A host of which that
+// cannot be found out differs from nothing because of it.
+func (in *installer) measureDisks(ctx context.Context) []*node.DiskUse {
+	disks := make([]*node.DiskUse, len(in.hosts))
+	in.atOnce(in.hosts, func(h *host) {
+		if h.facts == nil { // it has another helper, or none
+			return
 		}
-	}
-	return nil
+		out, err := h.root(ctx, "measure the disk", helperPath, "disk")
+		var use node.DiskUse
+		if err == nil {
+			use, err = node.ParseDiskUse(out)
+		}
+		if err != nil {
+			in.Reporter.Message(fmt.Sprintf("%s: the use of its disk is unknown: %v", h.name, err))
+			return
+		}
+		disks[slices.Index(in.hosts, h)] = &use
+	})
+	return disks
 }
 
-func (in *installer) lookAtK3s(ctx context.Context, h *host, s *HostStatus, differ func(string, ...any)) error {
-	var err error
-	if s.K3s, err = h.k3sVersion(ctx); err != nil {
-		return err
+// differencesOf turns steps that are needed into what differs.
+func differencesOf(changes []Change) []string {
+	var texts []string
+	for _, c := range changes {
+		texts = append(texts, fmt.Sprintf("%s; boxlift install would %s", c.Reason, c.Title))
 	}
-	if s.K3s != in.k3s {
-		differ("k3s is %s, the bundle carries %s", s.K3s, in.k3s)
+	return texts
+}
+
+func (h *host) status() HostStatus {
+	s := HostStatus{
+		Host: h.name, Role: h.config.Role, Service: orUnknown(h.service), K3s: h.k3s, Node: h.node,
+		Images: h.images, Differences: append(differencesOf(h.changes), h.differences...),
 	}
-	if s.Service != "active" {
-		return nil
+	if h.facts != nil {
+		for _, p := range h.facts.Packs {
+			s.PackBytes += p.Size
+			for _, wanted := range h.packs {
+				if p.Name == packName(wanted) {
+					s.Packs++
+				}
+			}
+		}
 	}
-	missing, err := h.missingImages(ctx)
-	if err != nil {
-		return err
+	if h.err != nil && !errors.Is(h.err, ErrDifferent) {
+		s.Error = h.err.Error()
 	}
-	for _, p := range h.packs {
-		s.Images += len(p.Images)
-	}
-	s.Images -= len(missing)
-	if len(missing) > 0 {
-		differ("images are missing in containerd: %s", strings.Join(missing, ", "))
-	}
-	return nil
+	return s
 }

@@ -6,44 +6,78 @@ import (
 	"io/fs"
 )
 
-// step is one thing that may have to be done on a host.
+// step is one thing that may have to be done, on a host or to the cluster as a whole.
 type step struct {
 	title string
-	// needed looks at the host and returns why the step is needed, or "" when all is as
-	// it is to be. It changes nothing.
+	// needed looks and returns why the step is needed, or "" when all is as it is to be.
+	// It changes nothing.
 	needed func(context.Context) (reason string, err error)
 	// run does it. Running it again after it was interrupted must be harmless.
 	run func(context.Context) error
+	// follows says that the step is needed whenever one before it was. Only what does not
+	// carry out steps asks it: needed sees what they have changed.
+	follows bool
+	// alone says that no step follows from this one.
+	alone bool
+	// own says that the step changes only what lies beside the state.
+	own bool
+	// later gets what notes the step's end, when run only lines it up to be done together
+	// with those of other hosts.
+	later *func(error) error
 }
 
-// runSteps goes through the steps of one phase on one host. In a dry run, steps are
+// subject is what steps are about: a host, or the cluster as a whole, which has no name.
+type subject struct {
+	name    string
+	changes []Change
+}
+
+// runSteps goes through the steps of one phase. Unless the run changes things, steps are
 // only looked at.
-func (in *installer) runSteps(ctx context.Context, phase string, h *host, steps []step) error {
-	for _, s := range steps {
-		reason, err := s.needed(ctx)
+func (in *installer) runSteps(ctx context.Context, phase string, s *subject, steps []step) error {
+	followed := false
+	for _, step := range steps {
+		reason, err := step.needed(ctx)
 		if err != nil {
-			return fmt.Errorf("%s: %w", s.title, err)
+			return fmt.Errorf("%s: %w", step.title, err)
+		}
+		if reason == "" && step.follows && !in.changing() && followed {
+			reason = "what it depends on changes"
 		}
 		if reason == "" {
+			if in.journal != nil {
+				in.journal.Unchanged(phase, s.name, step.title)
+			}
 			continue
 		}
-		h.changes = append(h.changes, Change{s.title, reason})
-		if in.DryRun {
+		s.changes = append(s.changes, Change{Phase: phase, Title: step.title, Reason: reason})
+		followed = followed || !step.alone
+		if !in.changing() {
 			continue
 		}
-		if err := in.runStep(ctx, phase, h, s, reason); err != nil {
-			return fmt.Errorf("%s: %w", s.title, err)
+		if err := in.runStep(ctx, phase, s.name, step, reason); err != nil {
+			return fmt.Errorf("%s: %w", step.title, err)
 		}
 	}
 	return nil
 }
 
-func (in *installer) runStep(ctx context.Context, phase string, h *host, s step, reason string) error {
-	end, err := in.journal.Start(phase, h.name, s.title, reason)
+func (in *installer) runStep(ctx context.Context, phase, name string, s step, reason string) error {
+	if err := in.recordChange(ctx, phase, s); err != nil {
+		return err
+	}
+	end, err := in.journal.Start(phase, name, s.title, reason)
 	if err != nil {
 		return err
 	}
-	in.Reporter.Message(fmt.Sprintf("%s: %s (%s)", h.name, s.title, reason))
+	if name == "" {
+		name = "cluster"
+	}
+	in.Reporter.Message(fmt.Sprintf("%s: %s (%s)", name, s.title, reason))
+	if s.later != nil {
+		*s.later = end
+		return s.run(ctx)
+	}
 	err = s.run(ctx)
 	if endErr := end(err); err == nil {
 		err = endErr

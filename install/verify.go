@@ -2,34 +2,73 @@ package install
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/liteboxd/boxlift/install/cilium"
+	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/node"
 )
 
-// verify proves on every host that k3s runs in the wanted version with all images that
-// the bundle promises. k3s itself only logs an image that it could not import.
-func (in *installer) verify(ctx context.Context) error {
-	if in.DryRun {
+// images proves that every host runs k3s in the wanted version with all images of the
+// bundle, complete and safe from the kubelet. k3s itself only logs an image that it could
+// not import.
+func (in *installer) images(ctx context.Context) error {
+	if in.mode == plan {
 		return nil
 	}
-	return in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
-		version, err := h.k3sVersion(ctx)
-		if err != nil {
-			return err
-		}
-		if version != in.k3s {
-			return fmt.Errorf("%s is version %s, the bundle carries %s", k3sBinary, version, in.k3s)
-		}
-		h.k3s = version
-		missing, err := h.missingImages(ctx)
-		if err != nil {
-			return err
-		}
-		if len(missing) > 0 {
-			return &imagesError{missing: missing, service: unit(h.config.Role)}
-		}
+	return in.eachHost(ctx, in.hosts, in.imagesOn)
+}
+
+// verify proves that every node is Ready, and that Cilium, DNS and LiteBoxd run.
+func (in *installer) verify(ctx context.Context) error {
+	if in.mode == plan || in.api == nil {
 		return nil
-	})
+	}
+	err := in.verifyNodes(ctx)
+	if in.goesOn(err) || err == nil {
+		if rolled := in.verifyWorkloads(ctx); rolled != nil {
+			return rolled
+		}
+	}
+	return err
+}
+
+func (in *installer) imagesOn(ctx context.Context, h *host) error {
+	if in.mode == inspect {
+		if ready, err := in.inspectService(ctx, h); !ready || err != nil {
+			return err
+		}
+	}
+	version, err := h.k3sVersion(ctx)
+	if err != nil {
+		return err
+	}
+	h.k3s = version
+	if version != in.k3s && in.mode == inspect {
+		h.differences = append(h.differences, fmt.Sprintf("k3s is %s, the bundle carries %s", version, in.k3s))
+		return nil
+	}
+	if version != in.k3s {
+		return fmt.Errorf("%s is version %s, the bundle carries %s", k3sBinary, version, in.k3s)
+	}
+	return in.runSteps(ctx, "images", &h.subject, []step{in.imagesStep(h)})
+}
+
+// inspectService looks at a host's k3s, and tells whether there is more to see.
+func (in *installer) inspectService(ctx context.Context, h *host) (bool, error) {
+	state, err := h.serviceState(ctx, unit(h.config.Role))
+	if err != nil {
+		return false, err
+	}
+	h.service = orUnknown(state["ActiveState"])
+	if state["LoadState"] == "not-found" {
+		h.service = "not installed"
+	}
+	digest, err := h.binaryDigest(ctx)
+	return digest != "" && h.service == "active" && h.facts != nil, err
 }
 
 // k3sVersion reads the second word of "k3s version v1.36.4+k3s1 (...)".
@@ -45,37 +84,158 @@ func (h *host) k3sVersion(ctx context.Context) (string, error) {
 	return clip(printable(fields[2]), 100), nil
 }
 
-// missingImages compares the names in containerd with those of the packs.
-func (h *host) missingImages(ctx context.Context) ([]string, error) {
-	out, err := h.root(ctx, "list the images of containerd", k3sBinary, "ctr", "-n", "k8s.io", "images", "ls", "-q")
-	if err != nil {
-		return nil, err
-	}
-	have := make(map[string]bool)
-	for name := range strings.Lines(string(out)) {
-		have[strings.TrimSpace(name)] = true
-	}
-	var missing []string
-	for _, p := range h.packs {
-		for _, name := range p.Images {
-			if !have[name] {
-				missing = append(missing, name)
+// imagesStep makes sure that containerd holds every image that the packs promise, with
+// all its content, and that the kubelet leaves them alone.
+func (in *installer) imagesStep(h *host) step {
+	return step{
+		title: "make the images in containerd complete",
+		needed: func(ctx context.Context) (string, error) {
+			report, err := h.checkImages(ctx)
+			if err != nil {
+				return "", err
 			}
-		}
+			return imagesReason(report), nil
+		},
+		run: func(ctx context.Context) error {
+			report, err := h.checkImages(ctx, "--repair", "--pin")
+			if err != nil {
+				return err
+			}
+			if reason := imagesReason(report); reason != "" {
+				return &imagesError{reason: reason, service: unit(h.config.Role)}
+			}
+			return nil
+		},
 	}
-	return missing, nil
+}
+
+// checkImages lets the helper compare containerd with the packs.
+func (h *host) checkImages(ctx context.Context, flags ...string) (node.ImagesReport, error) {
+	var report node.ImagesReport
+	out, err := h.root(ctx, "check the images in containerd", append([]string{helperPath, "check", "--containerd"}, flags...)...)
+	if err != nil {
+		return report, err
+	}
+	if err := json.Unmarshal(out, &report); err != nil {
+		return report, fmt.Errorf("check the images in containerd: the answer of boxlift-node cannot be read: %w", err)
+	}
+	return report, nil
+}
+
+// imagesReason sums up what is wrong with the images of a host.
+func imagesReason(r node.ImagesReport) string {
+	if r.OK {
+		return ""
+	}
+	if len(r.Problems) == 0 {
+		return "boxlift-node says that they are not complete, and not why"
+	}
+	const shown = 3
+	texts := make([]string, 0, shown)
+	for _, p := range r.Problems[:min(len(r.Problems), shown)] {
+		texts = append(texts, clip(printable(p.Text), 300))
+	}
+	more := ""
+	if n := len(r.Problems) - shown; n > 0 {
+		more = fmt.Sprintf(", and %d more", n)
+	}
+	return strings.Join(texts, "; ") + more
 }
 
 // imagesError says which images k3s did not import.
-type imagesError struct {
-	missing []string
-	service string
-}
+type imagesError struct{ reason, service string }
 
-func (e *imagesError) Error() string {
-	return fmt.Sprintf("k3s runs, but %d images are not in containerd: %s", len(e.missing), strings.Join(e.missing, ", "))
-}
+func (e *imagesError) Error() string { return "k3s runs, but " + e.reason }
 
 func (e *imagesError) Hint() string {
 	return "see `journalctl -u " + e.service + " | grep import` on the host, then restart the service, which imports again"
+}
+
+// readyWith says what a node, nil for one that is not registered, lacks to be Ready with a
+// version of k3s.
+func readyWith(k3s string) func(*kube.Node) string {
+	return func(n *kube.Node) string {
+		switch {
+		case n == nil:
+			return "its node is not registered in the cluster"
+		case n.Kubelet != k3s:
+			return fmt.Sprintf("its node %s runs %s, and is to run %s", n.Name, n.Kubelet, k3s)
+		case !n.Ready:
+			return fmt.Sprintf("its node %s is not Ready: %s", n.Name, n.Reason)
+		}
+		return ""
+	}
+}
+
+// verifyNodes waits until every host's node is Ready in the wanted version.
+func (in *installer) verifyNodes(ctx context.Context) error {
+	lacks := readyWith(in.k3s)
+	if in.changing() {
+		return in.awaitEachNode(ctx, "wait for all nodes to be Ready", in.hosts, lacks)
+	}
+	nodes, err := in.api.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, h := range in.hosts {
+		n := in.nodeOf(h, nodes)
+		if n != nil {
+			h.node = n.Name
+		}
+		if text := lacks(n); text != "" && h.err == nil {
+			h.differences = append(h.differences, text)
+		}
+	}
+	return nil
+}
+
+// workloads have to run in every cluster.
+func (in *installer) workloads() []kube.Workload {
+	w := cilium.Workloads(in.Config.Network.Cilium.Values)
+	if !slices.Contains(in.disabled(), "coredns") {
+		w = append(w, kube.Workload{Kind: "Deployment", Name: "coredns"})
+	}
+	return w
+}
+
+// disabled are the parts of k3s that install.yaml turns off.
+func (in *installer) disabled() []string {
+	n := &k3sNode{installer: in, host: in.servers()[0]}
+	switch v := n.settings()["disable"].(type) {
+	case string:
+		return strings.Split(v, ",")
+	case []string:
+		return v
+	}
+	return nil
+}
+
+// verifyWorkloads waits until Cilium and DNS run everywhere.
+func (in *installer) verifyWorkloads(ctx context.Context) error {
+	if !in.changing() {
+		namespaces := []string{cilium.Namespace}
+		if in.deployment != nil {
+			namespaces = append(namespaces, in.Config.LiteBoxd.NamespaceSystem)
+		}
+		for _, namespace := range namespaces {
+			rollouts, err := in.api.Rollouts(ctx, namespace)
+			if err != nil {
+				return err
+			}
+			for _, r := range rollouts {
+				if !r.Done {
+					in.differences = append(in.differences, r.String())
+				}
+			}
+		}
+		return nil
+	}
+	if err := in.waiting(ctx, "wait for Cilium and DNS", func(ctx context.Context) error {
+		return in.api.WaitRollouts(ctx, cilium.Namespace, in.workloads(), in.Reporter.Message)
+	}); err != nil || in.deployment == nil {
+		return err
+	}
+	return in.waiting(ctx, "wait for LiteBoxd's deployments", func(ctx context.Context) error {
+		return in.api.WaitRollouts(ctx, in.Config.LiteBoxd.NamespaceSystem, in.deployment.workloads(), in.Reporter.Message)
+	})
 }

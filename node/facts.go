@@ -1,7 +1,10 @@
 package node
 
 // FactsVersion is the version of the form of [Facts].
-const FactsVersion = 1
+const FactsVersion = 2
+
+// maxFactEntries bounds each list in facts.
+const maxFactEntries = 2048
 
 // Facts is what boxlift-node says about its host, in one JSON document. What could not
 // be read is empty, and Problems says why; only what does not exist on such a host is
@@ -21,16 +24,22 @@ type Facts struct {
 	CPUs         int    `json:"cpus"`
 	Memory       Memory `json:"memory"`
 	// Mounts has an entry for each of the paths that boxlift and k3s write to.
-	Mounts  []Mount `json:"mounts"`
-	Ports   []Port  `json:"ports"`
-	Clock   Clock   `json:"clock"`
-	Cgroup  Cgroup  `json:"cgroup"`
-	Network Network `json:"network"`
-	Systemd Systemd `json:"systemd"`
+	Mounts []Mount `json:"mounts"`
+	Ports  []Port  `json:"ports"`
+	// Processes are the parts of Kubernetes that run, whoever has started them.
+	Processes []Process `json:"processes,omitempty"`
+	Clock     Clock     `json:"clock"`
+	Cgroup    Cgroup    `json:"cgroup"`
+	Network   Network   `json:"network"`
+	Systemd   Systemd   `json:"systemd"`
 	// Units has an entry for each unit that is of interest, installed or not.
 	Units []Unit `json:"units"`
 	// SELinux is "enforcing", "permissive", or "disabled".
 	SELinux string `json:"selinux"`
+	// SELinuxPolicy says that the policy of k3s (the package k3s-selinux) is installed.
+	SELinuxPolicy bool `json:"selinuxPolicy,omitempty"`
+	// UFW says that ufw is switched on in its configuration; its unit runs either way.
+	UFW bool `json:"ufw,omitempty"`
 	// Sysctls has dotted names.
 	Sysctls map[string]string `json:"sysctls"`
 	K3s     K3s               `json:"k3s"`
@@ -38,6 +47,8 @@ type Facts struct {
 	CNIConfigs []string `json:"cniConfigs,omitempty"`
 	// Packs are those in the images directory.
 	Packs []Pack `json:"packs,omitempty"`
+	// Files are those that boxlift keeps in /var/lib/boxlift/files, by name.
+	Files []StoredFile `json:"files,omitempty"`
 	// User is the effective user's numeric id.
 	User     int      `json:"user"`
 	Problems []string `json:"problems,omitempty"`
@@ -85,7 +96,9 @@ type Mount struct {
 	Device string `json:"device"`
 	Total  int64  `json:"total"`
 	// Free is what an ordinary user may still write.
-	Free       int64 `json:"free"`
+	Free int64 `json:"free"`
+	// Inodes is 0 on a filesystem that makes them as they are needed.
+	Inodes     int64 `json:"inodes"`
 	FreeInodes int64 `json:"freeInodes"`
 }
 
@@ -95,9 +108,21 @@ type Port struct {
 	Protocol string `json:"protocol"`
 	Address  string `json:"address"`
 	Port     int    `json:"port"`
-	// Process and PID name one owner, if it could be found.
-	Process string `json:"process,omitempty"`
-	PID     int    `json:"pid,omitempty"`
+	// Owner is one owner. It is empty when none could be found: only root sees those of
+	// others, and a socket of the kernel's own, such as a VXLAN interface's, has none.
+	Owner Process `json:"owner,omitzero"`
+}
+
+// Process is a running program.
+type Process struct {
+	// Name is the kernel's name for it, at most 15 bytes.
+	Name string `json:"name"`
+	PID  int    `json:"pid"`
+	// Executable is its path, as seen by the process.
+	Executable string `json:"executable,omitempty"`
+	// Unit is the systemd unit that it belongs to. It is "kubepods" for what a kubelet
+	// runs in a pod, and "docker" for what runs in a container of Docker's.
+	Unit string `json:"unit,omitempty"`
 }
 
 // Clock is read last, right before the document is written.
@@ -177,13 +202,27 @@ func (f *Facts) Unit(name string) Unit {
 	return Unit{Name: name}
 }
 
-// K3s is the k3s binary that is installed. It is empty when there is none.
+// K3s is what is there of k3s.
 type K3s struct {
+	// Path, Version and Size are those of the binary, if there is one.
 	Path    string `json:"path,omitempty"`
 	Version string `json:"version,omitempty"`
 	Size    int64  `json:"size,omitempty"`
+	// Managed says that boxlift has set up k3s here.
+	Managed bool `json:"managed,omitempty"`
+	// DataDir is what k3s' configuration or unit sets as data-dir; "" is the default.
+	DataDir string `json:"dataDir,omitempty"`
 	// DataDirs are k3s' directories that exist, such as /var/lib/rancher/k3s/server.
 	DataDirs []string `json:"dataDirs,omitempty"`
+	// Created is when the server's certificate authority was made, by this host's clock,
+	// in the form of RFC 3339. It is empty where there is none.
+	Created string `json:"created,omitempty"`
+}
+
+// StoredFile is a file that boxlift has brought.
+type StoredFile struct {
+	Name string `json:"name"`
+	Size int64  `json:"size"`
 }
 
 // Pack is a pack in the images directory.

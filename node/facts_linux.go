@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // GatherOptions say where to look. The zero value is right for a node with k3s'
@@ -37,8 +38,9 @@ type GatherOptions struct {
 
 // Bounds that keep facts small and quick on any host.
 const (
-	maxFactFile  = 4 << 20
-	maxFactItems = 4096
+	maxFactFile = 4 << 20
+	// maxProcesses is how many processes are looked at.
+	maxProcesses = 1 << 17
 	// commandTime is how long systemctl or k3s may take.
 	commandTime = 5 * time.Second
 	maxOutput   = 64 << 10
@@ -76,7 +78,7 @@ type host struct {
 }
 
 func (h *host) problem(format string, args ...any) {
-	if len(h.problems) < maxFactItems {
+	if len(h.problems) < maxFactEntries {
 		h.problems = append(h.problems, fmt.Sprintf(format, args...))
 	}
 }
@@ -91,13 +93,16 @@ func (h *host) files(opts GatherOptions) Facts {
 		Architecture: runtime.GOARCH,
 		Platform:     "linux/" + runtime.GOARCH,
 		Memory:       h.memory(),
-		Ports:        h.ports(),
 		Cgroup:       h.cgroup(),
 		SELinux:      h.selinux(),
+		UFW:          h.ufw(),
 		Sysctls:      h.sysctls(),
 		CNIConfigs:   h.list("/etc/cni/net.d"),
 		Packs:        h.packs(opts.ImagesDir),
+		Files:        h.storedFiles(),
 	}
+	f.SELinuxPolicy = h.selinuxPolicy()
+	f.Ports, f.Processes = h.ports()
 	f.Network.Routes = h.routes()
 	h.resolvers(&f.Network)
 	return f
@@ -139,7 +144,7 @@ func (h *host) list(name string) []string {
 		return nil
 	}
 	defer closeReader(d)
-	names, err := d.Readdirnames(maxFactItems)
+	names, err := d.Readdirnames(maxFactEntries)
 	if err != nil && !errors.Is(err, io.EOF) {
 		h.problem("list %s: %v", name, err)
 	}
@@ -205,9 +210,9 @@ func (h *host) release() string {
 // kernelModules are those that k3s and Cilium use.
 func kernelModules() []string {
 	return []string{
-		"br_netfilter", "geneve", "ip6_tables", "ip_set", "ip_set_hash_ip", "ip_tables", "iptable_filter", "iptable_mangle",
+		"algif_hash", "br_netfilter", "cls_bpf", "geneve", "ip6_tables", "ip_set", "ip_set_hash_ip", "ip_tables", "iptable_filter", "iptable_mangle",
 		"iptable_nat", "iptable_raw", "nf_conntrack", "nf_tables", "overlay", "sch_fq", "sch_ingress", "veth", "vxlan", "wireguard",
-		"xt_TPROXY", "xt_comment", "xt_mark", "xt_set", "xt_socket",
+		"xt_CT", "xt_TPROXY", "xt_comment", "xt_mark", "xt_set", "xt_socket",
 	}
 }
 
@@ -218,7 +223,7 @@ func kernelOptions() []string {
 		"FIB_RULES", "GENEVE", "IP_SET", "IP_SET_HASH_IP", "NETFILTER_XT_MATCH_COMMENT", "NETFILTER_XT_MATCH_MARK",
 		"NETFILTER_XT_MATCH_SOCKET", "NETFILTER_XT_SET", "NETFILTER_XT_TARGET_CT", "NETFILTER_XT_TARGET_MARK",
 		"NETFILTER_XT_TARGET_TPROXY", "NET_CLS_ACT", "NET_CLS_BPF", "NET_SCH_FQ", "NET_SCH_INGRESS", "OVERLAY_FS", "PERF_EVENTS",
-		"SCHEDSTATS", "VETH", "VXLAN",
+		"SCHEDSTATS", "VETH", "VXLAN", "WIREGUARD",
 	}
 }
 
@@ -371,12 +376,21 @@ func (h *host) mounts(paths []string) []Mount {
 		if err := unix.Statfs(filepath.Join(h.root, existing), &st); err != nil {
 			h.problem("ask for the free space of %s: %v", p, err)
 		} else {
-			m.Total, m.Free = int64(st.Blocks)*st.Bsize, int64(st.Bavail)*st.Bsize
-			m.FreeInodes = int64(st.Ffree)
+			m.Total, m.Free = product(st.Blocks, st.Bsize), product(st.Bavail, st.Bsize)
+			m.Inodes, m.FreeInodes = product(st.Files, 1), product(st.Ffree, 1)
 		}
 		mounts = append(mounts, m)
 	}
 	return mounts
+}
+
+// product multiplies what a filesystem says, which may be anything: some say that they
+// have 2^64-1 inodes.
+func product(n uint64, size int64) int64 {
+	if size <= 0 || n > maxFactNumber/uint64(size) {
+		return maxFactNumber
+	}
+	return int64(n) * size
 }
 
 func (h *host) mountTable() []mountInfo {
@@ -401,9 +415,7 @@ func (h *host) mountTable() []mountInfo {
 		if slices.Contains(m.options, "ro") {
 			m.options = slices.DeleteFunc(m.options, func(o string) bool { return o == "rw" })
 		}
-		if len(table) < maxFactItems {
-			table = append(table, m)
-		}
+		table = append(table, m)
 	}
 	if len(table) == 0 {
 		h.problem("read /proc/self/mountinfo: it names no mounts")
@@ -456,12 +468,46 @@ func (h *host) selinux() string {
 	}
 }
 
+// selinuxPolicy looks where the package and semodule put the policy of k3s.
+func (h *host) selinuxPolicy() bool {
+	if h.exists("/usr/share/selinux/packages/k3s.pp") {
+		return true
+	}
+	for _, priority := range []string{"100", "200", "400"} {
+		if h.exists(path.Join("/var/lib/selinux/targeted/active/modules", priority, "k3s")) {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *host) ufw() bool {
+	for _, line := range lines(h.read("/etc/ufw/ufw.conf")) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "ENABLED="); ok {
+			return strings.EqualFold(unquote(strings.TrimSpace(value)), "yes")
+		}
+	}
+	return false
+}
+
+func (h *host) storedFiles() []StoredFile {
+	dir := path.Join(FilesDir, "files")
+	var files []StoredFile
+	for _, name := range h.list(dir) {
+		if info, err := os.Lstat(filepath.Join(h.root, dir, name)); err == nil && info.Mode().IsRegular() {
+			files = append(files, StoredFile{Name: name, Size: info.Size()})
+		}
+	}
+	return files
+}
+
 func (h *host) sysctls() map[string]string {
 	values := make(map[string]string)
 	for _, name := range []string{
-		"fs.file-max", "fs.inotify.max_user_instances", "fs.inotify.max_user_watches", "kernel.keys.root_maxkeys", "kernel.pid_max",
-		"net.bridge.bridge-nf-call-iptables", "net.ipv4.conf.all.rp_filter", "net.ipv4.ip_forward", "net.ipv6.conf.all.disable_ipv6",
-		"net.ipv6.conf.all.forwarding", "vm.max_map_count", "vm.overcommit_memory",
+		"fs.file-max", "fs.inotify.max_user_instances", "fs.inotify.max_user_watches", "kernel.keys.root_maxbytes",
+		"kernel.keys.root_maxkeys", "kernel.panic", "kernel.panic_on_oops", "kernel.pid_max", "net.bridge.bridge-nf-call-iptables",
+		"net.ipv4.conf.all.rp_filter", "net.ipv4.ip_forward", "net.ipv6.conf.all.disable_ipv6", "net.ipv6.conf.all.forwarding",
+		"vm.max_map_count", "vm.overcommit_memory", "vm.panic_on_oom",
 	} {
 		if value := h.line(path.Join("/proc/sys", strings.ReplaceAll(name, ".", "/"))); value != "" {
 			values[name] = value
@@ -497,7 +543,7 @@ func (h *host) interfaces() []Interface {
 		h.problem("list the network interfaces: %v", err)
 	}
 	var found []Interface
-	for _, i := range all[:min(len(all), maxFactItems)] {
+	for _, i := range all[:min(len(all), maxFactEntries)] {
 		f := Interface{Name: i.Name, MAC: i.HardwareAddr.String(), MTU: i.MTU, Up: i.Flags&net.FlagUp != 0}
 		addresses, err := i.Addrs()
 		if err != nil {
@@ -602,8 +648,9 @@ func (h *host) systemd(ctx context.Context) Systemd {
 
 func unitNames() []string {
 	return []string{
-		"containerd.service", "docker.service", "firewalld.service", "k3s-agent.service", "k3s.service", "kubelet.service",
-		"nm-cloud-setup.service", "nm-cloud-setup.timer", "rke2-agent.service", "rke2-server.service", "ufw.service",
+		"containerd.service", "docker.service", "firewalld.service", "k0scontroller.service", "k0sworker.service", "k3s-agent.service",
+		"k3s.service", "kubelet.service", "nm-cloud-setup.service", "nm-cloud-setup.timer", "rke2-agent.service", "rke2-server.service",
+		"snap.microk8s.daemon-kubelite.service", "ufw.service",
 	}
 }
 
@@ -612,7 +659,14 @@ func (h *host) units(ctx context.Context) []Unit {
 		return nil
 	}
 	args := []string{"show", "-p", "Id,LoadState,ActiveState,SubState,UnitFileState,ExecMainStartTimestamp,MainPID,NRestarts", "--"}
-	out, err := h.run(ctx, "systemctl", append(args, unitNames()...)...)
+	names := unitNames()
+	// With a name of one's own, k3s' install.sh makes such units.
+	for _, name := range h.list(unitDir) {
+		if strings.HasPrefix(name, "k3s-") && strings.HasSuffix(name, ".service") && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	out, err := h.run(ctx, "systemctl", append(args, names...)...)
 	if err != nil {
 		h.problem("run systemctl show: %v", err)
 	}
@@ -652,9 +706,46 @@ func parseUnits(out string) []Unit {
 	return units
 }
 
-// k3s finds the binary where install.sh puts it.
+const (
+	unitDir = "/etc/systemd/system"
+	k3sDir  = "/etc/rancher/k3s"
+)
+
+var (
+	dataDirKey  = lazyregexp.New(`(?m)^["']?data-dir["']?[ \t]*:[ \t]*(.*)$`)
+	dataDirFlag = lazyregexp.New(`--data-dir['"]?(?:=|[\s\\'"]+)['"]?([^\s'"\\]+)`)
+)
+
+// k3sDataDir reads what k3s has been told to keep its data in, by file or by flag.
+func (h *host) k3sDataDir() (dir string) {
+	configs := []string{path.Join(k3sDir, "config.yaml")}
+	for _, name := range h.list(path.Join(k3sDir, "config.yaml.d")) {
+		configs = append(configs, path.Join(k3sDir, "config.yaml.d", name))
+	}
+	for _, name := range configs {
+		for _, m := range dataDirKey.FindAllSubmatch(h.read(name), -1) {
+			value, _, _ := strings.Cut(string(m[1]), " #")
+			dir = unquote(strings.TrimSpace(value))
+		}
+	}
+	for _, name := range []string{"k3s.service", "k3s-agent.service"} {
+		if m := dataDirFlag.FindSubmatch(h.read(path.Join(unitDir, name))); m != nil {
+			dir = string(m[1])
+		}
+	}
+	return dir
+}
+
+// k3s finds the binary where install.sh puts it, and what boxlift writes beside it.
 func (h *host) k3s(ctx context.Context) K3s {
-	var k K3s
+	k := K3s{
+		// Boxlift's own files; the first is there before the service is.
+		Managed: h.exists(path.Join(k3sDir, "boxlift-token")) || h.exists(path.Join(FilesDir, "k3s-service")),
+		DataDir: h.k3sDataDir(),
+	}
+	if info, err := os.Stat(filepath.Join(h.root, "/var/lib/rancher/k3s/server/tls/server-ca.crt")); err == nil {
+		k.Created = info.ModTime().UTC().Format(time.RFC3339)
+	}
 	for _, dir := range []string{"server", "agent"} {
 		if p := path.Join("/var/lib/rancher/k3s", dir); h.exists(p) {
 			k.DataDirs = append(k.DataDirs, p)
@@ -690,13 +781,14 @@ func (h *host) clock() Clock {
 	}
 }
 
-// ports finds sockets that listen, and, for a user who may see them, their owners.
-func (h *host) ports() []Port {
+// ports finds sockets that listen, and, for a user who may see them, their owners. It
+// returns the parts of Kubernetes that run as well, since it looks at all processes.
+func (h *host) ports() ([]Port, []Process) {
 	var ports []Port
 	owned := make(map[string][]int) // by socket inode: positions in ports
 	for _, protocol := range []string{"tcp", "tcp6", "udp", "udp6"} {
 		scanner := bufio.NewScanner(bytes.NewReader(h.read("/proc/net/" + protocol)))
-		for scanner.Scan() && len(ports) < maxFactItems {
+		for scanner.Scan() && len(ports) < maxFactEntries {
 			port, inode, ok := parseSocket(protocol, scanner.Text())
 			if ok {
 				owned[inode] = append(owned[inode], len(ports))
@@ -704,11 +796,11 @@ func (h *host) ports() []Port {
 			}
 		}
 	}
-	h.owners(ports, owned)
+	processes := h.processes(ports, owned)
 	slices.SortStableFunc(ports, func(a, b Port) int {
 		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Address, b.Address))
 	})
-	return ports
+	return ports, processes
 }
 
 // parseSocket reads a line of /proc/net/tcp and its kin.
@@ -748,20 +840,29 @@ func hexIP(s string) net.IP {
 	return ip
 }
 
-// owners looks through the open files of all processes for the sockets.
-func (h *host) owners(ports []Port, owned map[string][]int) {
+// kubernetesProcesses are the names of Kubernetes' parts, and of other pod networks, as
+// the kernel has them: cut off after 15 bytes.
+func kubernetesProcesses() []string {
+	return []string{
+		"calico-node", "cilium-agent", "flanneld", "k0s", "k3s-agent", "k3s-server", "kube-apiserver", "kube-controller", "kube-proxy",
+		"kube-scheduler", "kubelet", "kubelite", "rke2",
+	}
+}
+
+// processes looks through all processes: for the owners of sockets among their open
+// files, and for parts of Kubernetes.
+func (h *host) processes(ports []Port, owned map[string][]int) []Process {
+	var found []Process
 	denied := false
-	for _, name := range h.list("/proc") {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
-		dir := filepath.Join(h.root, "/proc", name, "fd")
-		entries, err := os.ReadDir(dir)
+	for _, pid := range h.pids() {
+		p := Process{PID: pid}
+		dir := path.Join("/proc", strconv.Itoa(pid))
+		open := filepath.Join(h.root, dir, "fd")
+		// A process that ends meanwhile is none.
+		entries, err := os.ReadDir(open)
 		denied = denied || errors.Is(err, fs.ErrPermission)
-		process := ""
 		for _, e := range entries {
-			link, err := os.Readlink(filepath.Join(dir, e.Name()))
+			link, err := os.Readlink(filepath.Join(open, e.Name()))
 			if err != nil {
 				continue // closed in the meantime
 			}
@@ -770,31 +871,101 @@ func (h *host) owners(ports []Port, owned map[string][]int) {
 			if !ok || len(positions) == 0 {
 				continue
 			}
-			if process == "" {
-				process = h.line(path.Join("/proc", name, "comm"))
+			if p.Name == "" {
+				p = h.process(dir, pid)
 			}
 			for _, i := range positions {
-				if ports[i].PID == 0 {
-					ports[i].Process, ports[i].PID = process, pid
+				if ports[i].Owner.PID == 0 {
+					ports[i].Owner = p
 				}
 			}
+		}
+		if p.Name == "" {
+			name, _ := os.ReadFile(filepath.Join(h.root, dir, "comm"))
+			p.Name = strings.TrimSpace(string(name))
+		}
+		if slices.Contains(kubernetesProcesses(), p.Name) && len(found) < maxFactEntries {
+			found = append(found, h.process(dir, pid))
 		}
 	}
 	if denied {
 		h.problem("find the owners of ports: not all processes can be looked at without root")
 	}
+	return found
+}
+
+// pids lists the processes.
+func (h *host) pids() []int {
+	d, err := os.Open(filepath.Join(h.root, "/proc"))
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			h.problem("list /proc: %v", err)
+		}
+		return nil
+	}
+	defer closeReader(d)
+	names, err := d.Readdirnames(maxProcesses)
+	if err != nil && !errors.Is(err, io.EOF) {
+		h.problem("list /proc: %v", err)
+	}
+	var pids []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids
+}
+
+func (h *host) process(dir string, pid int) Process {
+	p := Process{Name: h.line(path.Join(dir, "comm")), PID: pid}
+	if exe, err := os.Readlink(filepath.Join(h.root, dir, "exe")); err == nil {
+		p.Executable = exe
+	}
+	p.Unit = parseUnit(h.read(path.Join(dir, "cgroup")))
+	return p
+}
+
+// parseUnit finds in /proc/PID/cgroup what a process belongs to. With cgroup v1 there is
+// a line for each hierarchy, and not all of them need to say the same.
+func parseUnit(content []byte) string {
+	var unit string
+	rank := 0
+	see := func(name string, r int) {
+		if r >= rank {
+			unit, rank = name, r
+		}
+	}
+	for _, line := range lines(content) {
+		parts := strings.SplitN(line, ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		for name := range strings.SplitSeq(parts[2], "/") {
+			switch {
+			case strings.HasPrefix(name, "kubepods"):
+				see("kubepods", 3)
+			case name == "docker", strings.HasPrefix(name, "docker-"):
+				see("docker", 2)
+			case strings.HasSuffix(name, ".service"), strings.HasSuffix(name, ".scope"):
+				see(name, 1)
+			}
+		}
+	}
+	return unit
 }
 
 // routes reads the main routing tables.
 func (h *host) routes() []Route {
 	var routes []Route
 	for i, line := range lines(h.read("/proc/net/route")) {
-		if r, ok := parseRoute(line); ok && i > 0 && len(routes) < maxFactItems {
+		if r, ok := parseRoute(line); ok && i > 0 && len(routes) < maxFactEntries {
 			routes = append(routes, r)
 		}
 	}
 	for _, line := range lines(h.read("/proc/net/ipv6_route")) {
-		if r, ok := parseRoute6(line); ok && len(routes) < maxFactItems {
+		if r, ok := parseRoute6(line); ok && len(routes) < maxFactEntries {
 			routes = append(routes, r)
 		}
 	}
@@ -820,6 +991,9 @@ func parseRoute(line string) (Route, bool) {
 	destination, gateway, mask := hexIP(f[1]), hexIP(f[2]), hexIP(f[7])
 	if err != nil || metricErr != nil || flags&routeUp == 0 || flags&routeReject != 0 || destination == nil || mask == nil {
 		return Route{}, false
+	}
+	if _, bits := net.IPMask(mask).Size(); bits == 0 {
+		return Route{}, false // not a prefix
 	}
 	r := Route{
 		Destination: (&net.IPNet{IP: destination, Mask: net.IPMask(mask)}).String(),

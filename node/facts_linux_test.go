@@ -3,6 +3,7 @@ package node
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"net"
 	"os"
@@ -103,7 +104,10 @@ func TestMounts(t *testing.T) {
 		if got[i].Total <= 0 || got[i].Free <= 0 || got[i].Free > got[i].Total {
 			t.Errorf("%s: %d of %d bytes are free", got[i].Path, got[i].Free, got[i].Total)
 		}
-		got[i].Total, got[i].Free, got[i].FreeInodes = 0, 0, 0
+		if got[i].Inodes > 0 && got[i].FreeInodes > got[i].Inodes {
+			t.Errorf("%s: %d of %d inodes are free", got[i].Path, got[i].FreeInodes, got[i].Inodes)
+		}
+		got[i].Total, got[i].Free, got[i].Inodes, got[i].FreeInodes = 0, 0, 0, 0
 	}
 	// /usr does not exist there: the root is what /usr/local/bin would be made on.
 	want := []Mount{
@@ -188,6 +192,72 @@ func TestK3sVersion(t *testing.T) {
 	}
 }
 
+func TestParseUnit(t *testing.T) {
+	tests := []struct{ cgroup, want string }{
+		{"0::/system.slice/k3s.service", "k3s.service"},
+		{"0::/user.slice/user-0.slice/session-3.scope", "session-3.scope"},
+		{"0::/kubepods.slice/kubepods-burstable.slice/cri-containerd-0123.scope", "kubepods"},
+		{"4:memory:/kubepods/burstable/pod1/2\n1:name=systemd:/system.slice/k3s.service\n0::/", "kubepods"},
+		{"9:name=systemd:/lab/a/system.slice/containerd.service\n4:memory:/", "containerd.service"},
+		{"0::/docker/0123/kubelet.slice/kubelet.service", "docker"},
+		{"0::/", ""},
+		{"", ""},
+		{"nonsense", ""},
+	}
+	for _, test := range tests {
+		if got := parseUnit([]byte(test.cgroup)); got != test.want {
+			t.Errorf("%q: got %q, want %q", test.cgroup, got, test.want)
+		}
+	}
+}
+
+func TestK3sState(t *testing.T) {
+	tests := []struct {
+		name    string
+		files   map[string]string
+		dataDir string
+		managed bool
+	}{
+		{"nothing", nil, "", false},
+		{"boxlift's", map[string]string{"/etc/rancher/k3s/boxlift-token": "x"}, "", true},
+		{"boxlift's service", map[string]string{"/var/lib/boxlift/k3s-service": "x"}, "", true},
+		{"config", map[string]string{"/etc/rancher/k3s/config.yaml": "token: x\n\"data-dir\": '/data/k3s' # big\n"}, "/data/k3s", false},
+		{"drop-in wins", map[string]string{
+			"/etc/rancher/k3s/config.yaml": "data-dir: /data/k3s\n", "/etc/rancher/k3s/config.yaml.d/10.yaml": "data-dir: /more\n",
+		}, "/more", false},
+		{"comment", map[string]string{"/etc/rancher/k3s/config.yaml": "# data-dir: /data/k3s\nother-data-dir: /x\n"}, "", false},
+		{"flag", map[string]string{
+			"/etc/systemd/system/k3s-agent.service": "ExecStart=/usr/local/bin/k3s \\\n    agent \\\n\t'--data-dir' \\\n\t'/srv/k3s' \\\n",
+		}, "/srv/k3s", false},
+		{"flag with =", map[string]string{"/etc/systemd/system/k3s.service": "ExecStart=/usr/local/bin/k3s server '--data-dir=/srv/k3s'\n"}, "/srv/k3s", false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			h := &host{root: t.TempDir()}
+			for name, content := range test.files {
+				name = filepath.Join(h.root, name)
+				mkdirFor(t, name)
+				if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if k := h.k3s(t.Context()); k.DataDir != test.dataDir || k.Managed != test.managed || k.Created != "" {
+				t.Errorf("got %+v", k)
+			}
+		})
+	}
+	h := &host{root: t.TempDir()}
+	ca := filepath.Join(h.root, "var/lib/rancher/k3s/server/tls/server-ca.crt")
+	mkdirFor(t, ca)
+	made := time.Date(2026, 11, 21, 9, 30, 0, 0, time.UTC)
+	if err := errors.Join(os.WriteFile(ca, nil, 0o600), os.Chtimes(ca, made, made)); err != nil {
+		t.Fatal(err)
+	}
+	if k := h.k3s(t.Context()); k.Created != "2026-11-21T09:30:00Z" {
+		t.Errorf("got %+v", k)
+	}
+}
+
 // This machine's facts, compared with what other ways of asking say.
 func TestGatherHere(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -207,7 +277,7 @@ func TestGatherHere(t *testing.T) {
 	}
 	port := listener.Addr().(*net.TCPAddr).Port
 	i := slices.IndexFunc(f.Ports, func(p Port) bool { return p.Port == port && p.Protocol == "tcp" })
-	if i < 0 || f.Ports[i].PID != os.Getpid() || f.Ports[i].Address != "127.0.0.1" || f.Ports[i].Process == "" {
+	if i < 0 || f.Ports[i].Owner.PID != os.Getpid() || f.Ports[i].Address != "127.0.0.1" || f.Ports[i].Owner.Name == "" {
 		t.Errorf("our port %d is not in %+v", port, f.Ports)
 	}
 	hostname, err := os.Hostname()

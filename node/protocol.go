@@ -1,19 +1,16 @@
 package node
 
 import (
-	"bytes"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"net/netip"
 	"path"
-	"regexp"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // The protocol of "boxlift-node receive"
@@ -24,18 +21,27 @@ import (
 //
 //	operator                        node
 //	want            ------------->
-//	                <-------------  lacks
-//	raw bytes       ------------->
+//	                <-------------  state      what is there, and where it serves
+//	peers           ------------->
+//	                <-------------  pulled, trouble   while it takes from peers
+//	                <-------------  lacks      what is to come from the operator
+//	data, raw bytes ------------->
 //	                <-------------  placed     one for each pack and file, as it is done
-//	                <-------------  lacks      only if bytes on the node proved damaged
-//	raw bytes       ------------->
+//	                <-------------  lacks      what peers or the node's own copies did not give
+//	data, raw bytes ------------->
 //	                <-------------  finished
 //
-// The raw bytes are those of the blobs that lacks names, each from its offset to its
-// end, in that order, with nothing between them. At any moment the node may send a
-// failure instead; then it reads no more, keeps what is whole, and exits. The operator
-// may close its end at any moment with the same effect. Whoever runs again goes on from
-// there.
+// For each blob that lacks names, in that order, comes a frame data and right behind it
+// the blob's raw bytes from its offset to its end. Between blobs the operator sends a
+// frame alive now and then, so that the node notices when there is no operator any more.
+// At any moment the node may send a failure instead; then it reads no more, keeps what is
+// whole, and exits. The operator may close its end at any moment with the same effect.
+// Whoever runs again goes on from there.
+//
+// A want may make the node part of a swarm: nodes that take the same content at the same
+// time and hand it on to each other, so that it leaves the operator once. Such a node
+// listens from the frame state on, and after finished it goes on serving until the
+// operator closes its end. What peers say to each other is HTTPS: see [Swarm].
 //
 // A pack in the making is called like the finished one with PartSuffix, a file like the
 // finished one with a dot, the first 12 digits of its digest and PartSuffix. It is only
@@ -48,7 +54,7 @@ import (
 const PartSuffix = ".part"
 
 // ProtocolVersion is the version of this protocol. Both ends must have the same.
-const ProtocolVersion = 1
+const ProtocolVersion = 2
 
 // Bounds of what a node accepts.
 const (
@@ -58,6 +64,10 @@ const (
 	MaxTargets = 256
 	// MaxIndex is the largest index.json of a pack, in bytes.
 	MaxIndex = 1 << 20
+	// MaxPeers is how many peers one node may be given.
+	MaxPeers = 16
+	// MaxTroubles is how often a node may complain of its peers.
+	MaxTroubles = 64
 )
 
 // FilesDir is the only directory below which a node takes in files that are not packs.
@@ -68,8 +78,16 @@ const DefaultImagesDir = "/var/lib/rancher/k3s/agent/images"
 
 // Message is the content of one frame: exactly one field is set.
 type Message struct {
-	Want     *Want     `json:"want,omitempty"`
+	// From the operator.
+	Want  *Want  `json:"want,omitempty"`
+	Peers *Peers `json:"peers,omitempty"`
+	Data  *Data  `json:"data,omitempty"`
+	Alive *Alive `json:"alive,omitempty"`
+	// From the node.
+	State    *State    `json:"state,omitempty"`
 	Lacks    *Lacks    `json:"lacks,omitempty"`
+	Pulled   *Pulled   `json:"pulled,omitempty"`
+	Trouble  *Trouble  `json:"trouble,omitempty"`
 	Placed   *Placed   `json:"placed,omitempty"`
 	Finished *Finished `json:"finished,omitempty"`
 	Failure  *Failure  `json:"failure,omitempty"`
@@ -84,7 +102,29 @@ type Want struct {
 	ImagesDir string     `json:"imagesDir,omitempty"`
 	Packs     []PackWant `json:"packs,omitempty"`
 	Files     []FileWant `json:"files,omitempty"`
+	// Swarm makes the node take from peers and serve them; nil: neither.
+	Swarm *Swarm `json:"swarm,omitempty"`
 }
+
+// Swarm is one run of several nodes that hand on to each other what they want.
+//
+// A node that listens makes a key and a certificate that live in its memory only, and
+// the operator tells its peers the certificate, which is the only one that they accept.
+// Every request must carry "Authorization: Bearer" and the hexadecimal token. There are
+// two: GET /blobs/sha256:<hex>, with "Range: bytes=N-", for a blob that this node wants in
+// this run, and GET /progress, a number that grows as long as the node gets on. The
+// answer to the first begins at once and goes on as the bytes arrive at the node itself;
+// its last byte is held back until they have proved to be right.
+type Swarm struct {
+	// Address is the IP address and the port to listen on, for example 10.0.0.7:0, where
+	// port 0 leaves the choice to the system; "" means that the node is to serve nobody.
+	Address string `json:"address,omitempty"`
+	// Token is the secret of this run, TokenSize random bytes.
+	Token []byte `json:"token"`
+}
+
+// TokenSize is the length of a swarm's token in bytes.
+const TokenSize = 32
 
 // PackWant is a pack: all of its bytes follow from these fields and the blobs' content.
 type PackWant struct {
@@ -112,18 +152,80 @@ type Blob struct {
 	Size   int64         `json:"size"`
 }
 
-// Lacks says what the node needs, in the order in which it is to be sent.
-type Lacks struct {
-	Blobs []Lack `json:"blobs,omitempty"`
+// State says what a node found before anything is sent.
+type State struct {
 	// Held are the names of the packs and the paths of the files that are there already.
 	Held []string `json:"held,omitempty"`
 	// Removed are the paths of unfinished packs and files that nobody wants any more and
 	// that the node has deleted.
 	Removed []string `json:"removed,omitempty"`
-	// Local is how many bytes the node takes from packs and files that it has.
-	Local int64 `json:"local,omitempty"`
+	// Local is how many bytes the node takes from packs and files that it has, Missing how
+	// many must come from elsewhere.
+	Local   int64 `json:"local,omitempty"`
+	Missing int64 `json:"missing,omitempty"`
 	// Space says for each filesystem that will be written to what is needed there.
 	Space []Space `json:"space,omitempty"`
+	// Serving is where peers reach this node; nil when it does not serve. Then NotServing
+	// says why, if it was to.
+	Serving    *Serving `json:"serving,omitempty"`
+	NotServing string   `json:"notServing,omitempty"`
+}
+
+// Serving is where a node serves its peers.
+type Serving struct {
+	// Address is an IP address and a port.
+	Address string `json:"address"`
+	// Certificate is in DER.
+	Certificate []byte `json:"certificate"`
+}
+
+// Peers says where a node may take blobs from.
+type Peers struct {
+	// Peers are in the order in which they are to be asked. A peer may have to wait for a
+	// blob itself: no two nodes may be peers of each other, not by way of others either.
+	Peers []Peer `json:"peers,omitempty"`
+	// Operator names the wanted blobs that none of the peers wants.
+	Operator []digest.Digest `json:"operator,omitempty"`
+}
+
+// Peer is another node of the swarm.
+type Peer struct {
+	Name string `json:"name"`
+	Serving
+}
+
+// Data announces the raw bytes of a blob: those from Offset on, Size of them.
+type Data struct {
+	Digest digest.Digest `json:"digest"`
+	Offset int64         `json:"offset,omitempty"`
+	Size   int64         `json:"size"`
+}
+
+// Alive says nothing but that the operator is there.
+type Alive struct{}
+
+// Lacks says what the operator is to send, in this order.
+type Lacks struct {
+	Blobs []Lack `json:"blobs,omitempty"`
+	// Again is by how much more must come from elsewhere than was said before, because
+	// copies on the node or what came from peers proved damaged, in bytes.
+	Again int64 `json:"again,omitempty"`
+}
+
+// Pulled says how many more bytes have come from peers. It is below zero when some had
+// to be thrown away.
+type Pulled struct {
+	Bytes int64 `json:"bytes"`
+}
+
+// Trouble is what a node has to say about a peer: it could not be reached, it gave up, or
+// what it gave was damaged.
+type Trouble struct {
+	Peer string        `json:"peer"`
+	Blob digest.Digest `json:"blob,omitempty"`
+	// Damaged says that the bytes were wrong, and Blob which.
+	Damaged bool   `json:"damaged,omitempty"`
+	Text    string `json:"text"`
 }
 
 // Lack is a blob that is to be sent from Offset on; what comes before it is there.
@@ -149,9 +251,10 @@ type Placed struct {
 // Finished says that everything wanted is there.
 type Finished struct {
 	// Received is how many raw bytes were read, Copied how many came from packs and files
-	// that were on the node.
+	// that were on the node, Pulled how many came from peers.
 	Received int64 `json:"received"`
 	Copied   int64 `json:"copied"`
+	Pulled   int64 `json:"pulled,omitempty"`
 }
 
 // Reason sorts failures by what can be done about them.
@@ -200,77 +303,10 @@ func PackName(component string, index []byte) string {
 	return "boxlift-" + component + "-" + digest.FromBytes(index).Encoded()[:12] + ".tar"
 }
 
-var packName = regexp.MustCompile(`^boxlift-[a-z0-9][a-z0-9._-]{0,99}-[0-9a-f]{12}\.tar$`)
+var packName = lazyregexp.New(`^boxlift-[a-z0-9][a-z0-9._-]{0,99}-[0-9a-f]{12}\.tar$`)
 
 // IsPackName tells whether a file of this name can be a pack.
 func IsPackName(name string) bool { return packName.MatchString(name) }
-
-// WriteFrame writes m as one frame, in one call of Write.
-func WriteFrame(w io.Writer, m Message) error {
-	if err := m.single(); err != nil {
-		return err
-	}
-	content, err := json.Marshal(m)
-	if err != nil {
-		return fmt.Errorf("encode a frame: %w", err)
-	}
-	if len(content) > MaxFrame {
-		return fmt.Errorf("%w: a frame of %d bytes is longer than the %d that are allowed", ErrProtocol, len(content), MaxFrame)
-	}
-	frame := binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(content)), uint32(len(content)))
-	if _, err := w.Write(append(frame, content...)); err != nil {
-		return fmt.Errorf("write a frame: %w", err)
-	}
-	return nil
-}
-
-// ReadFrame reads one frame and not a byte more. It returns io.EOF when r ends before
-// the first byte, io.ErrUnexpectedEOF when it ends within the frame, and an error that
-// wraps ErrProtocol when the frame is not as it must be.
-func ReadFrame(r io.Reader) (Message, error) {
-	var m Message
-	var length [4]byte
-	if _, err := io.ReadFull(r, length[:]); err != nil {
-		return m, err
-	}
-	n := binary.BigEndian.Uint32(length[:])
-	if n > MaxFrame {
-		return m, fmt.Errorf("%w: expected the length of a frame, got %q", ErrProtocol, length[:])
-	}
-	// The buffer grows with what arrives, not with what was announced.
-	var content bytes.Buffer
-	if _, err := io.CopyN(&content, r, int64(n)); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		return m, err
-	}
-	d := json.NewDecoder(&content)
-	d.DisallowUnknownFields()
-	if err := d.Decode(&m); err != nil {
-		return Message{}, fmt.Errorf("%w: decode a frame: %w", ErrProtocol, err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return Message{}, fmt.Errorf("%w: something follows the object in a frame", ErrProtocol)
-	}
-	if err := m.single(); err != nil {
-		return Message{}, err
-	}
-	return m, nil
-}
-
-func (m Message) single() error {
-	n := 0
-	for _, set := range []bool{m.Want != nil, m.Lacks != nil, m.Placed != nil, m.Finished != nil, m.Failure != nil} {
-		if set {
-			n++
-		}
-	}
-	if n != 1 {
-		return fmt.Errorf("%w: a frame says %d things instead of one", ErrProtocol, n)
-	}
-	return nil
-}
 
 // Validate checks everything about w that can be told without looking at the node.
 // filesDir is the directory below which files may be placed, in general FilesDir. Its
@@ -286,6 +322,9 @@ func (w *Want) Validate(filesDir string) error {
 		if err := validatePath(w.ImagesDir); err != nil {
 			return fmt.Errorf("images directory %q: %w", w.ImagesDir, err)
 		}
+	}
+	if err := w.Swarm.validate(); err != nil {
+		return fmt.Errorf("swarm: %w", err)
 	}
 	paths := make(map[string]bool)
 	sizes := make(map[digest.Digest]int64)
@@ -324,6 +363,49 @@ func (w *Want) Validate(filesDir string) error {
 	}
 	if len(paths) != len(w.Packs)+len(w.Files) {
 		return errors.New("a file is named twice")
+	}
+	return nil
+}
+
+func (s *Swarm) validate() error {
+	if s == nil {
+		return nil
+	}
+	if len(s.Token) != TokenSize {
+		return fmt.Errorf("the token has %d bytes instead of %d", len(s.Token), TokenSize)
+	}
+	if s.Address == "" {
+		return nil
+	}
+	if _, err := netip.ParseAddrPort(s.Address); err != nil {
+		return fmt.Errorf("address to listen on: %w", err)
+	}
+	return nil
+}
+
+func (p *Peers) validate() error {
+	if len(p.Peers) > MaxPeers {
+		return fmt.Errorf("%d peers are more than the %d that are allowed", len(p.Peers), MaxPeers)
+	}
+	for _, peer := range p.Peers {
+		if err := peer.validate(); err != nil {
+			return fmt.Errorf("peer %q: %w", peer.Name, err)
+		}
+	}
+	return nil
+}
+
+func (s *Serving) validate() error {
+	const maxCertificate = 4 << 10
+	address, err := netip.ParseAddrPort(s.Address)
+	if err != nil {
+		return fmt.Errorf("address: %w", err)
+	}
+	switch {
+	case address.Port() == 0:
+		return errors.New("its address has no port")
+	case len(s.Certificate) == 0 || len(s.Certificate) > maxCertificate:
+		return fmt.Errorf("its certificate has %d bytes, which is not between 1 and %d", len(s.Certificate), maxCertificate)
 	}
 	return nil
 }

@@ -19,7 +19,13 @@ import (
 
 func TestFrames(t *testing.T) {
 	messages := []node.Message{
-		{Want: &node.Want{Version: 1, ImagesDir: "/images", Packs: []node.PackWant{{Name: "p", Index: []byte{0, 0xff}}}}},
+		{Want: &node.Want{Version: 1, ImagesDir: "/images", Packs: []node.PackWant{{Name: "p", Index: []byte{0, 0xff}}}, Swarm: &node.Swarm{Address: "10.0.0.1:0", Token: []byte{1}}}},
+		{Peers: &node.Peers{Peers: []node.Peer{{Name: "a", Serving: node.Serving{Address: "10.0.0.1:1", Certificate: []byte{1}}}}, Operator: []digest.Digest{digest.FromString("x")}}},
+		{Data: &node.Data{Digest: digest.FromString("x"), Offset: 1, Size: 2}},
+		{Alive: &node.Alive{}},
+		{State: &node.State{Held: []string{"p"}, Missing: 1, Serving: &node.Serving{Address: "10.0.0.1:1", Certificate: []byte{1}}}},
+		{Pulled: &node.Pulled{Bytes: -1}},
+		{Trouble: &node.Trouble{Peer: "a", Text: "text", Damaged: true}},
 		{Lacks: &node.Lacks{Blobs: []node.Lack{{Digest: digest.FromString("x"), Size: 3, Offset: 1}}}},
 		{Placed: &node.Placed{Name: "p"}},
 		{Finished: &node.Finished{Received: 1, Copied: 2}},
@@ -127,7 +133,7 @@ func FuzzWant(f *testing.F) {
 		f.Add(b)
 	}
 	good := node.Want{
-		Version: 1, ImagesDir: "/images", Packs: []node.PackWant{s.pack(f, "k3s", []byte("x"))},
+		Version: node.ProtocolVersion, ImagesDir: "/images", Packs: []node.PackWant{s.pack(f, "k3s", []byte("x"))},
 		Files: []node.FileWant{{Path: "/files/bin/x", Mode: 0o755, Digest: digest.FromString("x"), Size: 1}},
 	}
 	seed(good)

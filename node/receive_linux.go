@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path"
 	"path/filepath"
@@ -53,9 +54,14 @@ func Receive(ctx context.Context, in io.Reader, out io.Writer, opts ReceiveOptio
 		return err
 	}
 	defer stream.close()
-	r := &receiver{ctx: ctx, opts: opts, in: stream, out: out, buffer: make([]byte, streamBuffer)}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	r := &receiver{ctx: ctx, end: end, opts: opts, in: stream, out: out, buffer: make([]byte, streamBuffer)}
 	err = r.run()
 	r.close()
+	// The stream must not be closed while it is read from.
+	cancel()
+	r.reading.Wait()
 	if err == nil {
 		return nil
 	}
@@ -75,6 +81,8 @@ func asFailure(err error) *Failure {
 		return &Failure{Reason: ReasonReadOnly, Text: err.Error()}
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return &Failure{Reason: ReasonSpace, Text: err.Error()}
+	case errors.Is(err, errStreamEnd):
+		return &Failure{Reason: ReasonInterrupted, Text: err.Error()}
 	case errors.Is(err, errIdle):
 		return &Failure{Reason: ReasonInterrupted, Text: err.Error() + "; run again to go on from here"}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
@@ -85,12 +93,19 @@ func asFailure(err error) *Failure {
 }
 
 type receiver struct {
-	ctx    context.Context //nolint:containedctx // the life of one Receive call
-	opts   ReceiveOptions
-	in     *stream
-	outMu  sync.Mutex
-	out    io.Writer
-	buffer []byte // for copies on the node
+	ctx  context.Context //nolint:containedctx // the life of one Receive call
+	end  context.CancelCauseFunc
+	opts ReceiveOptions
+	in   *stream
+	// reading is the goroutine that reads frames. What it gets comes through peersFrame
+	// and dataFrame; while the raw bytes behind the latter are read, it waits for rawRead.
+	reading    sync.WaitGroup
+	peersFrame chan *Peers
+	dataFrame  chan *Data
+	rawRead    chan struct{}
+	outMu      sync.Mutex
+	out        io.Writer
+	buffer     []byte // for copies on the node
 
 	closers []io.Closer
 	images  *os.Root
@@ -99,7 +114,12 @@ type receiver struct {
 	removed []string
 	space   []Space
 	// sources says where on this node the content of wanted blobs is.
-	sources  map[digest.Digest]source
+	sources map[digest.Digest]source
+	server  *server // nil: it serves nobody
+	puller  *puller
+	// left is how many bytes are still to come from elsewhere, as far as was known when
+	// the operator was last told.
+	left     int64
 	received int64
 	copied   int64
 }
@@ -141,7 +161,11 @@ func (r *receiver) run() error {
 	if err := m.Want.Validate(r.opts.FilesDir); err != nil {
 		return failuref(ReasonRequest, "what is wanted is not allowed: %v", err)
 	}
+	r.read()
 	if err := r.prepare(m.Want); err != nil {
+		return err
+	}
+	if err := r.join(m.Want.Swarm); err != nil {
 		return err
 	}
 	finisher := newFinisher(r)
@@ -152,23 +176,133 @@ func (r *receiver) run() error {
 	if err != nil {
 		return err
 	}
-	return r.say(Message{Finished: &Finished{Received: r.received, Copied: r.copied}})
+	if err := r.puller.flush(); err != nil {
+		return err
+	}
+	finished := Finished{Received: r.received, Copied: r.copied, Pulled: r.puller.total}
+	if err := r.say(Message{Finished: &finished}); err != nil {
+		return err
+	}
+	if r.server != nil {
+		// Whatever ends it: this node has what it wants.
+		<-r.ctx.Done()
+	}
+	return nil
+}
+
+// errStreamEnd says that the operator closed its end, or is gone.
+var errStreamEnd = errors.New("the stream ended; run again to go on from there")
+
+// read begins to read frames. The end of the stream, or what is wrong with it, ends r.ctx.
+func (r *receiver) read() {
+	r.peersFrame, r.dataFrame, r.rawRead = make(chan *Peers, 1), make(chan *Data), make(chan struct{})
+	r.reading.Go(func() {
+		for {
+			m, err := ReadFrame(r.in)
+			if err == nil {
+				err = r.hear(m)
+			}
+			switch {
+			case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+				err = errStreamEnd
+			case errors.Is(err, ErrProtocol):
+				err = failuref(ReasonRequest, "read what the operator says: %v", err)
+			}
+			if err != nil {
+				r.end(err)
+				return
+			}
+		}
+	})
+}
+
+func (r *receiver) hear(m Message) error {
+	switch {
+	case m.Alive != nil:
+		return nil
+	case m.Peers != nil:
+		select {
+		case r.peersFrame <- m.Peers:
+			return nil
+		default:
+			return fmt.Errorf("%w: the peers are named twice", ErrProtocol)
+		}
+	case m.Data != nil:
+		if err := r.handOver(m.Data); err != nil {
+			return err
+		}
+		select {
+		case <-r.rawRead:
+			return nil
+		case <-r.ctx.Done():
+			return context.Cause(r.ctx)
+		}
+	}
+	return fmt.Errorf("%w: a frame that only a node may send", ErrProtocol)
+}
+
+// handOver waits until somebody takes the bytes of a blob. All the while nothing is read,
+// so the end of the stream has to be looked for.
+func (r *receiver) handOver(d *Data) error {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case r.dataFrame <- d:
+			return nil
+		case <-ticker.C:
+			if r.in.hungUp() {
+				return errStreamEnd
+			}
+		case <-r.ctx.Done():
+			return context.Cause(r.ctx)
+		}
+	}
+}
+
+// join tells what is there, begins to serve it, and learns where the rest may come from.
+func (r *receiver) join(swarm *Swarm) error {
+	state := &State{Removed: r.removed, Space: r.space}
+	for _, t := range r.targets {
+		if t.state == held {
+			state.Held = append(state.Held, t.name)
+		}
+	}
+	state.Local, state.Missing = r.absent()
+	r.left = state.Missing
+	if swarm != nil && swarm.Address != "" {
+		s, err := newServer(r.ctx, swarm)
+		if err != nil {
+			state.NotServing = err.Error()
+		} else {
+			r.server = s
+			state.Serving = &s.serving
+			s.start(newShelf(r.targets))
+		}
+	}
+	if err := r.say(Message{State: state}); err != nil {
+		return err
+	}
+	select {
+	case peers := <-r.peersFrame:
+		if err := peers.validate(); err != nil {
+			return failuref(ReasonRequest, "what is said of peers is not allowed: %v", err)
+		}
+		var err error
+		r.puller, err = newPuller(r, swarm, peers)
+		return err
+	case <-r.ctx.Done():
+		return context.Cause(r.ctx)
+	}
 }
 
 // rounds asks and takes until nothing is lacking. More than one round is needed only
-// when a copy on this node turns out to be damaged.
+// when peers do not give what they were to, or a copy on this node turns out to be
+// damaged.
 func (r *receiver) rounds(finisher *finisher) error {
-	for first := true; ; first = false {
+	for {
 		lacks, from := r.lacks()
-		if first {
-			for _, t := range r.targets {
-				if t.state == held {
-					lacks.Held = append(lacks.Held, t.name)
-				}
-			}
-			lacks.Removed, lacks.Space = r.removed, r.space
-		}
-		if err := r.say(Message{Lacks: lacks}); err != nil {
+		if err := errors.Join(r.puller.flush(), r.say(Message{Lacks: lacks})); err != nil {
 			return err
 		}
 		again := false
@@ -303,7 +437,7 @@ func (r *receiver) makeTargets(w *Want) error {
 		}
 		r.targets = append(r.targets, &target{
 			name: p.Name, root: r.images, rel: p.Name, mode: 0o644,
-			size: layout.Size, layout: layout, index: p.Index,
+			size: layout.Size, layout: layout, blobs: p.Blobs, index: p.Index,
 		})
 	}
 	for _, f := range w.Files {
@@ -366,8 +500,8 @@ func (r *receiver) removeIn(root *os.Root, dir string, match func(string) bool) 
 
 // examine finds out what is there of a target, and notes the blobs in it.
 func (r *receiver) examine(t *target) error {
-	if err := r.ctx.Err(); err != nil {
-		return err
+	if r.ctx.Err() != nil {
+		return context.Cause(r.ctx)
 	}
 	ok, err := t.isHeld()
 	if err != nil {
@@ -384,7 +518,7 @@ func (r *receiver) examine(t *target) error {
 		return err
 	}
 	for i := range t.current {
-		if s := t.segment(i); s.digest != "" {
+		if s := t.content(i); s.digest != "" {
 			r.sources[s.digest] = source{target: t, offset: s.offset}
 		}
 	}
@@ -395,7 +529,7 @@ func (r *receiver) examine(t *target) error {
 func (r *receiver) findSources() error {
 	missing := make(map[digest.Digest]int64)
 	for _, t := range r.targets {
-		for _, s := range t.missing() {
+		for s := range t.missing() {
 			if _, ok := r.sources[s.digest]; !ok {
 				missing[s.digest] = s.size
 			}
@@ -426,18 +560,19 @@ func (r *receiver) findSources() error {
 	return nil
 }
 
-// missing returns the blobs that are not complete in the unfinished file.
-func (t *target) missing() []segment {
-	var blobs []segment
-	if t.state != unfinished {
-		return nil
-	}
-	for i := t.current; i < t.segments(); i++ {
-		if s := t.segment(i); s.digest != "" {
-			blobs = append(blobs, s)
+// missing goes through the blobs that are not complete in the unfinished file. There may
+// be so many that no list of them is made.
+func (t *target) missing() iter.Seq[segment] {
+	return func(yield func(segment) bool) {
+		if t.state != unfinished {
+			return
+		}
+		for i := t.current; i < t.segments(); i++ {
+			if s := t.content(i); s.digest != "" && !yield(s) {
+				return
+			}
 		}
 	}
-	return blobs
 }
 
 // checkSpace refuses to begin what cannot end. What is in unfinished files counts as
@@ -494,33 +629,55 @@ func statDir(root *os.Root, name string) (device uint64, free int64, readOnly bo
 	return device, free, readOnly, err
 }
 
-// lacks says which blobs must come in, in the order in which fill takes them, and for
-// each which target takes it from the stream. A blob that several targets lack goes to
-// the first one; the others copy it from there.
+// absent tells how many bytes of unfinished targets are on this node, and how many must
+// come from elsewhere.
+func (r *receiver) absent() (local, missing int64) {
+	seen := make(map[digest.Digest]bool)
+	for _, t := range r.targets {
+		for s := range t.missing() {
+			if _, ok := r.sources[s.digest]; ok || seen[s.digest] {
+				local += s.size
+				continue
+			}
+			seen[s.digest] = true
+			missing += s.size - t.begun(s)
+		}
+	}
+	return local, missing
+}
+
+// begun is how many bytes of a blob that is missing are there.
+func (t *target) begun(s segment) int64 {
+	if t.content(t.current).offset == s.offset {
+		return t.inCurrent
+	}
+	return 0
+}
+
+// lacks says which blobs must come from the operator, in the order in which fill takes
+// them, and for each which target takes it from the stream. A blob that several targets
+// lack goes to the first one; the others copy it from there.
 func (r *receiver) lacks() (*Lacks, map[digest.Digest]*target) {
 	l := &Lacks{}
 	from := make(map[digest.Digest]*target)
 	for _, t := range r.targets {
-		for _, s := range t.missing() {
-			_, local := r.sources[s.digest]
-			if local || from[s.digest] != nil {
-				l.Local += s.size
+		for s := range t.missing() {
+			if _, local := r.sources[s.digest]; local || from[s.digest] != nil || r.puller.offers(s.digest) {
 				continue
 			}
 			from[s.digest] = t
-			lack := Lack{Digest: s.digest, Size: s.size}
-			if t.segment(t.current).offset == s.offset {
-				lack.Offset = t.inCurrent
-			}
-			l.Blobs = append(l.Blobs, lack)
+			l.Blobs = append(l.Blobs, Lack{Digest: s.digest, Size: s.size, Offset: t.begun(s)})
 		}
 	}
+	_, missing := r.absent()
+	l.Again, r.left = missing-r.left, missing
 	return l, from
 }
 
 // fill completes a target. It returns false when a blob cannot be had in this round,
-// because bytes that this node had before were damaged; what the stream holds for the
-// rest of the target is thrown away then, since the file can only be appended to.
+// because bytes that this node had before were damaged and no peer has them; what the
+// stream holds for the rest of the target is thrown away then, since the file can only be
+// appended to.
 func (r *receiver) fill(t *target, from map[digest.Digest]*target) (bool, error) {
 	where := path.Join(t.root.Name(), t.part())
 	if err := t.begin(); err != nil {
@@ -541,8 +698,13 @@ func (r *receiver) fill(t *target, from map[digest.Digest]*target) (bool, error)
 			delete(from, s.digest)
 		case local:
 			err = r.copyBlob(t, s, src)
+			if damaged := (*damagedError)(nil); errors.As(err, &damaged) && r.puller.offers(s.digest) {
+				if err = r.puller.count(-s.size); err == nil {
+					err = r.puller.pull(t, s)
+				}
+			}
 		default:
-			err = &damagedError{errors.New("no copy of it is left")}
+			err = r.puller.pull(t, s)
 		}
 		if damaged := (*damagedError)(nil); errors.As(err, &damaged) {
 			return false, r.drain(t, from)
@@ -566,6 +728,9 @@ func (e *damagedError) Error() string { return e.err.Error() }
 // blame, and the error is a *damagedError; else the stream was wrong.
 func (r *receiver) takeBlob(t *target, s segment) error {
 	resumed := t.inCurrent > 0
+	if _, err := r.nextData(s, t.inCurrent); err != nil {
+		return err
+	}
 	for t.inCurrent < s.size {
 		b, err := r.in.next(s.size - t.inCurrent)
 		if errors.Is(err, io.EOF) {
@@ -576,9 +741,13 @@ func (r *receiver) takeBlob(t *target, s segment) error {
 			return err
 		}
 		r.received += int64(len(b))
+		r.left -= int64(len(b))
 		if err := t.write(b); err != nil {
 			return err
 		}
+	}
+	if err := r.endData(); err != nil {
+		return err
 	}
 	err := t.endBlob()
 	switch {
@@ -591,6 +760,29 @@ func (r *receiver) takeBlob(t *target, s segment) error {
 		}
 	}
 	return err
+}
+
+// nextData waits for the raw bytes of a blob and returns how many there are.
+func (r *receiver) nextData(s segment, offset int64) (int64, error) {
+	select {
+	case d := <-r.dataFrame:
+		if d.Digest != s.digest || d.Offset != offset || d.Size != s.size-offset {
+			return 0, failuref(ReasonRequest, "the operator sends %d bytes of blob %q from %d on, which is not what was asked for", d.Size, string(d.Digest), d.Offset)
+		}
+		return d.Size, nil
+	case <-r.ctx.Done():
+		return 0, context.Cause(r.ctx)
+	}
+}
+
+// endData gives the stream back to the goroutine that reads frames.
+func (r *receiver) endData() error {
+	select {
+	case r.rawRead <- struct{}{}:
+		return nil
+	case <-r.ctx.Done():
+		return context.Cause(r.ctx)
+	}
 }
 
 // copyBlob takes the rest of the current blob from where the node has it. A source that
@@ -632,8 +824,8 @@ func (r *receiver) copyFrom(t *target, s segment, src source) error {
 		file = f
 	}
 	for t.inCurrent < s.size {
-		if err := r.ctx.Err(); err != nil {
-			return err
+		if r.ctx.Err() != nil {
+			return context.Cause(r.ctx)
 		}
 		n := min(int64(len(r.buffer)), s.size-t.inCurrent)
 		if _, err := file.ReadAt(r.buffer[:n], src.offset+t.inCurrent); err != nil {
@@ -649,13 +841,17 @@ func (r *receiver) copyFrom(t *target, s segment, src source) error {
 
 // drain throws away what the stream holds for the rest of a target.
 func (r *receiver) drain(t *target, from map[digest.Digest]*target) error {
-	for _, s := range t.missing() {
+	for s := range t.missing() {
 		if from[s.digest] != t {
 			continue
 		}
 		// All of it: only the first blob that a target lacks can be asked for from an offset,
 		// and that one has been taken or is not to come from the stream.
-		for left := s.size; left > 0; {
+		left, err := r.nextData(s, 0)
+		if err != nil {
+			return err
+		}
+		for left > 0 {
 			b, err := r.in.next(left)
 			if errors.Is(err, io.EOF) {
 				return failuref(ReasonInterrupted, "the stream ended within blob %s of %s; run again to go on", s.digest, t.name)
@@ -665,12 +861,23 @@ func (r *receiver) drain(t *target, from map[digest.Digest]*target) error {
 			}
 			left -= int64(len(b))
 			r.received += int64(len(b))
+			r.left -= int64(len(b))
 		}
+		if err := r.endData(); err != nil {
+			return err
+		}
+		delete(from, s.digest)
 	}
 	return nil
 }
 
 func (r *receiver) close() {
+	if r.server != nil {
+		r.server.close()
+	}
+	if r.puller != nil {
+		r.puller.close()
+	}
 	for _, t := range r.targets {
 		t.close()
 	}

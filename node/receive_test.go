@@ -28,6 +28,7 @@ import (
 	"github.com/liteboxd/boxlift/node"
 	"github.com/liteboxd/boxlift/progress"
 	"github.com/liteboxd/boxlift/test/need"
+	"github.com/liteboxd/boxlift/test/ocilayout"
 )
 
 // With receiveEnv in its environment the test binary is a boxlift-node that receives;
@@ -38,6 +39,7 @@ const receiveEnv = "BOXLIFT_TEST_RECEIVE_FILES"
 const peakEnv = "BOXLIFT_TEST_RECEIVE_STATUS"
 
 func TestMain(m *testing.M) {
+	snapshotPrograms()
 	if dir, ok := os.LookupEnv(receiveEnv); ok {
 		if err := node.Receive(context.Background(), os.Stdin, os.Stdout, node.ReceiveOptions{FilesDir: dir}); err != nil {
 			os.Exit(1)
@@ -107,20 +109,7 @@ func (s store) bytes(t testing.TB, p node.PackWant) []byte {
 		members = append(members, ocitar.Blob(b.Digest, b.Size))
 		contents = append(contents, s[b.Digest])
 	}
-	layout, err := ocitar.NewLayout(members)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := make([]byte, layout.Size)
-	for i, e := range layout.Entries {
-		header, err := ocitar.Header(e.Member)
-		if err != nil {
-			t.Fatal(err)
-		}
-		copy(out[e.HeaderOffset():], header)
-		copy(out[e.Offset:], contents[i])
-	}
-	return out
+	return ocilayout.Tar(t, members, contents)
 }
 
 func random(seed uint64, n int) []byte {
@@ -154,6 +143,8 @@ type process struct {
 	*exec.Cmd
 	in  io.WriteCloser
 	out io.Reader
+	// sent is what a tee has kept.
+	sent bytes.Buffer
 }
 
 func (l *lab) start(t testing.TB) *process {
@@ -359,6 +350,40 @@ func (c *cutter) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// tee keeps what is written.
+type tee struct {
+	io.WriteCloser
+	copy *bytes.Buffer
+}
+
+func (w *tee) Write(b []byte) (int, error) {
+	n, err := w.WriteCloser.Write(b)
+	w.copy.Write(b[:n])
+	return n, err
+}
+
+// rawBytes counts the bytes of blobs in what an operator sent.
+func rawBytes(t testing.TB, sent []byte) int {
+	t.Helper()
+	total := 0
+	for r := bytes.NewReader(sent); ; {
+		m, err := node.ReadFrame(r)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return total
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Data != nil {
+			n, err := io.CopyN(io.Discard, r, m.Data.Size)
+			if err != nil && !errors.Is(err, io.EOF) {
+				t.Fatal(err)
+			}
+			total += int(n)
+		}
+	}
+}
+
 func (l *lab) bigWant(t testing.TB) node.Want {
 	shared := random(10, 150_000)
 	want := l.want(
@@ -383,15 +408,11 @@ func TestCutConnectionsLoseNothing(t *testing.T) {
 	for cuts < 60 {
 		l := newLab(t)
 		want := l.bigWant(t)
-		var frame bytes.Buffer
-		if err := node.WriteFrame(&frame, node.Message{Want: &want}); err != nil {
-			t.Fatal(err)
-		}
-		travelled := 0
+		travelled, frames := 0, 0
 		for {
 			p := l.start(t)
 			// Cuts within the first frame happen as well.
-			in := &cutter{WriteCloser: p.in, left: rng.IntN(150_000)}
+			in := &cutter{WriteCloser: &tee{WriteCloser: p.in, copy: &p.sent}, left: rng.IntN(150_000)}
 			in.cut = func() {
 				if err := p.in.Close(); err != nil {
 					t.Error(err)
@@ -401,7 +422,9 @@ func TestCutConnectionsLoseNothing(t *testing.T) {
 			if waitErr := p.Wait(); (err == nil) != (waitErr == nil) {
 				t.Fatalf("send says %v, the process says %v", err, waitErr)
 			}
-			travelled += max(0, in.written-frame.Len())
+			raw := rawBytes(t, p.sent.Bytes())
+			travelled += raw
+			frames += in.written - raw
 			if err == nil {
 				break
 			}
@@ -414,7 +437,7 @@ func TestCutConnectionsLoseNothing(t *testing.T) {
 		runs++
 		l.proveDone(t, want)
 		if travelled != l.distinct() {
-			t.Errorf("%d bytes travelled in all, want the %d that there are", travelled, l.distinct())
+			t.Errorf("%d bytes travelled in all, and %d of frames; want the %d that there are", travelled, frames, l.distinct())
 		}
 	}
 	t.Logf("%d cuts in %d deliveries", cuts, runs)
@@ -698,7 +721,7 @@ func TestTwoReceivesAtOnce(t *testing.T) {
 	if err := node.WriteFrame(first.in, node.Message{Want: &want}); err != nil {
 		t.Fatal(err)
 	}
-	if m, err := node.ReadFrame(first.out); err != nil || m.Lacks == nil {
+	if m, err := node.ReadFrame(first.out); err != nil || m.State == nil {
 		t.Fatalf("first: %+v, %v", m, err)
 	}
 	_, err := l.send(t, want)
@@ -740,7 +763,7 @@ func TestRefusedWants(t *testing.T) {
 		want node.Want
 		text string
 	}{
-		{"version", node.Want{Version: 2}, "version"},
+		{"version", node.Want{Version: 1}, "version"},
 		{"pack name with directory", pack(func(p *node.PackWant) { p.Name = "../" + p.Name }), "expected a name like"},
 		{"pack name of another index", pack(func(p *node.PackWant) { p.Index = []byte("{}") }), "does not end with the digest"},
 		{"pack name like a foreign file", pack(func(p *node.PackWant) { p.Name = "k3s-airgap.tar" }), "expected a name like"},
@@ -944,15 +967,23 @@ func FuzzReceive(f *testing.F) {
 		f.Add(append(b.Bytes(), more...))
 	}
 	s := store{}
-	seed(node.Want{Version: 1}, "")
+	seed(node.Want{Version: node.ProtocolVersion}, "")
+	var more bytes.Buffer
+	for _, m := range []node.Message{{Alive: &node.Alive{}}, {Peers: &node.Peers{}}, {Data: &node.Data{Digest: digest.FromString("x"), Size: 1}}} {
+		if err := node.WriteFrame(&more, m); err != nil {
+			f.Fatal(err)
+		}
+	}
+	seed(node.Want{Version: node.ProtocolVersion}, more.String()+"x")
 	// Not absolute, so that whatever is made of it stays out of the machine.
-	seed(node.Want{Version: 1, ImagesDir: "images", Packs: []node.PackWant{s.pack(f, "a", []byte("x"))}}, "xyz")
-	seed(node.Want{Version: 1, Files: []node.FileWant{{Path: "/boxlift-fuzz/x", Digest: digest.FromString("x"), Size: 1}}}, "x")
+	seed(node.Want{Version: node.ProtocolVersion, ImagesDir: "images", Packs: []node.PackWant{s.pack(f, "a", []byte("x"))}}, "xyz")
+	seed(node.Want{Version: node.ProtocolVersion, Files: []node.FileWant{{Path: "/boxlift-fuzz/x", Digest: digest.FromString("x"), Size: 1}}}, "x")
 	f.Add([]byte("\x00\x00\x00\x02{}"))
 	f.Add([]byte("GET / HTTP/1.1\r\n"))
 	f.Fuzz(func(t *testing.T, input []byte) {
-		// A want that would be accepted is not run: it may name any images directory.
-		if m, err := node.ReadFrame(bytes.NewReader(input)); err == nil && m.Want != nil && m.Want.ImagesDir != "" && m.Want.Validate("/boxlift-fuzz") == nil {
+		// A want that would be accepted is not run: it may name any images directory, and any
+		// address to listen on.
+		if m, err := node.ReadFrame(bytes.NewReader(input)); err == nil && m.Want != nil && (m.Want.ImagesDir != "" || m.Want.Swarm != nil) && m.Want.Validate("/boxlift-fuzz") == nil {
 			t.Skip()
 		}
 		dir := t.TempDir()

@@ -2,17 +2,20 @@ package node
 
 import (
 	"context"
+	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"sync/atomic"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/progress"
 )
 
-// Report is what [Send] did.
+// Report is what [Send], or [Ship] for one host, did.
 type Report struct {
 	// Held and Placed have the names of packs and the paths of files: those that were on
 	// the node already, and those that have been put there now.
@@ -20,21 +23,34 @@ type Report struct {
 	// Removed are the paths of unfinished packs and files that the node deleted because
 	// nobody wants them any more.
 	Removed []string
-	// Blobs and Bytes are what travelled.
+	// Blobs and Bytes are what travelled from here.
 	Blobs int
 	Bytes int64
-	// Copied is how many bytes the node took from packs and files that it had.
+	// Copied is how many bytes the node took from packs and files that it had, Pulled how
+	// many it took from peers.
 	Copied int64
+	Pulled int64
 	// Space is what the node said about its filesystems before it began.
 	Space []Space
+	// NotServing is why the node could not listen for its peers, if it was to.
+	NotServing string
+	// Troubles are what the node had to say about its peers, in the node's words.
+	Troubles []Trouble
 }
 
-// maxRounds bounds how often a node may ask once more; each time it has found a copy of
-// its own to be damaged.
-const maxRounds = MaxTargets
+// Open returns the content of a blob from an offset on.
+type Open func(d digest.Digest, offset int64) (io.ReadCloser, error)
 
-// sendBuffer is the length of the pieces in which blobs are sent.
-const sendBuffer = 256 << 10
+const (
+	// maxRounds bounds how often a node may ask once more; each time it has found a copy of
+	// its own to be damaged, or its peers do not have a blob.
+	maxRounds = 4 * MaxTargets
+	// sendBuffer is the length of the pieces in which blobs are sent.
+	sendBuffer = 256 << 10
+	// aliveInterval is after how long without anything to send the node is told that the
+	// operator is still there.
+	aliveInterval = 20 * time.Second
+)
 
 // Send is the operator's end of the protocol: in and out are the standard input and
 // output of "boxlift-node receive" on the node, and after it want is there.
@@ -48,24 +64,63 @@ const sendBuffer = 256 << 10
 // Only when ctx ends it does not wait: then a Write, or a Read from what open returned,
 // may be under way until the caller has closed the connection. Out is Send's until its
 // end.
-func Send(ctx context.Context, in io.WriteCloser, out io.Reader, want Want,
-	open func(d digest.Digest, offset int64) (io.ReadCloser, error),
+func Send(ctx context.Context, in io.WriteCloser, out io.Reader, want Want, open Open,
 	start func(total int64) progress.Task,
 ) (Report, error) {
-	s := &sender{in: in, want: want, open: open, start: start}
-	s.known, s.sent = make(map[digest.Digest]int64), make(chan error, 1)
-	for _, p := range want.Packs {
+	r := Ship(ctx, []ShipHost{{Want: want, In: in, Out: out, Start: start}}, 1, open)[0]
+	return r.Report, r.Err
+}
+
+// sender is the conversation with one node.
+type sender struct {
+	in    io.WriteCloser
+	want  Want
+	open  Open
+	start func(total int64) progress.Task
+	// ready is called with the node's state; peers then gives what to answer. Done is
+	// called when the node has what it wants, and over is closed when nobody needs it as a
+	// source any more.
+	ready func(*State)
+	peers <-chan *Peers
+	done  func()
+	over  <-chan struct{}
+
+	known map[digest.Digest]int64
+	// outstanding are the names of packs and the paths of files that the node has not named.
+	outstanding map[string]bool
+
+	total  int64
+	task   progress.Task
+	ended  bool // the task
+	rounds int
+	// busy says that a goroutine writes to in; it puts its result into sent. What is to be
+	// written after that is in queue.
+	busy     bool
+	sent     chan error
+	queue    []func(context.Context) error
+	finished bool
+	report   Report
+	// blobs and bytes are counted by the goroutine that sends.
+	blobs, bytes atomic.Int64
+}
+
+// converse runs the conversation to its end.
+func (s *sender) converse(ctx context.Context, out io.Reader) (Report, error) {
+	s.known, s.outstanding, s.sent = make(map[digest.Digest]int64), make(map[string]bool), make(chan error, 1)
+	for _, p := range s.want.Packs {
+		s.outstanding[p.Name] = true
 		for _, b := range p.Blobs {
 			s.known[b.Digest] = b.Size
 			s.total += b.Size
 		}
 	}
-	for _, f := range want.Files {
+	for _, f := range s.want.Files {
+		s.outstanding[f.Path] = true
 		s.known[f.Digest] = f.Size
 		s.total += f.Size
 	}
 	err := s.run(ctx, out)
-	if closeErr := in.Close(); err == nil && closeErr != nil && !errors.Is(closeErr, io.EOF) {
+	if closeErr := s.in.Close(); err == nil && closeErr != nil && !errors.Is(closeErr, io.EOF) {
 		err = fmt.Errorf("close the stream to boxlift-node: %w", closeErr)
 	}
 	if s.busy {
@@ -74,28 +129,17 @@ func Send(ctx context.Context, in io.WriteCloser, out io.Reader, want Want,
 		case <-ctx.Done():
 		}
 	}
-	if s.task != nil {
-		s.task.Done(err)
-	}
+	s.end(err)
 	s.report.Blobs, s.report.Bytes = int(s.blobs.Load()), s.bytes.Load()
 	return s.report, err
 }
 
-type sender struct {
-	in     io.WriteCloser
-	want   Want
-	open   func(d digest.Digest, offset int64) (io.ReadCloser, error)
-	start  func(total int64) progress.Task
-	known  map[digest.Digest]int64
-	total  int64
-	task   progress.Task
-	rounds int
-	// busy says that a goroutine writes to in; it puts its result into sent.
-	busy   bool
-	sent   chan error
-	report Report
-	// blobs and bytes are counted by the goroutine that sends.
-	blobs, bytes atomic.Int64
+// end ends the task, once.
+func (s *sender) end(err error) {
+	if s.task != nil && !s.ended {
+		s.ended = true
+		s.task.Done(err)
+	}
 }
 
 type incoming struct {
@@ -128,29 +172,32 @@ func (s *sender) run(ctx context.Context, out io.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	frames := readFrames(ctx, out)
-	s.write(func() error { return WriteFrame(s.in, Message{Want: &s.want}) })
-	// The node may have read the last byte and gone on before this side knows that it has
-	// written it; so what the node asks for is queued.
-	finished := false
-	var pending []*Lacks
+	ticker := time.NewTicker(aliveInterval)
+	defer ticker.Stop()
+	s.say(Message{Want: &s.want})
 	for {
-		if !s.busy && len(pending) > 0 {
-			lacks := pending[0]
-			pending = pending[1:]
-			s.write(func() error { return s.send(ctx, lacks) })
+		if !s.busy && len(s.queue) > 0 {
+			next := s.queue[0]
+			s.queue = s.queue[1:]
+			s.busy = true
+			go func() { s.sent <- next(ctx) }()
 		}
-		if !s.busy && finished {
-			return nil
+		if s.finished && !s.busy {
+			break
 		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("send to boxlift-node: %w", context.Cause(ctx))
+		case peers := <-s.peers:
+			s.say(Message{Peers: peers})
+		case <-ticker.C:
+			s.alive()
 		case err := <-s.sent:
 			s.busy = false
 			if local := (*openError)(nil); errors.As(err, &local) {
 				return err
 			}
-			if err != nil && finished {
+			if err != nil && s.finished {
 				return notAllTaken(err)
 			}
 			if err != nil {
@@ -161,24 +208,51 @@ func (s *sender) run(ctx context.Context, out io.Reader) error {
 			if f.err != nil {
 				return streamEnd(f.err)
 			}
-			lacks, last, err := s.take(f.message)
-			if err != nil {
+			if err := s.take(f.message); err != nil {
 				return err
 			}
-			if lacks != nil {
-				pending = append(pending, lacks)
+			if s.finished {
+				frames = nil
 			}
-			if last {
-				finished, frames = true, nil
+		}
+	}
+	s.end(nil)
+	s.done()
+	// As long as it is a source for others it is told that
+	// they, and the operator, are there; should it end before that, it is their peers that
+	// notice.
+	for {
+		select {
+		case <-s.over:
+			return nil
+		case <-ctx.Done():
+			return nil
+		case err := <-s.sent:
+			s.busy = false
+			if err != nil {
+				return nil //nolint:nilerr // it has ended, and that is its right
+			}
+		case <-ticker.C:
+			s.alive()
+			if !s.busy && len(s.queue) > 0 {
+				next := s.queue[0]
+				s.queue, s.busy = nil, true
+				go func() { s.sent <- next(ctx) }()
 			}
 		}
 	}
 }
 
-// write calls f in a goroutine.
-func (s *sender) write(f func() error) {
-	s.busy = true
-	go func() { s.sent <- f() }()
+// say queues a frame.
+func (s *sender) say(m Message) {
+	s.queue = append(s.queue, func(context.Context) error { return WriteFrame(s.in, m) })
+}
+
+// alive queues a word when there is nothing else to send.
+func (s *sender) alive() {
+	if !s.busy && len(s.queue) == 0 {
+		s.say(Message{Alive: &Alive{}})
+	}
 }
 
 // lastWord waits for the failure that the node sent before it closed its end.
@@ -191,11 +265,10 @@ func (s *sender) lastWord(ctx context.Context, frames <-chan incoming, cause err
 			if f.err != nil {
 				return fmt.Errorf("send to boxlift-node: it ended early: %w", cause)
 			}
-			_, finished, err := s.take(f.message)
-			if err != nil {
+			if err := s.take(f.message); err != nil {
 				return err
 			}
-			if finished {
+			if s.finished {
 				return notAllTaken(cause)
 			}
 		}
@@ -214,30 +287,66 @@ func streamEnd(err error) error {
 	return fmt.Errorf("read what boxlift-node says: %w", err)
 }
 
-// take notes what a frame says. It returns the blobs to send, or whether this was the
-// last frame.
-func (s *sender) take(m Message) (lacks *Lacks, finished bool, err error) {
+// take notes what a frame says.
+func (s *sender) take(m Message) error {
 	switch {
 	case m.Failure != nil:
-		return nil, false, m.Failure
+		return m.Failure
+	case m.State != nil && s.task == nil:
+		return s.takeState(m.State)
+	case s.task == nil || m.State != nil:
+		return fmt.Errorf("%w: boxlift-node did not begin with its state", ErrProtocol)
 	case m.Lacks != nil:
-		return m.Lacks, false, s.takeLacks(m.Lacks)
-	case s.task == nil || m.Want != nil:
-		return nil, false, fmt.Errorf("%w: boxlift-node did not begin with what it lacks", ErrProtocol)
-	case m.Placed != nil:
-		s.report.Placed = append(s.report.Placed, m.Placed.Name)
-		if len(s.report.Placed) > len(s.want.Packs)+len(s.want.Files) {
-			return nil, false, fmt.Errorf("%w: boxlift-node placed more than it was to", ErrProtocol)
+		return s.takeLacks(m.Lacks)
+	case m.Pulled != nil:
+		s.task.Add(m.Pulled.Bytes)
+		return nil
+	case m.Trouble != nil:
+		if len(s.report.Troubles) == MaxTroubles {
+			return fmt.Errorf("%w: boxlift-node complains of its peers for the %dth time", ErrProtocol, MaxTroubles+1)
 		}
-		return nil, false, nil
-	default:
-		s.report.Copied = m.Finished.Copied
-		if n := len(s.report.Placed) + len(s.report.Held); n != len(s.want.Packs)+len(s.want.Files) {
-			return nil, false, fmt.Errorf("%w: boxlift-node says that it is done, but named %d of %d packs and files",
+		t := *m.Trouble
+		t.Peer, t.Text = clip(t.Peer), clip(t.Text)
+		s.report.Troubles = append(s.report.Troubles, t)
+		return nil
+	case m.Placed != nil:
+		if !s.outstanding[m.Placed.Name] {
+			return fmt.Errorf("%w: boxlift-node placed %.200q, which it was not to, or not again", ErrProtocol, m.Placed.Name)
+		}
+		delete(s.outstanding, m.Placed.Name)
+		s.report.Placed = append(s.report.Placed, m.Placed.Name)
+		return nil
+	case m.Finished != nil:
+		s.report.Copied, s.report.Pulled = m.Finished.Copied, m.Finished.Pulled
+		if n := len(s.outstanding); n > 0 {
+			return fmt.Errorf("%w: boxlift-node says that it is done, but did not name %d of %d packs and files",
 				ErrProtocol, n, len(s.want.Packs)+len(s.want.Files))
 		}
-		return nil, true, nil
+		s.finished = true
+		return nil
 	}
+	return fmt.Errorf("%w: boxlift-node says what only the operator may", ErrProtocol)
+}
+
+// clip bounds what is kept of a node's words.
+func clip(text string) string {
+	const most = 1000
+	return text[:min(len(text), most)]
+}
+
+func (s *sender) takeState(state *State) error {
+	for _, name := range state.Held {
+		if !s.outstanding[name] {
+			return fmt.Errorf("%w: boxlift-node has %.200q, which nobody asked for, or names it twice", ErrProtocol, name)
+		}
+		delete(s.outstanding, name)
+	}
+	s.report.Held, s.report.Removed, s.report.Space = state.Held, state.Removed, state.Space
+	s.report.NotServing = clip(state.NotServing)
+	s.task = s.start(s.total)
+	s.task.Skip(s.total - state.Missing)
+	s.ready(state)
+	return nil
 }
 
 func (s *sender) takeLacks(l *Lacks) error {
@@ -245,22 +354,17 @@ func (s *sender) takeLacks(l *Lacks) error {
 		return fmt.Errorf("%w: boxlift-node asked for blobs %d times", ErrProtocol, s.rounds)
 	}
 	seen := make(map[digest.Digest]bool)
-	missing := int64(0)
 	for _, b := range l.Blobs {
 		size, ok := s.known[b.Digest]
 		if !ok || seen[b.Digest] || b.Size != size || b.Offset < 0 || b.Offset > size {
 			return fmt.Errorf("%w: boxlift-node asks for blob %q of %d bytes from %d on, which is not as it was offered", ErrProtocol, string(b.Digest), b.Size, b.Offset)
 		}
 		seen[b.Digest] = true
-		missing += b.Size - b.Offset
 	}
-	if s.rounds > 1 {
-		s.task.Add(-missing)
-		return nil
+	s.task.Add(-l.Again)
+	if len(l.Blobs) > 0 {
+		s.queue = append(s.queue, func(ctx context.Context) error { return s.send(ctx, l) })
 	}
-	s.report.Held, s.report.Removed, s.report.Space = l.Held, l.Removed, l.Space
-	s.task = s.start(s.total)
-	s.task.Skip(s.total - missing)
 	return nil
 }
 
@@ -270,42 +374,100 @@ type openError struct{ err error }
 func (e *openError) Error() string { return e.err.Error() }
 func (e *openError) Unwrap() error { return e.err }
 
-// send writes the blobs.
+// send writes the blobs, each behind its frame. Many may be small, so they are gathered.
 func (s *sender) send(ctx context.Context, l *Lacks) error {
-	buffer := make([]byte, sendBuffer)
-	for _, b := range l.Blobs {
-		if err := s.sendBlob(ctx, b, buffer); err != nil {
-			return err
+	b := &batch{w: s.in, buffer: make([]byte, 0, sendBuffer), sent: func(n int64) {
+		s.bytes.Add(n)
+		s.task.Add(n)
+	}}
+	for _, blob := range l.Blobs {
+		if err := s.sendBlob(ctx, blob, b); err != nil {
+			// What was read before is good.
+			return errors.Join(err, b.flush())
 		}
 		s.blobs.Add(1)
+	}
+	return b.flush()
+}
+
+func (s *sender) sendBlob(ctx context.Context, l Lack, b *batch) (err error) {
+	r, err := s.open(l.Digest, l.Offset)
+	if err != nil {
+		return &openError{fmt.Errorf("open blob %s: %w", l.Digest, err)}
+	}
+	defer func() {
+		if closeErr := r.Close(); err == nil && closeErr != nil {
+			err = &openError{fmt.Errorf("close blob %s: %w", l.Digest, closeErr)}
+		}
+	}()
+	if err := b.frame(Message{Data: &Data{Digest: l.Digest, Offset: l.Offset, Size: l.Size - l.Offset}}); err != nil {
+		return err
+	}
+	for left := l.Size - l.Offset; left > 0; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := b.fill(r, left)
+		if local := (*openError)(nil); errors.As(err, &local) {
+			return &openError{fmt.Errorf("read blob %s at %d of %d bytes: %w", l.Digest, l.Size-left, l.Size, local.err)}
+		}
+		if err != nil {
+			return err
+		}
+		left -= n
 	}
 	return nil
 }
 
-func (s *sender) sendBlob(ctx context.Context, b Lack, buffer []byte) (err error) {
-	r, err := s.open(b.Digest, b.Offset)
+// batch gathers frames and blobs to large writes.
+type batch struct {
+	w      io.Writer
+	buffer []byte
+	// raw is how many bytes of blobs are in the buffer; sent is told of them when they
+	// have been written.
+	raw  int64
+	sent func(int64)
+}
+
+func (b *batch) frame(m Message) error {
+	content, err := json.Marshal(m)
 	if err != nil {
-		return &openError{fmt.Errorf("open blob %s: %w", b.Digest, err)}
+		return fmt.Errorf("encode a frame: %w", err)
 	}
-	defer func() {
-		if closeErr := r.Close(); err == nil && closeErr != nil {
-			err = &openError{fmt.Errorf("close blob %s: %w", b.Digest, closeErr)}
-		}
-	}()
-	for left := b.Size - b.Offset; left > 0; {
-		if err := ctx.Err(); err != nil {
+	if len(b.buffer)+4+len(content) > cap(b.buffer) {
+		if err := b.flush(); err != nil {
 			return err
 		}
-		n := min(left, int64(len(buffer)))
-		if _, err := io.ReadFull(r, buffer[:n]); err != nil {
-			return &openError{fmt.Errorf("read blob %s at %d of %d bytes: %w", b.Digest, b.Size-left, b.Size, err)}
-		}
-		if _, err := s.in.Write(buffer[:n]); err != nil {
-			return err
-		}
-		left -= n
-		s.bytes.Add(n)
-		s.task.Add(n)
 	}
+	b.buffer = append(binary.BigEndian.AppendUint32(b.buffer, uint32(len(content))), content...)
 	return nil
+}
+
+// fill takes at most limit bytes from r, as many as there is room for.
+func (b *batch) fill(r io.Reader, limit int64) (int64, error) {
+	if len(b.buffer) == cap(b.buffer) {
+		if err := b.flush(); err != nil {
+			return 0, err
+		}
+	}
+	at := len(b.buffer)
+	n := int(min(limit, int64(cap(b.buffer)-at)))
+	if _, err := io.ReadFull(r, b.buffer[at:at+n]); err != nil {
+		return 0, &openError{err}
+	}
+	b.buffer = b.buffer[:at+n]
+	b.raw += int64(n)
+	return int64(n), nil
+}
+
+func (b *batch) flush() error {
+	if len(b.buffer) == 0 {
+		return nil
+	}
+	_, err := b.w.Write(b.buffer)
+	if err == nil {
+		b.sent(b.raw)
+	}
+	b.buffer, b.raw = b.buffer[:0], 0
+	return err
 }

@@ -47,7 +47,14 @@ func TestSendAgainstBadNodes(t *testing.T) {
 	lacks := func(blobs ...node.Lack) node.Message { return node.Message{Lacks: &node.Lacks{Blobs: blobs}} }
 	all := node.Lack{Digest: blob.Digest, Size: blob.Size}
 	finished := node.Message{Finished: &node.Finished{}}
+	state := node.Message{State: &node.State{}}
 	readWant := func(r io.Reader) { _, _ = node.ReadFrame(r) }
+	// begin is what a good node does before it asks for anything.
+	begin := func(r io.Reader, w io.Writer) {
+		readWant(r)
+		say(w, state)
+		_, _ = node.ReadFrame(r) // the peers
+	}
 	tests := []struct {
 		name string
 		play func(in io.Reader, out io.Writer)
@@ -57,39 +64,57 @@ func TestSendAgainstBadNodes(t *testing.T) {
 		{"ends after the want", func(in io.Reader, _ io.Writer) { readWant(in) }, "ended before it had said"},
 		{"a shell speaks", func(_ io.Reader, out io.Writer) { _, _ = io.WriteString(out, "bash: no such command\n") }, "protocol error"},
 		{"finished at once", func(in io.Reader, out io.Writer) { readWant(in); say(out, finished) }, "did not begin with"},
-		{"finished without the pack", func(in io.Reader, out io.Writer) { readWant(in); say(out, lacks(), finished) }, "named 0 of 1"},
+		{"asks before its state", func(in io.Reader, out io.Writer) { readWant(in); say(out, lacks()) }, "did not begin with"},
+		{"its state twice", func(in io.Reader, out io.Writer) { begin(in, out); say(out, state) }, "did not begin with"},
+		{"speaks like an operator", func(in io.Reader, out io.Writer) { begin(in, out); say(out, node.Message{Alive: &node.Alive{}}) }, "only the operator"},
+		{"complains for ever", func(in io.Reader, out io.Writer) {
+			begin(in, out)
+			for range node.MaxTroubles + 1 {
+				say(out, node.Message{Trouble: &node.Trouble{}})
+			}
+		}, "complains of its peers"},
+		{"finished without the pack", func(in io.Reader, out io.Writer) { begin(in, out); say(out, lacks(), finished) }, "did not name 1 of 1"},
 		{"asks for an unknown blob", func(in io.Reader, out io.Writer) {
-			readWant(in)
+			begin(in, out)
 			say(out, lacks(node.Lack{Digest: digest.FromString("secret"), Size: 1}))
 		}, "not as it was offered"},
 		{"offset beyond the end", func(in io.Reader, out io.Writer) {
-			readWant(in)
+			begin(in, out)
 			say(out, lacks(node.Lack{Digest: blob.Digest, Size: blob.Size, Offset: blob.Size + 1}))
 		}, "not as it was offered"},
-		{"asks twice in one breath", func(in io.Reader, out io.Writer) { readWant(in); say(out, lacks(all, all)) }, "not as it was offered"},
-		{"asks while it is fed", func(in io.Reader, out io.Writer) { readWant(in); say(out, lacks(all), lacks(all), finished) }, "named 0 of 1"},
+		{"asks twice in one breath", func(in io.Reader, out io.Writer) { begin(in, out); say(out, lacks(all, all)) }, "not as it was offered"},
+		{"asks while it is fed", func(in io.Reader, out io.Writer) { begin(in, out); say(out, lacks(all), lacks(all), finished) }, "did not name 1 of 1"},
 		{"asks for ever", func(in io.Reader, out io.Writer) {
-			readWant(in)
-			for range node.MaxTargets + 1 {
+			begin(in, out)
+			for range 4*node.MaxTargets + 1 {
 				say(out, lacks())
 			}
-		}, "asked for blobs 257 times"},
+		}, "asked for blobs 1025 times"},
 		{"places for ever", func(in io.Reader, out io.Writer) {
+			begin(in, out)
+			placed := node.Message{Placed: &node.Placed{Name: pack.Name}}
+			say(out, lacks(), placed, placed)
+		}, "or not again"},
+		{"places something else", func(in io.Reader, out io.Writer) {
+			begin(in, out)
+			say(out, lacks(), node.Message{Placed: &node.Placed{Name: "/etc/passwd"}})
+		}, "not to"},
+		{"has something else", func(in io.Reader, out io.Writer) {
 			readWant(in)
-			say(out, lacks(), node.Message{Placed: &node.Placed{}}, node.Message{Placed: &node.Placed{}})
-		}, "more than it was to"},
+			say(out, node.Message{State: &node.State{Held: []string{"x"}}})
+		}, "nobody asked for"},
 		{"finished without the bytes", func(in io.Reader, out io.Writer) {
-			readWant(in)
+			begin(in, out)
 			say(out, lacks(all), node.Message{Placed: &node.Placed{Name: pack.Name}}, finished)
 		}, "did not take all bytes"},
 		{"fails in the middle", func(in io.Reader, out io.Writer) {
-			readWant(in)
+			begin(in, out)
 			say(out, lacks(all))
 			_, _ = io.CopyN(io.Discard, in, 1_000_000)
 			say(out, node.Message{Failure: &node.Failure{Reason: node.ReasonIO, Text: "the disk is gone"}})
 		}, "the disk is gone"},
 		{"dies in the middle", func(in io.Reader, out io.Writer) {
-			readWant(in)
+			begin(in, out)
 			say(out, lacks(all))
 			_, _ = io.CopyN(io.Discard, in, 1_000_000)
 		}, "ended"},
@@ -136,6 +161,8 @@ func TestSendEndsWithItsContext(t *testing.T) {
 	want := l.want(l.pack(t, "a", random(4, 3_000_000)))
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := against(ctx, l, want, func(in io.Reader, out io.Writer) {
+		_, _ = node.ReadFrame(in)
+		_ = node.WriteFrame(out, node.Message{State: &node.State{Missing: 3_000_000}})
 		_, _ = node.ReadFrame(in)
 		_ = node.WriteFrame(out, node.Message{Lacks: &node.Lacks{Blobs: []node.Lack{{Digest: want.Packs[0].Blobs[2].Digest, Size: 3_000_000}}}})
 		cancel() // and never reads

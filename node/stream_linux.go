@@ -98,6 +98,18 @@ func (s *stream) wait() error {
 	})
 }
 
+// hungUp tells whether the other end is closed, whatever is still to be read.
+func (s *stream) hungUp() bool {
+	closed := false
+	_ = control(s.in, func(in int) error {
+		fds := []unix.PollFd{{Fd: int32(in), Events: unix.POLLRDHUP}}
+		n, err := unix.Poll(fds, 0)
+		closed = err == nil && n > 0 && fds[0].Revents&(unix.POLLHUP|unix.POLLRDHUP|unix.POLLERR) != 0
+		return nil
+	})
+	return closed
+}
+
 // next returns at least one and at most limit bytes, which are valid until the next
 // call, or the error that ended the input.
 func (s *stream) next(limit int64) ([]byte, error) {

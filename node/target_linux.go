@@ -28,8 +28,10 @@ type target struct {
 	size int64
 	// digest is that of a file's content; "" for a pack.
 	digest digest.Digest
-	// layout and index make up a pack; layout is nil for a file.
+	// layout, blobs and index make up a pack; layout is nil for a file. The blobs are the
+	// layout's entries from the third one on.
 	layout *ocitar.Layout
+	blobs  []Blob
 	index  []byte
 
 	// file is the unfinished file, whose first position() bytes are right: all segments
@@ -42,6 +44,10 @@ type target struct {
 	// flushed is the position up to which the kernel has been asked to write.
 	flushed int64
 	state   targetState
+
+	// shelf, unless nil, is told of each step, and keeps in shown what it was told.
+	shelf *shelf
+	shown shown
 }
 
 type targetState int
@@ -72,23 +78,10 @@ func (t *target) segments() int {
 // small blobs would fill the memory. Even segments of a pack are what stands before a
 // member (the padding of the one before, and the header), odd ones are the contents.
 func (t *target) segment(i int) segment {
-	if t.layout == nil {
-		return segment{size: t.size, digest: t.digest}
+	if t.layout == nil || i%2 == 1 {
+		return t.content(i)
 	}
 	entries := t.layout.Entries
-	if i%2 == 1 {
-		e := entries[i/2]
-		s := segment{offset: e.Offset, size: e.Size}
-		switch i / 2 {
-		case 0:
-			s.fixed = []byte(ocitar.LayoutContent)
-		case 1:
-			s.fixed = t.index
-		default:
-			s.digest = e.Digest()
-		}
-		return s
-	}
 	var s segment
 	if i > 0 {
 		before := entries[i/2-1]
@@ -107,6 +100,46 @@ func (t *target) segment(i int) segment {
 	s.size = e.Offset - s.offset
 	s.fixed = append(make([]byte, s.size-ocitar.BlockSize, s.size), header...)
 	return s
+}
+
+// content is segment for those that are contents; the others are empty.
+func (t *target) content(i int) segment {
+	if t.layout == nil {
+		return segment{size: t.size, digest: t.digest}
+	}
+	if i%2 == 0 {
+		return segment{}
+	}
+	e := t.layout.Entries[i/2]
+	s := segment{offset: e.Offset, size: e.Size}
+	switch i / 2 {
+	case 0:
+		s.fixed = []byte(ocitar.LayoutContent)
+	case 1:
+		s.fixed = t.index
+	default:
+		s.digest = t.blobs[i/2-2].Digest
+	}
+	return s
+}
+
+// eachBlob goes through the blobs in their order.
+func (t *target) eachBlob(do func(i int, b segment)) {
+	if t.layout == nil {
+		do(0, t.content(0))
+		return
+	}
+	for i := range t.blobs {
+		at := 2*(i+2) + 1
+		do(at, t.content(at))
+	}
+}
+
+// step tells the shelf how far the target is.
+func (t *target) step() {
+	if t.shelf != nil {
+		t.shelf.show(t)
+	}
 }
 
 // position is how many bytes of the file are there.
@@ -255,6 +288,9 @@ func (t *target) cutTo(position int64) error {
 
 // dropBlob forgets what is there of the current blob.
 func (t *target) dropBlob() error {
+	if t.shelf != nil {
+		t.shelf.drop(t)
+	}
 	t.inCurrent, t.hash = 0, nil
 	return t.cutTo(t.position())
 }
@@ -271,6 +307,7 @@ func (t *target) write(b []byte) error {
 	}
 	_, _ = t.hash.Write(b) // never fails
 	t.inCurrent += int64(n)
+	t.step()
 	return t.flush()
 }
 
@@ -287,6 +324,7 @@ func (t *target) endBlob() error {
 		return errors.Join(fmt.Errorf("%w: expected %s, got %s", errContent, s.digest, got), t.dropBlob())
 	}
 	t.current, t.inCurrent, t.hash = t.current+1, 0, nil
+	t.step()
 	return nil
 }
 

@@ -11,6 +11,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // Document is the text of a lock that pins can be written into. Only the text of the
@@ -105,10 +107,13 @@ func plain(key, value string) pair {
 	return pair{key, func(bool, int) string { return " " + value }}
 }
 
-// quoted writes a value as YAML reads it: in quotes where it would be taken for a number.
-// No value of a lock has a character that needs more.
+// bare matches what means itself without quotes, in braces too, unless it is a number.
+var bare = lazyregexp.New(`^[A-Za-z0-9._/][A-Za-z0-9._/:@%~=+-]*$`)
+
+// quoted writes a value as YAML reads it: in quotes where it would be taken for a number
+// or has a character that means something. No value of a lock has a quote or a backslash.
 func quoted(s string) string {
-	if n := (yaml.Node{Kind: yaml.ScalarNode, Value: s}); n.ShortTag() != "!!str" {
+	if n := (yaml.Node{Kind: yaml.ScalarNode, Value: s}); n.ShortTag() != "!!str" || !bare.MatchString(s) {
 		return `"` + s + `"`
 	}
 	return s
@@ -131,17 +136,33 @@ func (d *Document) set(targets []target, want func(c *Component, i int), pairs .
 			return fmt.Errorf("pin %s in %s: there is no such entry", t, d.name)
 		}
 		edits = append(edits, d.edits(item, pairs)...)
-		want(wanted.component(t.component), t.index)
+		want(wanted.Component(t.component), t.index)
 	}
+	return d.change(fmt.Sprintf("pin %s in", targets[0]), wanted, edits)
+}
+
+// change makes the edits if the text reads as wanted afterwards; what says what it does,
+// for errors.
+func (d *Document) change(what string, wanted *Lock, edits []edit) error {
 	next, err := ParseDocument(d.name, apply(d.data, edits))
 	if err != nil {
-		return fmt.Errorf("pin %s in %s: %w", targets[0], d.name, err)
+		return fmt.Errorf("%s %s: %w", what, d.name, err)
 	}
 	if !reflect.DeepEqual(next.lock.withoutLines(), wanted) {
-		return fmt.Errorf("pin %s in %s: the entry is written in a way that cannot be edited: write it as KEY: VALUE lines", targets[0], d.name)
+		return fmt.Errorf("%s %s: the entry is written in a way that cannot be edited: write it as KEY: VALUE lines", what, d.name)
 	}
 	*d = *next
 	return nil
+}
+
+// rootKey returns the node of a key of the whole lock.
+func (d *Document) rootKey(key string) *yaml.Node {
+	for i := 0; i < len(d.root.Content); i += 2 {
+		if d.root.Content[i].Value == key {
+			return d.root.Content[i]
+		}
+	}
+	panic("lock: a lock without " + key + " was accepted")
 }
 
 // item returns the node of the target; nil if there is none.
@@ -318,8 +339,8 @@ func (c *Contents) render(flow bool, indent int) string {
 	return list("images", images) + list("blobs", blobs)
 }
 
-// component returns the component of that name; nil if there is none.
-func (l *Lock) component(name string) *Component {
+// Component returns the component of that name; nil if there is none.
+func (l *Lock) Component(name string) *Component {
 	for i := range l.Components {
 		if l.Components[i].Name == name {
 			return &l.Components[i]
@@ -330,7 +351,7 @@ func (l *Lock) component(name string) *Component {
 
 // image returns a component's image; nil if there is none.
 func (l *Lock) image(component string, index int) *Image {
-	c := l.component(component)
+	c := l.Component(component)
 	if c == nil || index < 0 || index >= len(c.Images) {
 		return nil
 	}
@@ -340,18 +361,22 @@ func (l *Lock) image(component string, index int) *Image {
 // withoutLines returns a deep copy of what is compared after an edit.
 func (l *Lock) withoutLines() *Lock {
 	c := &Lock{Platforms: l.Platforms, Components: slices.Clone(l.Components)}
-	for i := range c.Components {
-		o := &c.Components[i]
-		o.Files, o.Charts, o.Images, o.Line = slices.Clone(o.Files), slices.Clone(o.Charts), slices.Clone(o.Images), 0
-		for j := range o.Files {
-			o.Files[j].Line = 0
-		}
-		for j := range o.Charts {
-			o.Charts[j].Line = 0
-		}
-		for j := range o.Images {
-			o.Images[j].Line = 0
-		}
+	for i, component := range c.Components {
+		c.Components[i] = component.withoutLines()
+	}
+	return c
+}
+
+func (c Component) withoutLines() Component {
+	c.Files, c.Charts, c.Images, c.Line = slices.Clone(c.Files), slices.Clone(c.Charts), slices.Clone(c.Images), 0
+	for i := range c.Files {
+		c.Files[i].Line = 0
+	}
+	for i := range c.Charts {
+		c.Charts[i].Line = 0
+	}
+	for i := range c.Images {
+		c.Images[i].Line = 0
 	}
 	return c
 }

@@ -292,7 +292,8 @@ func TestDocumentRefuses(t *testing.T) {
 }
 
 // FuzzParse: an error says where and why in one line, and a document that parses can be
-// pinned everywhere without any other change to what it says.
+// pinned everywhere without any other change to what it says. Its components can be moved,
+// or else are as they were.
 func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		d, err := ParseDocument("fuzz.lock", data)
@@ -319,6 +320,12 @@ func FuzzParse(f *testing.F) {
 		}
 		if diff := cmp.Diff(d.Lock(), fresh); diff != "" {
 			t.Errorf("read again (-before +after):\n%s", diff)
+		}
+		for _, c := range d.Lock().Components {
+			before := d.Bytes()
+			if err := d.Update(moved(c)); err != nil && !bytes.Equal(before, d.Bytes()) {
+				t.Errorf("%v, and the document changed", err)
+			}
 		}
 	})
 }

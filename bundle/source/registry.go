@@ -46,13 +46,13 @@ func (c *Client) Resolve(ctx context.Context, ref string) (ocispec.Descriptor, e
 	if err != nil {
 		return ocispec.Descriptor{}, fmt.Errorf("image %s: %w", ref, err)
 	}
-	client, base, err := c.repository(ctx, strings.TrimSuffix(ref, ":"+tag.TagStr()))
+	t, err := c.registry(strings.TrimSuffix(ref, ":"+tag.TagStr()), "/manifests/"+tag.TagStr())
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	address := base + "/manifests/" + tag.TagStr()
 	// HEAD does not count against the limits of public registries.
-	response, err := c.do(ctx, client, http.MethodHead, address, http.Header{"Accept": {manifestTypes}})
+	header := func(string) http.Header { return http.Header{"Accept": {manifestTypes}} }
+	response, _, err := c.request(ctx, http.MethodHead, t, header)
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
@@ -65,7 +65,7 @@ func (c *Client) Resolve(ctx context.Context, ref string) (ocispec.Descriptor, e
 		Size:      response.ContentLength,
 	}
 	if err := d.Digest.Validate(); err != nil {
-		return ocispec.Descriptor{}, &Error{URL: address, Status: response.StatusCode, Err: fmt.Errorf("the registry does not state the tag's digest: %w", err)}
+		return ocispec.Descriptor{}, &Error{URL: askedFor(response), Status: response.StatusCode, Err: fmt.Errorf("the registry does not state the tag's digest: %w", err)}
 	}
 	return d, nil
 }
@@ -84,55 +84,64 @@ func (c *Client) Config(ctx context.Context, repository string, d digest.Digest)
 
 // whole fetches something small and verifies it.
 func (c *Client) whole(ctx context.Context, repository, path string, header http.Header, d digest.Digest) (content []byte, mediaType string, err error) {
-	client, base, err := c.repository(ctx, repository)
+	t, err := c.registry(repository, path)
 	if err != nil {
 		return nil, "", err
 	}
-	address := base + path
-	content, err = retry(ctx, c, func() ([]byte, error) {
-		stream, err := c.get(ctx, client, address, header)
-		if err != nil {
-			return nil, backoff.Permanent(err) // it was repeated often enough
-		}
-		defer stream.Close() //nolint:errcheck // its content is verified
-		mediaType = stream.mediaType
-		content, err := io.ReadAll(io.LimitReader(stream, maxWhole+1))
-		if err != nil {
-			return nil, err
-		}
-		if len(content) > maxWhole {
-			return nil, backoff.Permanent(&Error{URL: address, Status: http.StatusOK, Err: fmt.Errorf("it is larger than %d bytes", maxWhole)})
-		}
-		if got := digest.FromBytes(content); got != d {
-			return nil, backoff.Permanent(&Error{URL: address, Status: http.StatusOK, Err: fmt.Errorf("the bytes that came have the digest %s", got)})
-		}
-		return content, nil
-	})
-	return content, mediaType, err
+	stream, err := c.open(ctx, t, header, 0, true)
+	if err != nil {
+		return nil, "", err
+	}
+	defer stream.Close() //nolint:errcheck // its content is verified
+	content, err = io.ReadAll(io.LimitReader(stream, maxWhole+1))
+	if err != nil {
+		return nil, "", err
+	}
+	if len(content) > maxWhole {
+		return nil, "", &Error{URL: stream.url, Status: http.StatusOK, Err: fmt.Errorf("it is larger than %d bytes", maxWhole)}
+	}
+	if got := digest.FromBytes(content); got != d {
+		return nil, "", &Error{URL: stream.url, Status: http.StatusOK, Err: fmt.Errorf("the bytes that came have the digest %s", got)}
+	}
+	return content, stream.mediaType, nil
 }
 
 // Blob starts the download of a blob.
 func (c *Client) Blob(ctx context.Context, repository string, d digest.Digest) (*Stream, error) {
-	client, base, err := c.repository(ctx, repository)
+	return c.BlobFrom(ctx, repository, d, 0)
+}
+
+// BlobFrom starts the download of a blob from an offset on. Its bytes may come from several
+// answers and several mirrors: only the digest of the whole proves them.
+func (c *Client) BlobFrom(ctx context.Context, repository string, d digest.Digest, from int64) (*Stream, error) {
+	t, err := c.registry(repository, "/blobs/"+d.String())
 	if err != nil {
 		return nil, err
 	}
-	return c.get(ctx, client, base+"/blobs/"+d.String(), nil)
+	return c.open(ctx, t, nil, from, true)
+}
+
+// registry is something below a repository.
+func (c *Client) registry(repository, path string) (target, error) {
+	host, name, ok := strings.Cut(repository, "/")
+	if !ok {
+		return target{}, fmt.Errorf("repository %s: expected host/path", repository)
+	}
+	return target{host: host, at: func(ctx context.Context, endpoint string) (*http.Client, string, error) {
+		client, base, err := c.repository(ctx, endpoint, name)
+		return client, base + path, err
+	}}, nil
 }
 
 // repository returns a client that is allowed to pull from a repository, and the
 // address that the repository's manifests and blobs hang below.
-func (c *Client) repository(ctx context.Context, repository string) (*http.Client, string, error) {
-	host, path, ok := strings.Cut(repository, "/")
-	if !ok {
-		return nil, "", fmt.Errorf("repository %s: expected host/path", repository)
-	}
-	host, prefix, _ := strings.Cut(c.endpoint(host), "/")
+func (c *Client) repository(ctx context.Context, endpoint, path string) (*http.Client, string, error) {
+	host, prefix, _ := strings.Cut(endpoint, "/")
 	// Registry and path are parsed apart: in one string, a host without a dot would be
 	// taken for a part of a path on Docker Hub.
 	registry, err := name.NewRegistry(host, name.StrictValidation)
 	if err != nil {
-		return nil, "", fmt.Errorf("repository %s: %w", repository, err)
+		return nil, "", backoff.Permanent(fmt.Errorf("repository %s/%s: %w", endpoint, path, err))
 	}
 	repo := registry.Repo(prefix, path)
 	base := "https://" + repo.RegistryStr() + "/v2/" + repo.RepositoryStr()
@@ -151,22 +160,15 @@ func (c *Client) repository(ctx context.Context, repository string) (*http.Clien
 	}
 	credentials, err := c.options.Keychain.Resolve(repo)
 	if err != nil {
-		return nil, "", fmt.Errorf("read the credentials for %s from the docker configuration: %w", repo.RegistryStr(), err)
+		return nil, "", backoff.Permanent(fmt.Errorf("read the credentials for %s from the docker configuration: %w", repo.RegistryStr(), err))
 	}
-	attempt := func() (http.RoundTripper, error) {
-		t, err := transport.NewWithContext(ctx, repo.Registry, credentials, c.plain, []string{repo.Scope(transport.PullScope)})
-		if err != nil {
-			err = c.classify(ctx, "https://"+repo.RegistryStr()+"/v2/", err)
-			var answer *Error
-			if errors.As(err, &answer) && answer.Status == http.StatusUnauthorized {
-				answer.Err = fmt.Errorf("the registry refuses these credentials: %w", answer.Err)
-			}
-			return nil, err
-		}
-		return t, nil
-	}
-	t, err := retry(ctx, c, attempt)
+	t, err := transport.NewWithContext(ctx, repo.Registry, credentials, c.plain, []string{repo.Scope(transport.PullScope)})
 	if err != nil {
+		err = c.classify(ctx, "https://"+repo.RegistryStr()+"/v2/", err)
+		var answer *Error
+		if errors.As(err, &answer) && answer.Status == http.StatusUnauthorized {
+			answer.Err = fmt.Errorf("the registry refuses these credentials: %w", answer.Err)
+		}
 		return nil, "", err
 	}
 	auth.client = &http.Client{Transport: t}

@@ -1,21 +1,22 @@
-// Package source is where a bundle's bytes come from: HTTPS servers and OCI
-// registries.
+// Package source is where a bundle's bytes come from: HTTPS servers, OCI registries, and
+// files on this host.
 //
 // A [Client] opens streams; it neither verifies nor stores what they carry. Whoever
 // asked for a digest has to compare it: nothing that comes from here may be used
 // before that. What the network does on the way (refused connections, rate limits,
-// server errors) is retried here with growing pauses, as long as no byte has been
-// handed out; a stream that breaks later is the caller's to open again.
+// server errors) is retried here with growing pauses, and a [Stream] that breaks asks for
+// the rest of what it carries. A host may have several mirrors, which are asked in turn.
 //
 // Requests go out over TLS only. They follow the usual proxy variables
 // (HTTPS_PROXY, NO_PROXY) and trust the system's certificate authorities, which
-// SSL_CERT_FILE and SSL_CERT_DIR override. Credentials for registries come from the
+// SSL_CERT_FILE and SSL_CERT_DIR override, unless they are told others. Credentials for registries come from the
 // user's docker configuration ($DOCKER_CONFIG/config.json and credential helpers).
 package source
 
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -24,16 +25,17 @@ import (
 	"net"
 	"net/http"
 	neturl "net/url"
-	"regexp"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/liteboxd/boxlift/httpanswer"
+	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // Error says that a server could not give what was asked for.
@@ -51,6 +53,8 @@ func (e *Error) Unwrap() error { return e.Err }
 // Hint says what a user may do about the error.
 func (e *Error) Hint() string {
 	switch {
+	case errors.As(e.Err, new(x509.UnknownAuthorityError)):
+		return "name the certificate of the server's own authority with --ca-file"
 	case e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden:
 		return "log in to that registry (docker login, crane auth login), or name a mirror with --mirror"
 	case e.Status == http.StatusNotFound:
@@ -61,7 +65,8 @@ func (e *Error) Hint() string {
 	return "check the connection and proxy settings, then run the command again; what is done is kept"
 }
 
-// Mirror sends requests for one host elsewhere.
+// Mirror sends requests for one host elsewhere. Several for one host are asked in turn; the
+// host itself is asked only if it is one of them.
 type Mirror struct {
 	// Host is the name in the lock, with the port if it has one: docker.io.
 	Host string
@@ -72,7 +77,7 @@ type Mirror struct {
 
 // mirrorPattern has no room for a scheme, a query or credentials: those come from the
 // docker configuration, and a flag would show them to every user of the host.
-var mirrorPattern = regexp.MustCompile(`^[\w.:\[\]-]+=[\w.:\[\]-]+(/[\w.~%-]+)*/?$`)
+var mirrorPattern = lazyregexp.New(`^[\w.:\[\]-]+=[\w.:\[\]-]+(/[\w.~%-]+)*/?$`)
 
 // ParseMirror reads HOST=ENDPOINT, for example docker.io=registry.lan/proxy.
 func ParseMirror(s string) (Mirror, error) {
@@ -92,10 +97,18 @@ type Options struct {
 	Keychain authn.Keychain
 	// UserAgent is sent with every request; empty means "boxlift".
 	UserAgent string
+	// Authorities are the certificate authorities that are trusted; nil means the system's.
+	Authorities *x509.CertPool
+	// Folder is where the paths of file: addresses begin that are not absolute; empty
+	// means the working directory.
+	Folder string
 	// MaxTries bounds the attempts at one request; 0 means 8, which takes about a
 	// minute with the pauses between them.
 	MaxTries uint
-	// IdleTimeout ends a stream on which no byte has arrived for so long; 0 means one
+	// Pause is the one between the first two attempts, which doubles from one to the next;
+	// 0 means half a second.
+	Pause time.Duration
+	// IdleTimeout ends an answer on which no byte has arrived for so long; 0 means one
 	// minute.
 	IdleTimeout time.Duration
 	// Log is told of every request, at level debug; nil discards it.
@@ -107,12 +120,13 @@ type Options struct {
 // Client opens files and blobs. It may be used by several goroutines at once.
 type Client struct {
 	options Options
-	mirrors map[string]string
+	mirrors map[string][]string
 	// plain carries every request; registries add their authentication on top of it.
 	plain http.RoundTripper
 
 	mu           sync.Mutex
 	repositories map[string]*authentication
+	resting      map[string]bool // endpoints that failed last time
 }
 
 // authentication is negotiated once for each repository, by the first who needs it.
@@ -132,6 +146,9 @@ func New(o Options) *Client {
 	if o.MaxTries == 0 {
 		o.MaxTries = 8
 	}
+	if o.Pause == 0 {
+		o.Pause = 500 * time.Millisecond
+	}
 	if o.IdleTimeout == 0 {
 		o.IdleTimeout = time.Minute
 	}
@@ -141,13 +158,16 @@ func New(o Options) *Client {
 	if o.Retrying == nil {
 		o.Retrying = func(error, time.Duration) {}
 	}
-	mirrors := make(map[string]string)
+	mirrors := make(map[string][]string)
 	for _, m := range o.Mirrors {
-		mirrors[m.Host] = m.Endpoint
+		if !slices.Contains(mirrors[m.Host], m.Endpoint) {
+			mirrors[m.Host] = append(mirrors[m.Host], m.Endpoint)
+		}
 	}
 	plain := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: o.Authorities},
 		TLSHandshakeTimeout:   30 * time.Second,
 		ResponseHeaderTimeout: time.Minute,
 		ExpectContinueTimeout: time.Second,
@@ -164,8 +184,9 @@ func New(o Options) *Client {
 	return &Client{
 		options:      o,
 		mirrors:      mirrors,
-		plain:        transport.NewUserAgent(tlsOnly{plain}, o.UserAgent),
+		plain:        transport.NewUserAgent(tlsOnly{&considerate{next: plain, until: make(map[string]time.Time)}}, o.UserAgent),
 		repositories: make(map[string]*authentication),
+		resting:      make(map[string]bool),
 	}
 }
 
@@ -182,104 +203,132 @@ func (t tlsOnly) RoundTrip(r *http.Request) (*http.Response, error) {
 
 var errNotTLS = errors.New("only https is used")
 
-// endpoint returns where requests for a host go.
-func (c *Client) endpoint(host string) string {
-	if e, ok := c.mirrors[host]; ok {
-		return e
+// endpoints returns where requests for a host go, in the order in which they are asked:
+// that of the mirrors, but those that failed last come last.
+func (c *Client) endpoints(host string) []string {
+	list := c.mirrors[host]
+	if len(list) == 0 {
+		return []string{host}
 	}
-	return host
-}
-
-// Stream is the body of an answer.
-type Stream struct {
-	// Size is the number of bytes that the server announced, or -1.
-	Size int64
-
-	mediaType string
-	url       string
-	body      io.ReadCloser
-	idle      *time.Timer
-	// limit is how long idle waits; cancel ends the request with the reason.
-	limit  time.Duration
-	cancel context.CancelCauseFunc
-	ctx    context.Context
-}
-
-// Read fails with an [*Error] when the connection breaks or nothing arrives for too
-// long.
-func (s *Stream) Read(p []byte) (int, error) {
-	s.idle.Reset(s.limit)
-	n, err := s.body.Read(p)
-	s.idle.Stop()
-	if err != nil && err != io.EOF { //nolint:errorlint // readers return io.EOF itself
-		if cause := context.Cause(s.ctx); cause != nil {
-			err = cause
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ordered := slices.Clone(list)
+	slices.SortStableFunc(ordered, func(a, b string) int {
+		switch {
+		case c.resting[a] == c.resting[b]:
+			return 0
+		case c.resting[a]:
+			return 1
 		}
-		err = &Error{URL: withoutQuery(s.url), Status: http.StatusOK, Err: fmt.Errorf("the connection broke: %w", err)}
-	}
-	return n, err
+		return -1
+	})
+	return ordered
 }
 
-// Close ends the download, wherever it is.
-func (s *Stream) Close() error {
-	s.idle.Stop()
-	s.cancel(context.Canceled)
-	return s.body.Close()
+// rest says whether an endpoint is asked after the others for now.
+func (c *Client) rest(endpoint string, resting bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.resting[endpoint] = resting
 }
 
-// Open starts the download of an https URL.
+// Open starts the download of an https URL, or opens what a file: URL leads to (see
+// [OpenDisk]). Where the connection breaks, the stream goes on only when the server vouches
+// by a strong ETag that it has the same bytes still; otherwise its error wraps [ErrAnew].
 func (c *Client) Open(ctx context.Context, url string) (*Stream, error) {
+	return c.openFile(ctx, url, 0, false)
+}
+
+// OpenPinned opens like Open, from an offset on. The caller has to prove the whole content
+// against a digest: its bytes may come from several answers and several mirrors.
+func (c *Client) OpenPinned(ctx context.Context, url string, from int64) (*Stream, error) {
+	return c.openFile(ctx, url, from, true)
+}
+
+func (c *Client) openFile(ctx context.Context, url string, from int64, pinned bool) (*Stream, error) {
+	if path, ok := strings.CutPrefix(url, "file:"); ok {
+		return c.openDisk(path, from)
+	}
+	t, err := c.address(url)
+	if err != nil {
+		return nil, fmt.Errorf("get %s: %w", withoutQuery(url), err)
+	}
+	return c.open(ctx, t, nil, from, pinned)
+}
+
+// address returns how to ask for a file.
+func (c *Client) address(url string) (target, error) {
 	rest, ok := strings.CutPrefix(url, "https://")
 	if !ok {
-		return nil, fmt.Errorf("get %s: only https addresses are allowed", url)
+		return target{}, errors.New("only https addresses are allowed")
 	}
 	host, path, _ := strings.Cut(rest, "/")
-	return c.get(ctx, &http.Client{Transport: c.plain}, "https://"+c.endpoint(host)+"/"+path, nil)
+	return target{host: host, at: func(_ context.Context, endpoint string) (*http.Client, string, error) {
+		return &http.Client{Transport: c.plain}, "https://" + endpoint + "/" + path, nil
+	}}, nil
 }
 
-// get sends a GET request until it succeeds, fails for good, or the tries are used up.
-func (c *Client) get(ctx context.Context, client *http.Client, url string, header http.Header) (*Stream, error) {
-	// The context has to outlive this call, because the body hangs on it.
-	ctx, cancel := context.WithCancelCause(ctx)
-	response, err := c.do(ctx, client, http.MethodGet, url, header) //nolint:bodyclose // Stream.Close does
+// target is something that several endpoints may have.
+type target struct {
+	// host is the one that the lock names.
+	host string
+	// at returns how to ask an endpoint for it.
+	at func(ctx context.Context, endpoint string) (client *http.Client, url string, err error)
+}
+
+// request sends a request to the endpoints of a target, one after another, until one
+// answers with success. When none does, it begins again after a pause, unless all have
+// failed for good or the tries are used up.
+func (c *Client) request(ctx context.Context, method string, t target, header func(endpoint string) http.Header) (response *http.Response, endpoint string, err error) {
+	attempt := func() (*http.Response, error) {
+		var failed failures
+		for _, e := range c.endpoints(t.host) {
+			response, err := c.requestOnce(ctx, method, t, e, header(e))
+			if err == nil {
+				endpoint = e
+				c.rest(e, false)
+				return response, nil
+			}
+			if ctx.Err() != nil {
+				return nil, backoff.Permanent(context.Cause(ctx))
+			}
+			c.rest(e, !isFinal(err))
+			failed = append(failed, err)
+		}
+		return nil, failed.err(t.host)
+	}
+	response, err = retry(ctx, c, attempt)
+	return response, endpoint, err
+}
+
+// requestOnce sends one request to one endpoint.
+func (c *Client) requestOnce(ctx context.Context, method string, t target, endpoint string, header http.Header) (*http.Response, error) {
+	client, url, err := t.at(ctx, endpoint)
 	if err != nil {
-		cancel(err)
 		return nil, err
 	}
-	limit := c.options.IdleTimeout
-	idle := time.AfterFunc(limit, func() { cancel(fmt.Errorf("nothing arrived for %v", limit)) })
-	return &Stream{
-		Size: response.ContentLength, mediaType: response.Header.Get("Content-Type"),
-		url: url, body: response.Body, idle: idle, limit: limit, cancel: cancel, ctx: ctx,
-	}, nil
-}
-
-func (c *Client) do(ctx context.Context, client *http.Client, method, url string, header http.Header) (*http.Response, error) {
-	attempt := func() (*http.Response, error) {
-		request, err := http.NewRequestWithContext(ctx, method, url, nil)
-		if err != nil {
-			return nil, backoff.Permanent(err)
-		}
-		for key, values := range header {
-			request.Header[key] = values
-		}
-		begin := time.Now()
-		response, err := client.Do(request)
-		if err != nil {
-			err = c.classify(ctx, url, err)
-			c.options.Log.DebugContext(ctx, "request", "method", method, "url", withoutQuery(url), "after", time.Since(begin), "error", err)
-			return nil, err
-		}
-		c.options.Log.DebugContext(ctx, "request", "method", method, "url", withoutQuery(url), "after", time.Since(begin), "status", response.StatusCode, "length", response.ContentLength)
-		if response.StatusCode == http.StatusOK {
-			return response, nil
-		}
-		defer response.Body.Close() //nolint:errcheck // only its beginning matters
-		detail, _ := io.ReadAll(io.LimitReader(response.Body, 512))
-		failed := &Error{URL: withoutQuery(url), Status: response.StatusCode, Err: fmt.Errorf("the server answered %s%s", response.Status, quoted(detail))}
-		return nil, retryable(failed, response.StatusCode, response.Header.Get("Retry-After"))
+	request, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return nil, backoff.Permanent(err)
 	}
-	return retry(ctx, c, attempt)
+	for key, values := range header {
+		request.Header[key] = values
+	}
+	begin := time.Now()
+	response, err := client.Do(request)
+	if err != nil {
+		err = c.classify(ctx, url, err)
+		c.options.Log.DebugContext(ctx, "request", "method", method, "url", withoutQuery(url), "range", header.Get("Range"), "after", time.Since(begin), "error", err)
+		return nil, err
+	}
+	c.options.Log.DebugContext(ctx, "request", "method", method, "url", withoutQuery(url), "range", header.Get("Range"), "after", time.Since(begin), "status", response.StatusCode, "length", response.ContentLength)
+	if response.StatusCode == http.StatusOK || response.StatusCode == http.StatusPartialContent && header.Get("Range") != "" {
+		return response, nil
+	}
+	defer response.Body.Close() //nolint:errcheck // only its beginning matters
+	detail, _ := io.ReadAll(io.LimitReader(response.Body, 512))
+	failed := &Error{URL: withoutQuery(url), Status: response.StatusCode, Err: fmt.Errorf("the server answered %s%s", response.Status, quoted(detail))}
+	return nil, retryable(failed, response.StatusCode, response.Header.Get("Retry-After"))
 }
 
 // classify decides whether a request that got no answer may be repeated.
@@ -310,14 +359,18 @@ func (c *Client) classify(ctx context.Context, url string, err error) error {
 	return failed
 }
 
+func (c *Client) pauses() *backoff.ExponentialBackOff {
+	pauses := backoff.NewExponentialBackOff()
+	pauses.InitialInterval = c.options.Pause
+	pauses.Multiplier = 2
+	pauses.MaxInterval = max(c.options.Pause, 30*time.Second)
+	return pauses
+}
+
 // retry repeats an attempt with growing pauses.
 func retry[T any](ctx context.Context, c *Client, attempt backoff.Operation[T]) (T, error) {
-	pauses := backoff.NewExponentialBackOff()
-	pauses.InitialInterval = 500 * time.Millisecond
-	pauses.Multiplier = 2
-	pauses.MaxInterval = 30 * time.Second
 	result, err := backoff.Retry(ctx, attempt,
-		backoff.WithBackOff(pauses),
+		backoff.WithBackOff(c.pauses()),
 		backoff.WithMaxTries(c.options.MaxTries),
 		backoff.WithMaxElapsedTime(0),
 		backoff.WithNotify(backoff.Notify(c.options.Retrying)),
@@ -333,8 +386,12 @@ func retry[T any](ctx context.Context, c *Client, attempt backoff.Operation[T]) 
 func retryable(err error, status int, retryAfter string) error {
 	switch {
 	case status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
-		if seconds := retrySeconds(retryAfter, time.Now()); seconds > 0 && seconds <= 600 {
-			return fmt.Errorf("%w; %w", err, backoff.RetryAfter(seconds))
+		pause := httpanswer.RetryAfter(retryAfter, time.Now())
+		switch {
+		case pause > maxPause:
+			return backoff.Permanent(fmt.Errorf("%w; it asks to come back in %v", err, pause.Round(time.Minute)))
+		case pause > 0:
+			return fmt.Errorf("%w; %w", err, backoff.RetryAfter(int(math.Ceil(pause.Seconds()))))
 		}
 		return err
 	case status >= 500 || status == http.StatusRequestTimeout:
@@ -343,17 +400,32 @@ func retryable(err error, status int, retryAfter string) error {
 	return backoff.Permanent(err)
 }
 
-// retrySeconds reads a Retry-After header, which is a number of seconds or a date
-// (RFC 9110, 10.2.3). It returns 0 for what is neither.
-func retrySeconds(header string, now time.Time) int {
-	if date, err := http.ParseTime(header); err == nil {
-		return int(math.Ceil(date.Sub(now).Seconds()))
+func isFinal(err error) bool { return errors.As(err, new(*backoff.PermanentError)) }
+
+// failures are those of all endpoints of a host.
+type failures []error
+
+// err is final only if all of them are.
+func (f failures) err(host string) error {
+	if len(f) == 1 {
+		return f[0]
 	}
-	seconds, err := strconv.Atoi(header)
-	if err != nil {
-		return 0
+	final := true
+	var plain []error
+	for _, err := range f {
+		var permanent *backoff.PermanentError
+		if errors.As(err, &permanent) {
+			err = permanent.Unwrap()
+		} else {
+			final = false
+		}
+		plain = append(plain, err)
 	}
-	return seconds
+	err := fmt.Errorf("none of the %d mirrors of %s could give it: %w", len(f), host, errors.Join(plain...))
+	if final {
+		return backoff.Permanent(err)
+	}
+	return err
 }
 
 func withoutQuery(url string) string {
@@ -363,17 +435,9 @@ func withoutQuery(url string) string {
 
 // quoted makes the beginning of a server's answer fit for an error message.
 func quoted(detail []byte) string {
-	text := strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(string(detail), "?"))), " ")
+	text := httpanswer.Text(string(detail), 200)
 	if text == "" {
 		return ""
-	}
-	if len(text) > 200 {
-		text = strings.ToValidUTF8(text[:200], "") + "..."
 	}
 	return ": " + text
 }

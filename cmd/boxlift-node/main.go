@@ -1,7 +1,8 @@
 //go:build linux
 
-// Boxlift-node runs on a node, started by boxlift over SSH. It has no configuration and
-// keeps no state; each subcommand is one function of package node.
+// Boxlift-node runs on a node, started by boxlift over SSH. It keeps no state; each
+// subcommand is one function of package node. Only serve, which systemd starts and which
+// runs package registry, has a configuration.
 //
 // Exit codes: 0 when all is well, 1 when it failed or check found damage, 2 for a wrong
 // command line.
@@ -29,10 +30,32 @@ const usage = `usage: boxlift-node <command>
 
   facts [-images DIR]    print what this host is like, as JSON
   receive                take in packs and files; speaks a protocol on stdin and stdout
+  hold                   keep other runs of boxlift away until standard input ends
+  listen                 answer on ports of this host, so that others can try them
+  reach                  try ports of other hosts that listen
+  probe [-name NAME]... [-tcp HOST:PORT]... [-http URL]... [-wait DURATION]
+                         find out what can be reached from here, for example from a pod;
+                         prints JSON, and exits with 0 whatever it found
+  snapshot-sqlite -source FILE -target FILE [-wait DURATION] [-max-bytes N]
+                         copy a SQLite database while it is in use; prints JSON
   check [-images DIR]    read all packs and compare their digests; prints JSON
+  check -containerd [-images DIR] [-pack NAME]... [-k3s PATH] [-full] [-pin] [-repair]
+                         compare containerd with the packs; prints JSON, and exits with 0
+                         whatever it found
+  digest -file FILE      print a file's sha256, and nothing when it is not there
+  clean [-images DIR] [-dir DIR]... [-unfinished] [-age DURATION]
+                         delete files that boxlift began and left; prints JSON
+  prune [-images DIR] [-files DIR] [-k3s PATH]
+                         remove packs that no release needs any more, with their images in
+                         containerd; reads a request on stdin, prints JSON
+  disk [-images DIR] [-files DIR] [-k3s PATH]
+                         measure the room of packs and of containerd; prints JSON
+  certificates [-path PATH]...
+                         read when certificates end, those of k3s unless told others; prints
+                         JSON
   version                print the version
 
-It is run by boxlift. Exit codes: 0 done, 1 failed or damage found, 2 wrong usage.
+It is run by boxlift, serve by systemd. Exit codes: 0 done, 1 failed or damage found, 2 wrong usage.
 `
 
 const (
@@ -62,10 +85,36 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	flags := flag.NewFlagSet("boxlift-node "+args[0], flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	var images string
+	var check checkFlags
+	var clean cleanFlags
+	var probe probeFlags
+	var snapshot snapshotFlags
+	var serve serveFlags
+	var prune pruneFlags
+	var file string
+	var certificates certificatesFlags
 	switch args[0] {
-	case "facts", "check":
+	case "facts", "check", "clean", "prune", "disk":
 		flags.StringVar(&images, "images", node.DefaultImagesDir, "")
-	case "receive", "version":
+		switch args[0] {
+		case "check":
+			check.define(flags)
+		case "clean":
+			clean.define(flags)
+		case "prune", "disk":
+			prune.define(flags)
+		}
+	case "digest":
+		flags.StringVar(&file, "file", "", "")
+	case "probe":
+		probe.define(flags)
+	case "snapshot-sqlite":
+		snapshot.define(flags)
+	case "serve":
+		serve.define(flags)
+	case "certificates":
+		certificates.define(flags)
+	case "receive", "hold", "listen", "reach", "version":
 	case "help", "-h", "-help", "--help":
 		_, _ = io.WriteString(stdout, usage)
 		return exitOK
@@ -87,11 +136,28 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = printJSON(stdout, node.Gather(ctx, node.GatherOptions{ImagesDir: images}))
 	case "receive":
 		err = node.Receive(ctx, stdin, stdout, node.ReceiveOptions{})
+	case "hold":
+		err = node.Hold(ctx, stdin, stdout, node.HoldOptions{})
+	case "listen", "reach":
+		err = runReach(ctx, args[0], stdin, stdout)
 	case "check":
-		var report node.CheckReport
-		if report, err = node.Check(ctx, images); err == nil {
-			ok, err = report.OK, printJSON(stdout, report)
-		}
+		ok, err = check.run(ctx, stdout, images)
+	case "digest":
+		err = printDigest(ctx, stdout, file)
+	case "clean":
+		err = clean.run(ctx, stdout, images)
+	case "prune":
+		err = prune.run(ctx, stdin, stdout, images)
+	case "disk":
+		err = prune.disk(ctx, stdout, images)
+	case "probe":
+		err = probe.run(ctx, stdout)
+	case "snapshot-sqlite":
+		err = snapshot.run(ctx, stdout)
+	case "serve":
+		err = serve.run(ctx, stderr)
+	case "certificates":
+		err = certificates.run(stdout)
 	case "version":
 		_, err = fmt.Fprintln(stdout, version)
 	}
@@ -108,6 +174,14 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func wrongUsage(stderr io.Writer, err error) int {
 	_, _ = fmt.Fprintf(stderr, "boxlift-node: %v\n\n%s", err, usage)
 	return exitUsage
+}
+
+func printDigest(ctx context.Context, w io.Writer, file string) error {
+	digest, err := node.FileDigest(ctx, file)
+	if err == nil && digest != "" {
+		_, err = fmt.Fprintln(w, digest)
+	}
+	return err
 }
 
 func printJSON(w io.Writer, v any) error {

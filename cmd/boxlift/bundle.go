@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -15,14 +16,15 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/google/renameio/v2"
+	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
-	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/source"
+	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/progress"
 )
 
@@ -32,6 +34,12 @@ func newBundleCommand(global *globalOptions) *cobra.Command {
 		newBundleBuildCommand(global),
 		newBundleVerifyCommand(global),
 		newBundleInspectCommand(),
+		newBundleJoinCommand(global),
+		newBundleListImagesCommand(),
+		newBundleDiffCommand(),
+		newBundleExtractCommand(),
+		newBundleSBOMCommand(global),
+		newBundleProvenanceCommand(),
 	)
 }
 
@@ -39,13 +47,15 @@ func newBundleCommand(global *globalOptions) *cobra.Command {
 type sourceOptions struct {
 	lock        string
 	mirrors     []string
+	caFile      string
 	parallelism int
 	tries       uint
 }
 
 func (o *sourceOptions) addFlags(c *cobra.Command) {
 	c.Flags().StringVarP(&o.lock, "file", "f", "versions.lock", "the lock")
-	c.Flags().StringArrayVar(&o.mirrors, "mirror", nil, "fetch from elsewhere, over https: HOST=ENDPOINT[/PATH] without a scheme, for registries and files (repeatable)")
+	c.Flags().StringArrayVar(&o.mirrors, "mirror", nil, "fetch from elsewhere, over https: HOST=ENDPOINT[/PATH] without a scheme, for registries and files (repeatable; those of one host are asked in turn)")
+	c.Flags().StringVar(&o.caFile, "ca-file", "", "certificates (PEM) of authorities to trust beside the system's")
 	c.Flags().IntVar(&o.parallelism, "parallelism", 6, "downloads at a time")
 	c.Flags().UintVar(&o.tries, "tries", 0, "attempts at one request (default 8, about a minute)")
 }
@@ -56,6 +66,7 @@ func (o *sourceOptions) client(reporter progress.Reporter, log *slog.Logger) (*s
 	}
 	options := source.Options{
 		UserAgent: "boxlift/" + version,
+		Folder:    filepath.Dir(o.lock),
 		MaxTries:  o.tries,
 		Log:       log,
 		Retrying: func(err error, pause time.Duration) {
@@ -69,77 +80,41 @@ func (o *sourceOptions) client(reporter progress.Reporter, log *slog.Logger) (*s
 		}
 		options.Mirrors = append(options.Mirrors, mirror)
 	}
+	if o.caFile != "" {
+		var err error
+		if options.Authorities, err = readAuthorities(o.caFile); err != nil {
+			return nil, err
+		}
+	}
 	return source.New(options), nil
 }
 
-func newBundleLockCommand(global *globalOptions) *cobra.Command {
-	var o sourceOptions
-	c := &cobra.Command{
-		Use:   "lock",
-		Short: "Fill in the pins that versions.lock lacks",
-		Long: `Fill in the pins that versions.lock lacks: what each tag stands for at this
-moment, the sha256 and size of each file, and what image archives hold. Pins that are
-there stay, and so does everything else in the file. Review the change before you
-build from it: from then on, exactly these bytes are accepted.`,
-		Args: arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
-				return runBundleLock(cmd.Context(), out, global, o, r)
-			})
-		},
-	}
-	o.addFlags(c)
-	return c
-}
-
-func runBundleLock(ctx context.Context, out io.Writer, global *globalOptions, o sourceOptions, reporter progress.Reporter) error {
-	content, err := lock.ReadFile(o.lock)
+// readAuthorities adds those in a file to the system's.
+func readAuthorities(name string) (*x509.CertPool, error) {
+	content, err := os.ReadFile(name)
 	if err != nil {
-		return &inputError{fmt.Errorf("read the lock: %w", err)}
+		return nil, &inputError{fmt.Errorf("read the certificate authorities: %w", err)}
 	}
-	document, err := lock.ParseDocument(o.lock, content)
+	pool, err := x509.SystemCertPool()
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("read the system's certificate authorities: %w", err)
 	}
-	missing := len(document.Lock().Unpinned())
-	client, err := o.client(reporter, global.logger(reporter))
-	if err != nil {
-		return err
+	if !pool.AppendCertsFromPEM(content) {
+		return nil, &inputError{fmt.Errorf("read the certificate authorities: %s holds no certificate in PEM", name)}
 	}
-	resolveErr := bundle.Resolve(ctx, bundle.ResolveOptions{Document: document, Source: client, Parallelism: o.parallelism, Reporter: reporter})
-	left := len(document.Lock().Unpinned())
-	if left < missing {
-		// A link stays one.
-		target, err := filepath.EvalSymlinks(o.lock)
-		if err != nil {
-			return fmt.Errorf("write the lock: %w", err)
-		}
-		info, err := os.Stat(target)
-		if err != nil {
-			return err
-		}
-		if err := renameio.WriteFile(target, document.Bytes(), info.Mode().Perm()); err != nil {
-			return fmt.Errorf("write the lock: %w", err)
-		}
-	}
-	if resolveErr != nil {
-		return fmt.Errorf("%s: %d of %d missing pins filled in: %w", o.lock, missing-left, missing, resolveErr)
-	}
-	text := fmt.Sprintf("%d pins filled in, none missing", missing)
-	if missing == 0 {
-		text = "nothing to do: every pin is there"
-	}
-	_, err = fmt.Fprintf(out, "%s: %s\n", o.lock, text)
-	return err
+	return pool, nil
 }
 
 type bundleBuildOptions struct {
 	sourceOptions
+	formOptions
 	output         string
 	key            string
 	passwordFile   string
 	unsigned       bool
 	programs       string
+	reuse          []string
+	since          []string
 	allowMovedTags bool
 }
 
@@ -150,7 +125,18 @@ func newBundleBuildCommand(global *globalOptions) *cobra.Command {
 		Short: "Build and sign a bundle from versions.lock",
 		Long: `Build a bundle: fetch everything that versions.lock pins, prove it against its
 digests, and write it into one signed file. The file gets its name only when it is
-complete. An interrupted build goes on where it was when it is run again.
+complete. An interrupted build goes on where it was when it is run again, also inside
+a file or layer. With --reuse, nothing is fetched that an older bundle holds; what is
+copied is proven all the same.
+
+With --since the bundle is a delta: it leaves out what the other side holds, which is an
+older bundle, or what "boxlift have" wrote down there. All commands read it as the bundle
+that it is of, when --base names the older one, or alone for what it has; "boxlift bundle
+join" makes the whole bundle of both, and hosts that hold the rest need no base.
+
+With --split the bundle is written in volumes, which all commands read as they are. With
+--encrypt-to or --passphrase it is encrypted in age's format when it is complete; until
+then it lies in --work-dir as it is, and both take their room on the disk.
 
 Credentials for registries come from the docker configuration. The password of the
 key is asked for on the terminal, or read from --key-password-file or from the
@@ -164,10 +150,13 @@ variable ` + passwordVariable + `.`,
 	}
 	o.addFlags(c)
 	c.Flags().StringVarP(&o.output, "output", "o", "", "the bundle to write (required)")
+	o.addFormFlags(c)
 	c.Flags().StringVar(&o.key, "key", "", "private key to sign with")
 	c.Flags().StringVar(&o.passwordFile, "key-password-file", "", "file that holds the key's password")
 	c.Flags().BoolVar(&o.unsigned, "unsigned", false, "leave the bundle unsigned; install refuses it by default")
 	c.Flags().StringVar(&o.programs, "programs", "", "folder with boxlift's programs, one folder for each platform (default: beside this program)")
+	c.Flags().StringArrayVar(&o.reuse, "reuse", nil, "an older bundle: what it holds is copied from it, not fetched (repeatable)")
+	c.Flags().StringArrayVar(&o.since, "since", nil, "leave out what the other side holds: an older bundle, or the file that `boxlift have` wrote (repeatable)")
 	c.Flags().BoolVar(&o.allowMovedTags, "allow-moved-tags", false, "build with the locked digests although tags stand for others now")
 	return c
 }
@@ -182,7 +171,15 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	case o.key == "" && !o.unsigned:
 		return withHint(usagef("--key or --unsigned is needed"), "`boxlift key generate` makes a key")
 	}
-	if err := bundle.CheckOutput(o.output); err != nil {
+	form, err := o.formOptions.output(ctx)
+	if err != nil {
+		return err
+	}
+	if err := checkOutput(o.output, o.since); err != nil {
+		return err
+	}
+	options := bundle.BuildOptions{Path: o.output, OutputOptions: form}
+	if err := options.Check(); err != nil {
 		return err
 	}
 	// Opening the key takes 64 MiB for a moment, and the window of an image archive 32 MiB.
@@ -211,21 +208,37 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 		return err
 	}
 	// The key comes before the first download, so that nobody has to sit and wait for it.
-	var signer *signature.Signer
 	if o.key != "" {
-		if signer, err = loadSigner(ctx, o.key, o.passwordFile); err != nil {
+		if options.Signer, err = loadSigner(ctx, o.key, o.passwordFile); err != nil {
 			return err
 		}
 	}
+	packed, err := manifests.Pack(manifests.Embedded())
+	if err != nil {
+		return fmt.Errorf("pack the manifests that every bundle carries: %w", err)
+	}
+	older, closeOlder, err := o.openOlder(ctx, o.reuse)
+	if err != nil {
+		return err
+	}
+	defer closeOlder()
+	base, bases, closeBases, err := o.openSince(ctx, o.since)
+	if err != nil {
+		return err
+	}
+	defer closeBases()
 	start := time.Now()
 	plan, err := bundle.NewPlan(ctx, bundle.PlanOptions{
-		Lock: l, LockName: o.lock, LockContent: content, Programs: programs, Source: client, Version: version,
-		Parallelism: o.parallelism, AllowMovedTags: o.allowMovedTags, Reporter: reporter,
+		Lock: l, LockName: o.lock, LockContent: content, Programs: programs, Manifests: packed, Source: client, Version: version,
+		Reuse: append(older, bases...), Since: base, Parallelism: o.parallelism, AllowMovedTags: o.allowMovedTags, Reporter: reporter,
 	})
 	if err != nil {
 		return err
 	}
-	result, err := plan.Build(ctx, bundle.BuildOptions{Path: o.output, Signer: signer})
+	if err := checkComplete(ctx, plan, o.lock, l); err != nil {
+		return err
+	}
+	result, err := plan.Build(ctx, options)
 	if err != nil {
 		return err
 	}
@@ -238,17 +251,60 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	default:
 		w.printf("%s built in %s\n", o.output, progress.Duration(time.Since(start)))
 	}
+	if result.Copied > 0 {
+		w.printf("copied: %s from older bundles\n", progress.Bytes(result.Copied))
+	}
 	w.printf("size:   %s (%d bytes), %d blobs\n", progress.Bytes(result.Size), result.Size, result.Blobs)
+	if base != nil {
+		w.printf("delta:  leaves out %d blobs (%s)\n", result.LeftOut.Blobs, progress.Bytes(result.LeftOut.Bytes))
+	}
 	w.printf("digest: %s\n", result.Digest)
-	if signer != nil {
-		w.printf("signed: by the key %s\n", signature.KeyID(signer.PublicKey()))
+	if options.Signer != nil {
+		w.printf("signed: by the key %s\n", signature.KeyID(options.Signer.PublicKey()))
 	} else {
 		w.printf("signed: no\n")
 	}
-	if partials, err := bundle.Partials(o.output); err == nil && len(partials) > 0 {
+	if result.Volumes > 0 {
+		w.printf("volumes: %d of at most %d bytes; all of %s.* belong together\n", result.Volumes, form.VolumeSize, o.output)
+	}
+	if o.isEncrypting(o.passphraseFile) {
+		w.printf("encrypted: %d bytes on the disk\n", result.Stored)
+	}
+	if partials, err := bundle.Partials(o.output, o.workDir); err == nil && len(partials) > 0 {
 		w.printf("left by builds of other locks, to be deleted when no longer wanted:\n  %s\n", strings.Join(partials, "\n  "))
 	}
 	return w.err
+}
+
+// openOlder opens bundles to take blobs from.
+func (o *readOptions) openOlder(ctx context.Context, paths []string) (older []*bundle.Reader, closeAll func(), err error) {
+	closeAll = func() {
+		for _, r := range older {
+			_ = r.Close() // it was only read
+		}
+	}
+	for _, path := range paths {
+		r, err := o.openBundle(ctx, path)
+		if err != nil {
+			closeAll()
+			return nil, nil, err
+		}
+		older = append(older, r)
+	}
+	return older, closeAll, nil
+}
+
+// checkComplete makes sure, before anything large is fetched, that the lock has every image
+// that the chart and the manifests ask for.
+func checkComplete(ctx context.Context, plan *bundle.Plan, lockName string, l *lock.Lock) error {
+	chart, err := plan.Chart(ctx, install.CiliumComponent)
+	if err != nil {
+		return err
+	}
+	if err := install.CheckLock(ctx, l, chart); err != nil {
+		return fmt.Errorf("%s: %w", lockName, err)
+	}
+	return nil
 }
 
 // findPrograms finds boxlift's own programs for the node platforms. `make build` lays
@@ -284,20 +340,32 @@ func findPrograms(folder string, platforms []lock.Platform) ([]bundle.Program, e
 
 func newBundleVerifyCommand(global *globalOptions) *cobra.Command {
 	var o verifyOptions
+	var attestations []string
 	c := &cobra.Command{
 		Use:   "verify FILE",
 		Short: "Prove that a bundle is whole and who signed it",
 		Long: `Prove that a bundle is whole: the signature over index.json, which has to be by
 the key that --key names, and through it every other byte of the file. Needs no
-network.`,
+network. --attestation also checks what was signed about the bundle with
+"boxlift bundle provenance" or "boxlift bundle sbom".
+
+A delta is proven without what it leaves out, and how much that is gets told; with --base,
+which names the bundle that has it, nothing may be missing.
+
+FILE is the bundle, or the first of its volumes, or what their names have in common. When
+volumes are damaged, missing or in the wrong place, they are named.`,
 		Args: arguments("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
+				if err := verifyAttestations(cmd.Context(), out, args[0], o, attestations); err != nil {
+					return err
+				}
 				return runBundleVerify(cmd.Context(), out, args[0], o, r)
 			})
 		},
 	}
 	o.addFlags(c)
+	c.Flags().StringArrayVar(&attestations, "attestation", nil, "statement about the bundle that has to be signed with the same key (repeatable)")
 	return c
 }
 
@@ -307,9 +375,9 @@ func runBundleVerify(ctx context.Context, out io.Writer, path string, o verifyOp
 		return err
 	}
 	start := time.Now()
-	r, err := bundle.Open(path)
+	r, err := o.openBundle(ctx, path)
 	if err != nil {
-		return damagedHint(err)
+		return err
 	}
 	defer r.Close() //nolint:errcheck // it was only read
 	signed := "not checked"
@@ -319,20 +387,28 @@ func runBundleVerify(ctx context.Context, out io.Writer, path string, o verifyOp
 		}
 		signed = "by the key " + signature.KeyID(key)
 	}
+	if err := o.checkBases(r); err != nil {
+		return err
+	}
 	if err := r.Verify(ctx, reporter); err != nil {
 		return damagedHint(err)
+	}
+	if len(o.bases) > 0 {
+		if err := r.RequireAll(); err != nil {
+			return err
+		}
 	}
 	w := &errorWriter{w: out}
 	w.printf("%s is whole: %s verified in %s\n", path, progress.Bytes(r.Size()), progress.Duration(time.Since(start)))
 	w.printf("digest: %s\nsigned: %s\n", r.Digest(), signed)
-	return w.err
-}
-
-func damagedHint(err error) error {
-	if !errors.Is(err, ocitar.ErrMalformed) && !errors.Is(err, bundle.ErrInvalid) {
-		return err
+	switch d := r.Delta(); {
+	case d == nil:
+	case len(d.Missing) == 0:
+		w.printf("delta:  the %d blobs (%s) that it leaves out are verified too\n", d.LeftOut.Blobs, progress.Bytes(d.LeftOut.Bytes))
+	default:
+		w.printf("delta:  %d blobs (%s) are to be supplied; %s\n", d.LeftOut.Blobs, progress.Bytes(d.LeftOut.Bytes), bundle.SinceText(d.Since))
 	}
-	return withHint(err, "copy the file again from where it was built, and compare the bundle digests on both sides")
+	return w.err
 }
 
 func signatureHint(err error) error {
@@ -346,21 +422,24 @@ func signatureHint(err error) error {
 }
 
 func newBundleInspectCommand() *cobra.Command {
+	var o readOptions
 	var format string
 	c := &cobra.Command{
 		Use:   "inspect FILE",
 		Short: "List what a bundle carries",
 		Long: `List components, images, files, platforms and sizes of a bundle. The manifests
 are read and proven; the signature and the other contents are not: see
-"boxlift bundle verify".`,
+"boxlift bundle verify". Of a delta, everything of its bundle is listed, with how much of
+it is not in the file.`,
 		Args: arguments("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkFormat(format); err != nil {
 				return err
 			}
-			return runBundleInspect(cmd.OutOrStdout(), args[0], format)
+			return runBundleInspect(cmd.Context(), cmd.OutOrStdout(), args[0], o, format)
 		},
 	}
+	o.addReadFlags(c)
 	c.Flags().StringVarP(&format, "output", "o", "table", "format: table or json")
 	return c
 }
@@ -371,15 +450,18 @@ type inspection struct {
 	Size       int64              `json:"size"`
 	Builder    string             `json:"builder"`
 	Signed     bool               `json:"signed"`
+	Volumes    int                `json:"volumes,omitempty"`
+	Encrypted  bool               `json:"encrypted,omitempty"`
+	Delta      *bundle.Delta      `json:"delta,omitempty"`
 	Components []bundle.Component `json:"components"`
 	Files      []bundle.File      `json:"files"`
 	Images     []bundle.Image     `json:"images"`
 }
 
-func runBundleInspect(out io.Writer, path, format string) error {
-	r, err := bundle.Open(path)
+func runBundleInspect(ctx context.Context, out io.Writer, path string, o readOptions, format string) error {
+	r, err := o.openBundle(ctx, path)
 	if err != nil {
-		return damagedHint(err)
+		return err
 	}
 	defer r.Close() //nolint:errcheck // it was only read
 	contents, err := r.Contents()
@@ -388,6 +470,8 @@ func runBundleInspect(out io.Writer, path, format string) error {
 	}
 	i := inspection{
 		Digest: r.Digest().String(), Size: r.Size(), Builder: r.Version(), Signed: r.Signed(),
+		Volumes: r.File().Volumes(), Encrypted: r.File().Encrypted(),
+		Delta:      r.Delta(),
 		Components: contents.Describe(), Files: contents.Files, Images: contents.Images,
 	}
 	if format == "json" {
@@ -404,23 +488,35 @@ func (i *inspection) print(out io.Writer) error {
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	w := &errorWriter{w: t}
 	w.printf("digest:\t%s\nsize:\t%s (%d bytes)\nbuilt by:\tboxlift %s\nsigned:\t%s\n", i.Digest, progress.Bytes(i.Size), i.Size, i.Builder, signed)
+	if i.Volumes > 0 {
+		w.printf("volumes:\t%d\n", i.Volumes)
+	}
+	if i.Encrypted {
+		w.printf("encrypted:\tyes\n")
+	}
+	if d := i.Delta; d != nil {
+		w.printf("delta:\t%d blobs (%s) of the whole bundle (%s) are not in it\nbase:\t%s\n", d.LeftOut.Blobs, progress.Bytes(d.LeftOut.Bytes), progress.Bytes(d.WholeSize), bundle.SinceText(d.Since))
+	}
+	left := newLeftOut(i.Delta)
 	w.printf("\nCOMPONENT\tVERSION\tFILES\tIMAGES\tSIZE\tPLATFORMS\n")
 	for _, c := range i.Components {
 		w.printf("%s\t%s\t%d\t%d\t%s\t%s\n", c.Name, orDash(c.Version), c.Files, c.Images, progress.Bytes(c.Size), joinPlatforms(c.Platforms))
 	}
-	w.printf("\nFILE\tCOMPONENT\tPLATFORM\tSIZE\tSHA256\n")
+	w.printf("\nFILE\tCOMPONENT\tPLATFORM\tSIZE\tSHA256%s\n", left.heading())
 	for _, f := range i.Files {
-		w.printf("%s\t%s\t%s\t%s\t%s\n", f.Name, f.Component, orDash(string(f.Platform)), progress.Bytes(f.Size), f.Digest.Encoded())
+		w.printf("%s\t%s\t%s\t%s\t%s%s\n", f.Name, f.Component, orDash(string(f.Platform)), progress.Bytes(f.Size), f.Digest.Encoded(), left.cell(f.Digest))
 	}
-	w.printf("\nIMAGE\tCOMPONENT\tPLATFORMS\tSIZE\tDIGEST\n")
+	w.printf("\nIMAGE\tCOMPONENT\tPLATFORMS\tSIZE\tDIGEST%s\n", left.heading())
 	for _, image := range i.Images {
 		platforms := make([]lock.Platform, 0, len(image.Platforms))
 		var size int64
+		var blobs []digest.Digest
 		for _, p := range image.Platforms {
 			platforms = append(platforms, p.Platform)
 			size += p.Size()
+			blobs = append(blobs, blobsOf(p)...)
 		}
-		w.printf("%s\t%s\t%s\t%s\t%s\n", image.Name, image.Component, joinPlatforms(platforms), progress.Bytes(size), image.Digest)
+		w.printf("%s\t%s\t%s\t%s\t%s%s\n", image.Name, image.Component, joinPlatforms(platforms), progress.Bytes(size), image.Digest, left.cell(blobs...))
 	}
 	if w.err != nil {
 		return w.err

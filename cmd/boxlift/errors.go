@@ -8,12 +8,17 @@ import (
 	"unicode"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/have"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/source"
+	"github.com/liteboxd/boxlift/bundle/volume"
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/install/kube"
 )
 
 // The exit codes. exitHelp says the same to users.
@@ -33,12 +38,17 @@ const exitHelp = `Exit codes:
     0  done
     1  failed for a reason that has no code of its own
     2  the command line is wrong
-    3  versions.lock, install.yaml or a key is wrong or incomplete
-    4  the bundle is refused: damaged, unsigned or signed with another key
+    3  versions.lock, install.yaml, a key, a backup or the state is wrong or incomplete, or
+       boxlift refuses to do this
+    4  the bundle is refused: damaged, unsigned or signed with another key, or a delta without
+       what it leaves out
     5  upstream could not supply an entry, or supplied other bytes
-    6  at least one host failed
-    7  status: the cluster differs from config and bundle
-  130  interrupted; the same command goes on from there`
+    6  at least one host failed, or the cluster as a whole
+    7  status: the cluster differs from config and bundle; health: something is not well;
+       bundle lock --check: upstream has something else or newer than the lock;
+       bundle diff: the bundles differ;
+       certs check: certificates end soon
+  130  interrupted; boxlift resume, or the same command, goes on from there`
 
 // usageError is an error of the command line.
 type usageError struct{ err error }
@@ -74,21 +84,24 @@ func exitCode(err error) int {
 		unpinned *bundle.UnpinnedError
 		invalid  *config.InvalidError
 		upstream *source.Error
+		disk     *source.DiskError
 	)
 	switch {
 	case errors.As(err, &usage):
 		return exitUsage
-	case errors.Is(err, install.ErrDifferent):
+	case errors.Is(err, install.ErrDifferent), errors.Is(err, install.ErrUnhealthy), errors.Is(err, install.ErrCertificates), errors.Is(err, errOutdated), errors.Is(err, errBundlesDiffer):
 		return exitDifferent
-	case errors.Is(err, install.ErrHosts):
+	case errors.Is(err, install.ErrHosts), errors.Is(err, install.ErrCluster):
 		return exitHost
-	case errors.Is(err, ocitar.ErrMalformed), errors.Is(err, bundle.ErrInvalid),
+	case errors.Is(err, ocitar.ErrMalformed), errors.Is(err, bundle.ErrInvalid), errors.Is(err, bundle.ErrIncomplete), errors.Is(err, volume.ErrDamaged),
 		errors.Is(err, signature.ErrNotSigned), errors.Is(err, signature.ErrWrongKey), errors.Is(err, signature.ErrInvalid):
 		return exitBundle
-	case errors.As(err, &input), errors.As(err, &locked), errors.As(err, &unpinned), errors.As(err, &invalid), errors.Is(err, signature.ErrWrongPassword),
-		errors.Is(err, install.ErrConfig):
+	case errors.As(err, &input), errors.As(err, &locked), errors.As(err, &unpinned), errors.As(err, &invalid), errors.Is(err, signature.ErrWrongPassword), errors.Is(err, volume.ErrNoIdentity),
+		errors.Is(err, install.ErrConfig), errors.Is(err, install.ErrLock), errors.Is(err, install.ErrRefused), errors.Is(err, install.ErrNothingToResume), errors.Is(err, install.ErrChanged),
+		errors.Is(err, journal.ErrInvalid), errors.Is(err, journal.ErrLocked), errors.Is(err, bundle.ErrThere), errors.Is(err, have.ErrInvalid), errors.Is(err, bundle.ErrWhole),
+		errors.Is(err, backup.ErrInvalid), errors.Is(err, backup.ErrEncrypted), errors.Is(err, backup.ErrWrongKey):
 		return exitInput
-	case errors.As(err, &upstream), errors.Is(err, bundle.ErrUpstream):
+	case errors.As(err, &upstream), errors.As(err, &disk), errors.Is(err, bundle.ErrUpstream):
 		return exitSource
 	}
 	return exitFailure
@@ -98,6 +111,15 @@ func exitCode(err error) int {
 func printError(w io.Writer, err error) {
 	fmt.Fprintf(w, "boxlift: error: %s\n", indented(err.Error()))
 	seen := make(map[string]bool)
+	walkErrors(err, func(err error) {
+		e, ok := err.(*kube.Error) //nolint:errorlint // this is the walk over the wrapped errors
+		if !ok || e.Explanation == "" || seen[e.Explanation] {
+			return
+		}
+		seen[e.Explanation] = true
+		fmt.Fprintf(w, "  %s\n", indented(strings.TrimSpace(e.Explanation)))
+	})
+	clear(seen)
 	walkErrors(err, func(err error) {
 		h, ok := err.(interface{ Hint() string })
 		if !ok || h.Hint() == "" || seen[h.Hint()] {

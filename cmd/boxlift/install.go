@@ -14,8 +14,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/progress"
 )
 
@@ -28,14 +30,20 @@ type clusterOptions struct {
 }
 
 func (o *clusterOptions) addFlags(c *cobra.Command) {
-	o.verifyOptions.addFlags(c)
-	c.Flags().StringVar(&o.bundle, "bundle", "", "the bundle (required)")
-	c.Flags().StringVarP(&o.config, "file", "f", "install.yaml", "the configuration")
+	o.addSourceFlags(c)
 	c.Flags().StringVarP(&o.format, "output", "o", "table", "format: table or json")
 }
 
+// addSourceFlags adds those that say what to read.
+func (o *clusterOptions) addSourceFlags(c *cobra.Command) {
+	o.verifyOptions.addFlags(c)
+	c.Flags().StringVar(&o.bundle, "bundle", "", "the bundle (required)")
+	c.Flags().StringVarP(&o.config, "file", "f", "install.yaml", "the configuration")
+	o.format = "table"
+}
+
 // load reads the configuration and opens the bundle, whose signature it checks.
-func (o *clusterOptions) load(warn func(string)) (*config.Config, *bundle.Reader, error) {
+func (o *clusterOptions) load(ctx context.Context, warn func(string)) (*config.Config, *bundle.Reader, error) {
 	if err := checkFormat(o.format); err != nil {
 		return nil, nil, err
 	}
@@ -53,76 +61,235 @@ func (o *clusterOptions) load(warn func(string)) (*config.Config, *bundle.Reader
 	for _, w := range warnings {
 		warn("warning: " + w.String())
 	}
-	r, err := bundle.Open(o.bundle)
-	if err != nil {
-		return nil, nil, damagedHint(err)
-	}
 	if key == nil {
 		warn("warning: THE SIGNATURE OF THE BUNDLE IS NOT CHECKED (--insecure-skip-signature): whoever made this file gets root on every host")
-		return c, r, nil
 	}
-	if err := r.VerifySignature(key); err != nil {
+	r, err := o.openSigned(ctx, o.bundle, key)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := o.checkBases(r); err != nil {
 		_ = r.Close()
-		return nil, nil, signatureHint(err)
+		return nil, nil, err
 	}
 	return c, r, nil
 }
 
+// openSigned opens a bundle and checks its signature, unless key is nil.
+func (o *readOptions) openSigned(ctx context.Context, path string, key *signature.PublicKey) (*bundle.Reader, error) {
+	r, err := o.openBundle(ctx, path)
+	if err != nil || key == nil {
+		return r, err
+	}
+	if err := r.VerifySignature(key); err != nil {
+		_ = r.Close()
+		return nil, signatureHint(err)
+	}
+	return r, nil
+}
+
 type installOptions struct {
 	clusterOptions
-	state  string
-	dryRun bool
+	state           string
+	dryRun          bool
+	resume          bool
+	kubeconfig      string
+	mergeKubeconfig bool
+	command         string
+	hosts           []string
+	onlyPart        string
+	skipPart        string
+	noRollback      bool
+	forceAfter      time.Duration
+	// restore is the backup to bring the cluster back from; nil for none.
+	restore *install.Restore
+}
+
+func (o *installOptions) addFlags(c *cobra.Command) {
+	o.clusterOptions.addFlags(c)
+	c.Flags().StringVar(&o.state, "state", "", "where to keep state.json (default: beside the configuration)")
+	c.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "write access to the cluster to this file")
+	c.Flags().BoolVar(&o.mergeKubeconfig, "merge-kubeconfig", false, "add it to what the file holds, under the cluster's name")
+	c.Flags().BoolVar(&o.noRollback, "no-rollback", false, "leave a LiteBoxd that could not be rolled out as it is, instead of going back to the last good one")
+	addForceAfter(c, &o.forceAfter)
 }
 
 func newInstallCommand(global *globalOptions) *cobra.Command {
 	var o installOptions
+	from := backupFile{prefix: backupPrefix}
 	c := &cobra.Command{
 		Use:   "install",
 		Short: "Install a cluster from a bundle over SSH",
 		Long: `Install the cluster that install.yaml describes from a bundle, over SSH and
 without any internet. The bundle is verified first, as a whole; then all hosts are
-looked at; only then is anything changed. A dry run logs in to the hosts but puts
-nothing on them, not even the helper that looks at disks and mounts.
+looked at; only then is anything changed. A dry run puts nothing on the hosts, not even
+the helper that looks at disks and ports.
 
-This version brings up k3s, on one server and its agents, with all images of the
-bundle. It does not deploy Cilium and LiteBoxd yet.
+LiteBoxd is deployed when install.yaml has the section liteboxd. When it runs already and
+is changed, its database and key are backed up beside the state first, sandboxes go on
+running, and a version that cannot be rolled out is taken back by itself.
 
-A second run changes nothing. A run that failed or was interrupted goes on when the
-same command is run again.`,
+A second run changes nothing. Hosts that were added to install.yaml join; hosts that
+were taken out stay in the cluster with a warning, unless runtime.removeAbsentAgents
+says otherwise. A run that failed or was interrupted goes on with boxlift resume, or
+when the same command is run again.
+
+With --restore, a cluster whose hosts were all lost comes back on hosts that have none,
+as it was when the backup was made. For hosts that have a cluster there is boxlift
+backup restore.`,
+		Example: `  boxlift install --bundle bundle.tar --key boxlift.pub -f install.yaml --dry-run
+  boxlift install --bundle bundle.tar --key boxlift.pub -f install.yaml --kubeconfig kubeconfig
+  boxlift install --bundle bundle.tar --key boxlift.pub -f install.yaml --restore lan-1-20260304T050607Z.tar`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if from.path != "" {
+				r, err := from.open(cmd.Context())
+				if err != nil {
+					return err
+				}
+				defer r.Close() //nolint:errcheck // it was only read
+				o.restore, o.command = &install.Restore{Backup: r}, "install --restore"
+			}
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
 				return runInstall(cmd.Context(), out, global, o, r)
 			})
 		},
 	}
 	o.addFlags(c)
-	c.Flags().StringVar(&o.state, "state", "", "where to keep state.json (default: beside the configuration)")
 	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be done and change nothing")
+	c.Flags().StringVar(&o.onlyPart, "only", "", "work on this part alone, on a cluster that runs: liteboxd")
+	c.Flags().StringVar(&o.skipPart, "skip", "", "leave this part out: liteboxd")
+	c.Flags().StringVar(&from.path, "restore", "", "bring the cluster back from this backup, on hosts that have none")
+	from.addFlags(c)
 	return c
+}
+
+func newResumeCommand(global *globalOptions) *cobra.Command {
+	o := installOptions{resume: true}
+	c := &cobra.Command{
+		Use:   "resume",
+		Short: "Go on with an installation or upgrade that failed or was interrupted",
+		Long: `Go on with the installation, upgrade or rollback that state.json tells of, from the step
+that it broke off at. Without --bundle the bundle is the one that it began with, and an
+upgrade keeps to the flags that it began with. When the bundle or what install.yaml asks
+for is another one than then, nothing is done: boxlift install begins anew.`,
+		Example: `  boxlift resume --key boxlift.pub -f install.yaml`,
+		Args:    arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
+				return runResume(cmd.Context(), out, global, o, r)
+			})
+		},
+	}
+	o.addFlags(c)
+	return c
+}
+
+// statePath is where the state of a configuration lies.
+func statePath(given, configuration string) string {
+	if given != "" {
+		return given
+	}
+	return filepath.Join(filepath.Dir(configuration), "state.json")
 }
 
 func runInstall(ctx context.Context, out io.Writer, global *globalOptions, o installOptions, reporter progress.Reporter) error {
 	start := time.Now()
-	c, r, err := o.load(global.warner(reporter))
+	state := statePath(o.state, o.config)
+	scope, err := scopeOf(o.onlyPart, o.skipPart)
 	if err != nil {
 		return err
 	}
-	defer r.Close() //nolint:errcheck // it was only read
-	if err := r.Verify(ctx, reporter); err != nil {
-		return damagedHint(err)
+	if o.resume {
+		if scope, err = o.takeUp(state); err != nil {
+			return err
+		}
 	}
-	state := o.state
-	if state == "" {
-		state = filepath.Join(filepath.Dir(o.config), "state.json")
+	options, err := o.openOptions(ctx, global, reporter)
+	if err != nil {
+		return err
 	}
-	summary, err := install.Install(ctx, install.Options{
-		Config: c, Bundle: r, StatePath: state, DryRun: o.dryRun || c.Runtime.DryRun, Reporter: reporter, Log: global.logger(reporter),
-	})
+	defer options.Bundle.Close() //nolint:errcheck // it was only read
+	options.Only, options.Command, options.Scope, options.Restore = o.hosts, o.command, scope, o.restore
+	summary, err := install.Install(ctx, options)
 	if summary == nil {
 		return err
 	}
 	return errors.Join(err, printSummary(out, summary, o.format, err == nil, time.Since(start)))
+}
+
+// openOptions opens the bundle and puts together what the flags say of a run.
+func (o *installOptions) openOptions(ctx context.Context, global *globalOptions, reporter progress.Reporter) (install.Options, error) {
+	if o.mergeKubeconfig && o.kubeconfig == "" {
+		return install.Options{}, usagef("--merge-kubeconfig needs --kubeconfig: the file to merge into")
+	}
+	options, err := o.open(ctx, global.warner(reporter), reporter)
+	if err != nil {
+		return install.Options{}, err
+	}
+	if o.resume && options.Config.Runtime.DryRun {
+		_ = options.Bundle.Close() // it was only read
+		return install.Options{}, withHint(usagef("runtime.dryRun is set in %s, and there is nothing to go on with in a dry run", o.config), "boxlift install makes the dry run; take runtime.dryRun out to go on")
+	}
+	options.StatePath, options.Resume, options.Log = statePath(o.state, o.config), o.resume, global.logger(reporter)
+	options.DryRun = !o.resume && (o.dryRun || options.Config.Runtime.DryRun)
+	options.Kubeconfig, options.MergeKubeconfig = o.kubeconfig, o.mergeKubeconfig
+	options.NoRollback, options.ForceAfter = o.noRollback, o.forceAfter
+	return options, nil
+}
+
+// runResume goes on with the last run, whatever command it was of.
+func runResume(ctx context.Context, out io.Writer, global *globalOptions, o installOptions, reporter progress.Reporter) error {
+	last, err := journal.Read(statePath(o.state, o.config))
+	if err != nil {
+		return err
+	}
+	to, isUpgrade := install.UpgradeOf(last.Command)
+	if !isUpgrade {
+		return runInstall(ctx, out, global, o, reporter)
+	}
+	u := upgradeOptions{installOptions: o, flags: last.Flags}
+	if u.bundle == "" {
+		u.bundle = last.BundleFile
+	}
+	if err := u.policyFlags().Parse(last.Flags); err != nil {
+		return &inputError{fmt.Errorf("%w: the state has flags that this boxlift does not know: %w", install.ErrNothingToResume, err)}
+	}
+	return runUpgrade(ctx, out, global, u, to, reporter)
+}
+
+// takeUp finds out what the last run was.
+func (o *installOptions) takeUp(state string) (install.Scope, error) {
+	last, err := journal.Read(state)
+	if err != nil {
+		return 0, err
+	}
+	if o.bundle == "" {
+		o.bundle = last.BundleFile
+	}
+	switch {
+	case last.Command != "":
+		return scopeOfCommand(last.Command)
+	case o.bundle == "":
+		return 0, fmt.Errorf("%w: %s holds no run with a bundle", install.ErrNothingToResume, state)
+	}
+	return install.Everything, nil
+}
+
+// open loads the configuration and the bundle, and verifies the bundle as a whole.
+func (o *clusterOptions) open(ctx context.Context, warn func(string), reporter progress.Reporter) (install.Options, error) {
+	c, r, err := o.load(ctx, warn)
+	if err != nil {
+		return install.Options{}, err
+	}
+	if err := r.Verify(ctx, reporter); err != nil {
+		return install.Options{}, errors.Join(damagedHint(err), r.Close())
+	}
+	path, err := filepath.Abs(o.config)
+	if err != nil {
+		return install.Options{}, errors.Join(err, r.Close())
+	}
+	return install.Options{Config: c, ConfigPath: path, Bundle: r, Version: version, Reporter: reporter}, nil
 }
 
 func printSummary(out io.Writer, s *install.Summary, format string, succeeded bool, took time.Duration) error {
@@ -131,103 +298,91 @@ func printSummary(out io.Writer, s *install.Summary, format string, succeeded bo
 	}
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	w := &errorWriter{w: t}
-	w.printf("HOST\tROLE\tK3S\tIMAGES\tSENT\tREUSED\tCHANGES\n")
+	w.printf("HOST\tROLE\tK3S\tIMAGES\tSENT\tFROM HOSTS\tREUSED\tCHANGES\n")
 	for _, h := range s.Hosts {
 		changes := fmt.Sprint(len(h.Changes))
 		if h.Error != "" {
 			changes += ", then failed"
 		}
-		w.printf("%s\t%s\t%s\t%d\t%s\t%s\t%s\n", h.Host, h.Role, orDash(h.K3s), h.Images, progress.Bytes(h.Sent), progress.Bytes(h.Copied), changes)
+		w.printf("%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", h.Host, h.Role, orDash(h.K3s), h.Images,
+			progress.Bytes(h.Sent), progress.Bytes(h.Pulled), progress.Bytes(h.Copied), changes)
 	}
 	if w.err == nil {
 		w.err = t.Flush()
 	}
 	w.w = out
 	if s.DryRun {
-		for _, h := range s.Hosts {
-			for _, c := range h.Changes {
-				w.printf("%s: would %s (%s)\n", h.Host, c.Title, c.Reason)
-			}
-		}
+		printPlan(w, s)
 	}
-	phases := make([]string, 0, len(s.Phases))
-	for _, p := range s.Phases {
-		phases = append(phases, p.Phase+" "+progress.Duration(time.Duration(p.Seconds*float64(time.Second))))
+	if s.Overview != nil && w.err == nil {
+		w.err = printOverview(out, s.Overview)
 	}
-	w.printf("phases: %s\n", strings.Join(phases, ", "))
-	if succeeded {
-		w.printf("this version of boxlift does not deploy Cilium and LiteBoxd yet: nodes stay NotReady until a pod network is there\n")
+	printPhases(w, s.Phases)
+	if s.ClusterBackup != "" {
+		w.printf("backup of the cluster from before: %s\n", s.ClusterBackup)
 	}
-	switch {
+	printLiteBoxd(w, s)
+	for _, text := range s.Warnings {
+		w.printf("warning: %s\n", text)
+	}
+	switch changes := s.ChangeCount(); {
 	case !succeeded:
 	case s.DryRun:
-		w.printf("dry run: %d changes would be made; nothing was changed\n", s.Changes())
-	case s.Changes() == 0:
+		w.printf("dry run: %d changes would be made; nothing was changed\n", changes)
+	case changes == 0:
 		w.printf("nothing to do: cluster %s is as bundle %s has it (%s)\n", s.Cluster, shortDigest(s.Bundle), progress.Duration(took))
 	default:
-		w.printf("cluster %s: k3s and all images from bundle %s are in place: %d changes in %s\n", s.Cluster, shortDigest(s.Bundle), s.Changes(), progress.Duration(took))
+		w.printf("cluster %s runs with bundle %s: %d changes in %s\n", s.Cluster, shortDigest(s.Bundle), changes, progress.Duration(took))
 	}
 	return w.err
 }
 
-func shortDigest(d string) string { return d[:min(len(d), len("sha256:")+12)] }
-
-func newStatusCommand(global *globalOptions) *cobra.Command {
-	var o clusterOptions
-	c := &cobra.Command{
-		Use:   "status",
-		Short: "Compare a cluster with a bundle",
-		Long: `Look at all hosts of install.yaml, change nothing, and say what differs from the
-bundle. Exit code 7 means that something does.`,
-		Args: arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
-				return runStatus(cmd.Context(), out, global, o, r)
-			})
-		},
+// printPlan lists what a dry run found, host by host.
+func printPlan(w *errorWriter, s *install.Summary) {
+	for _, h := range s.Hosts {
+		for _, c := range h.Changes {
+			w.printf("%s: would %s (%s)\n", h.Host, c.Title, c.Reason)
+		}
 	}
-	o.addFlags(c)
-	return c
+	for _, c := range s.Changes {
+		w.printf("cluster: would %s (%s)\n", c.Title, c.Reason)
+	}
 }
 
-func runStatus(ctx context.Context, out io.Writer, global *globalOptions, o clusterOptions, reporter progress.Reporter) error {
-	c, r, err := o.load(global.warner(reporter))
-	if err != nil {
-		return err
+// printPhases says how long each phase took, and how much of the whole boxlift itself
+// was at work.
+func printPhases(w *errorWriter, phases []install.PhaseTime) {
+	seconds := func(s float64) string { return progress.Duration(time.Duration(s * float64(time.Second))) }
+	texts := make([]string, 0, len(phases))
+	var all, worked float64
+	for _, p := range phases {
+		texts = append(texts, p.Phase+" "+seconds(p.Seconds))
+		all, worked = all+p.Seconds, worked+p.Worked
 	}
-	defer r.Close() //nolint:errcheck // it was only read
-	hosts, err := install.Status(ctx, install.Options{Config: c, Bundle: r, Reporter: reporter, Log: global.logger(reporter)})
-	if hosts == nil {
-		return err
-	}
-	return errors.Join(err, printStatus(out, hosts, o.format))
+	w.printf("phases: %s; boxlift's own work: %s of %s\n", strings.Join(texts, ", "), seconds(worked), seconds(all))
 }
 
-func printStatus(out io.Writer, hosts []install.HostStatus, format string) error {
-	if format == "json" {
-		return printJSON(out, hosts)
-	}
+// printOverview shows the cluster.
+func printOverview(out io.Writer, o *install.Overview) error {
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	w := &errorWriter{w: t}
-	w.printf("HOST\tROLE\tSERVICE\tK3S\tPACKS\tIMAGES\tDISK\n")
-	for _, h := range hosts {
-		if h.Error != "" {
-			w.printf("%s\t%s\tunknown\t-\t-\t-\t-\n", h.Host, h.Role)
-			continue
-		}
-		w.printf("%s\t%s\t%s\t%s\t%d\t%d\t%s\n", h.Host, h.Role, h.Service, orDash(h.K3s), h.Packs, h.Images, progress.Bytes(h.PackBytes))
+	w.printf("\nNODE\tSTATE\tROLE\tVERSION\tADDRESSES\n")
+	for _, n := range o.Nodes {
+		w.printf("%s\t%s\t%s\t%s\t%s\n", n.Name, n.State, n.Role, n.Version, strings.Join(n.Addresses, ", "))
 	}
-	if w.err == nil {
-		w.err = t.Flush()
+	w.printf("\nWORKLOAD\tREADY\tIMAGES\n")
+	for _, l := range o.Workloads {
+		w.printf("%s/%s\t%d/%d\t%s\n", l.Namespace, l.Name, l.Ready, l.Wanted, strings.Join(l.Images, ", "))
 	}
-	w.w = out
-	for _, h := range hosts {
-		for _, d := range h.Differences {
-			w.printf("%s: %s\n", h.Host, d)
-		}
+	w.printf("\nSERVICE\tTYPE\tADDRESS\tPORTS\n")
+	for _, s := range o.Services {
+		w.printf("%s/%s\t%s\t%s\t%s\n", s.Namespace, s.Name, s.Type, strings.Join(s.Addresses, ", "), strings.Join(s.Ports, ", "))
 	}
+	w.printf("\nnamespaces: %s\n", strings.Join(o.Namespaces, ", "))
 	if w.err != nil {
-		return fmt.Errorf("print the status: %w", w.err)
+		return w.err
 	}
-	return nil
+	return t.Flush()
 }
+
+func shortDigest(d string) string { return d[:min(len(d), len("sha256:")+12)] }

@@ -94,34 +94,52 @@ func writeNewFile(path string, content []byte, mode os.FileMode) error {
 	return nil
 }
 
-// readPassword takes a key's password from a file, the environment or the terminal.
-// A new password is asked for twice.
+// secret is something that is asked for.
+type secret struct {
+	// of and noun make its name, such as "the key's password".
+	of, noun string
+	// variable of the environment may hold it.
+	variable string
+}
+
+var (
+	keyPassword      = secret{"key", "password", passwordVariable}
+	bundlePassphrase = secret{"bundle", "passphrase", passphraseVariable}
+	backupPassphrase = secret{"backup", "passphrase", backupPassphraseVariable}
+)
+
 func readPassword(ctx context.Context, file string, isNew bool) ([]byte, error) {
+	return keyPassword.read(ctx, file, isNew)
+}
+
+// read takes a secret from a file, the environment or the terminal. A new one is asked for
+// twice.
+func (s secret) read(ctx context.Context, file string, isNew bool) ([]byte, error) {
 	if file != "" {
 		content, err := os.ReadFile(file)
 		if err != nil {
-			return nil, fmt.Errorf("read the key's password: %w", err)
+			return nil, &inputError{fmt.Errorf("read the %s's %s: %w", s.of, s.noun, err)}
 		}
 		return bytes.TrimRight(content, "\r\n"), nil
 	}
-	if password, ok := os.LookupEnv(passwordVariable); ok {
-		return []byte(password), nil
+	if value, ok := os.LookupEnv(s.variable); ok {
+		return []byte(value), nil
 	}
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
-		return nil, withHint(usagef("the key's password is needed, and there is no terminal to ask on"), "set "+passwordVariable+", or name a file that holds it")
+		return nil, withHint(usagef("the %s's %s is needed, and there is no terminal to ask on", s.of, s.noun), "set "+s.variable+", or name a file that holds it")
 	}
-	password, err := prompt(ctx, os.Stdin, "password of the key: ")
+	value, err := prompt(ctx, os.Stdin, s.noun+" of the "+s.of+": ")
 	if err != nil || !isNew {
-		return password, err
+		return value, err
 	}
-	again, err := prompt(ctx, os.Stdin, "the same password again: ")
+	again, err := prompt(ctx, os.Stdin, "the same "+s.noun+" again: ")
 	if err != nil {
 		return nil, err
 	}
-	if !bytes.Equal(password, again) {
-		return nil, errors.New("the two passwords differ")
+	if !bytes.Equal(value, again) {
+		return nil, fmt.Errorf("the two %ss differ", s.noun)
 	}
-	return password, nil
+	return value, nil
 }
 
 // prompt asks for a password. When ctx ends, it gives the terminal its echo back and
@@ -174,11 +192,14 @@ func loadSigner(ctx context.Context, path, passwordFile string) (*signature.Sign
 
 // verifyOptions are the flags of all commands that trust a bundle.
 type verifyOptions struct {
+	readOptions
 	key      string
 	insecure bool
 }
 
 func (o *verifyOptions) addFlags(c *cobra.Command) {
+	o.addReadFlags(c)
+	o.addBaseFlag(c)
 	c.Flags().StringVar(&o.key, "key", "", "public key that the bundle must be signed with")
 	c.Flags().BoolVar(&o.insecure, "insecure-skip-signature", false, "accept a bundle without knowing who made it")
 }

@@ -9,6 +9,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -22,6 +23,8 @@ func main() { os.Exit(run()) }
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	// Helm writes a warning to the process's own log, which goes to standard error.
+	slog.SetDefault(slog.New(slog.DiscardHandler))
 	// A second Ctrl-C ends the program at once.
 	context.AfterFunc(ctx, stop)
 	err := newRootCommand().ExecuteContext(ctx)
@@ -29,7 +32,7 @@ func run() int {
 		return exitOK
 	}
 	if ctx.Err() != nil {
-		fmt.Fprintln(os.Stderr, "boxlift: interrupted; what was finished is kept, and the same command goes on from there")
+		fmt.Fprintln(os.Stderr, "boxlift: interrupted; what was finished is kept, and the same command goes on from there; after an install, so does `boxlift resume`")
 		return exitInterrupted
 	}
 	printError(os.Stderr, err)

@@ -23,7 +23,10 @@ import (
 	"github.com/liteboxd/boxlift/test/upstream"
 )
 
-var update = flag.Bool("update", false, "write what the scripts expect anew")
+var (
+	update = flag.Bool("update", false, "write what the scripts expect anew")
+	kills  = flag.Int("kills", 15, "how often builds are killed")
+)
 
 // server is started by the first test that needs it.
 var server struct {
@@ -61,6 +64,7 @@ func startUpstream() error {
 // the folder of the module. They have these commands besides testscript's own:
 //
 //	exits CODE PROGRAM ARGS...   run a program that ends with this code
+//	bundle CODE ARGS...          the same for boxlift bundle, with every mirror
 //	normalize NAME               write the last output, without what differs between
 //	                             machines and runs, to a file
 //	flip FILE OFFSET             change a byte; a negative offset counts from the end
@@ -89,7 +93,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "normalize": normalize, "flip": flip, "mode": mode,
+			"exits": exits, "bundle": runBundle, "normalize": normalize, "flip": flip, "mode": mode,
 		},
 	})
 }
@@ -111,11 +115,20 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
+func runBundle(ts *testscript.TestScript, neg bool, args []string) {
+	args = append([]string{args[0], "boxlift", "bundle"}, args[1:]...)
+	for _, m := range server.Mirrors() {
+		args = append(args, "--mirror", m)
+	}
+	exits(ts, neg, args)
+}
+
 var varying = []struct {
 	pattern *regexp.Regexp
 	with    string
 }{
 	{regexp.MustCompile(`\b[0-9a-f]{64}\b`), "HEX"},
+	{regexp.MustCompile(`\bsha256:[0-9a-f]{12}\b`), "sha256:SHORT"},
 	{regexp.MustCompile(`\d+ bytes`), "N bytes"},
 	{regexp.MustCompile(`\d+(\.\d+)? ([kKMG]i?)?B\b`), "SIZE"},
 	{regexp.MustCompile(`"size": \d+`), `"size": 0`},
@@ -229,6 +242,12 @@ func (s *site) partials(t *testing.T, output string) []string {
 // file under the final name that is not finished, and the run after them all finishes.
 func TestKilledBuild(t *testing.T) {
 	s := newSite(t)
+	// Long enough that most of them are killed inside a blob.
+	for _, f := range server.Files() {
+		if strings.HasSuffix(f.URL, "/k3s") {
+			server.Inject(upstream.Rule{Path: upstream.FilePath(f.URL), Fault: upstream.Slow{BytesPerSecond: int(3 * f.Size)}})
+		}
+	}
 	start := time.Now()
 	cmd, out := s.build(t, "whole.tar")
 	if err := cmd.Wait(); err != nil {
@@ -237,8 +256,9 @@ func TestKilledBuild(t *testing.T) {
 	whole := s.read(t, "whole.tar")
 	took := time.Since(start)
 
+	server.ResetRequests()
 	killed, resumed := 0, 0
-	for killed < 20 {
+	for killed < *kills {
 		if len(s.partials(t, "b.tar")) > 0 {
 			resumed++
 		}
@@ -262,7 +282,14 @@ func TestKilledBuild(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Logf("killed %d times within %v; %d began with what another had left", killed, took, resumed)
+	ranges := 0
+	for _, r := range server.Requests() {
+		if r.Range != "" {
+			ranges++
+		}
+	}
+	t.Logf("killed %d times within %v; %d began with what another had left, and asked %d times for the rest of something", killed, took, resumed, ranges)
+	server.Heal()
 	cmd, out = s.build(t, "b.tar")
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -298,7 +325,7 @@ func TestInterruptedBuild(t *testing.T) {
 	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted {
 		t.Errorf("it ended with %d\n%s", code, out)
 	}
-	if !strings.Contains(out.String(), "boxlift: interrupted; what was finished is kept, and the same command goes on from there\n") {
+	if !strings.Contains(out.String(), "boxlift: interrupted; what was finished is kept, and the same command goes on from there; ") {
 		t.Errorf("it says:\n%s", out)
 	}
 	if _, err := os.Lstat(filepath.Join(s.dir, "b.tar")); !errors.Is(err, os.ErrNotExist) {
@@ -317,7 +344,7 @@ func TestInterruptedBuild(t *testing.T) {
 // TestSecretsStayOutOfArguments looks through the flags of all commands for one that takes
 // a secret: arguments are for every user of the host to see.
 func TestSecretsStayOutOfArguments(t *testing.T) {
-	for _, args := range [][]string{{"key", "generate"}, {"bundle", "build"}, {"bundle", "verify"}} {
+	for _, args := range [][]string{{"key", "generate"}, {"bundle", "build"}, {"bundle", "verify"}, {"bundle", "sbom"}, {"bundle", "provenance"}} {
 		c, _, err := newRootCommand().Find(args)
 		if err != nil {
 			t.Fatal(err)

@@ -68,8 +68,7 @@ func newRootCommand() *cobra.Command {
 		Use:   "boxlift",
 		Short: "Carry a LiteBoxd platform across an air gap",
 		Long: `boxlift builds one signed bundle on a connected host and, in an isolated
-network, installs from it over SSH. The bundle carries k3s, Cilium and LiteBoxd;
-"boxlift install --help" says what is deployed so far.
+network, installs k3s, Cilium and LiteBoxd from it over SSH.
 
 ` + exitHelp,
 		SilenceErrors: true,
@@ -84,8 +83,23 @@ network, installs from it over SSH. The bundle carries k3s, Cilium and LiteBoxd;
 	root.AddCommand(
 		newBundleCommand(&o),
 		newKeyCommand(),
+		newConfigCommand(&o),
+		newPreflightCommand(&o),
 		newInstallCommand(&o),
+		newResumeCommand(&o),
+		newNodeCommand(&o),
 		newStatusCommand(&o),
+		newHistoryCommand(&o),
+		newAdoptCommand(&o),
+		newUpgradeCommand(&o),
+		newHealthCommand(&o),
+		newHaveCommand(&o),
+		newManifestsCommand(&o),
+		newRollbackCommand(&o),
+		newBackupCommand(&o),
+		newCertsCommand(&o),
+		newRegistryCommand(&o),
+		newPruneCommand(&o),
 		newVersionCommand(),
 	)
 	return root

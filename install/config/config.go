@@ -5,8 +5,9 @@
 // in and every value has been checked, or an *[InvalidError] that holds all
 // problems at once, each with file, line, path, what was found and what was
 // expected. Nothing is guessed: unknown keys, keys given twice, values of another
-// type, empty values, anchors, aliases, tags and a second document are problems.
-// Input is bounded. Nothing here touches the network, and Parse touches no files.
+// type, empty values, anchors, aliases, tags and a second document are problems; labels,
+// taints, mirrors and Helm values may be empty. Input is bounded. Nothing here touches
+// the network, and Parse touches no files.
 //
 // Any value may hold ${NAME}, which the environment variable NAME replaces; $$
 // stands for one dollar sign, and any other dollar sign stands for itself. What has
@@ -14,7 +15,9 @@
 // trimmed. A variable that is not set, or that leaves the value empty, is a problem.
 // Inside { } and [ ] YAML wants such values in quotes.
 //
-// Passwords and passphrases are of type [Secret]. Their text appears in no problem,
+// The same functions that read the file describe it for [Schema], so the two agree.
+//
+// Passwords, passphrases and tokens are of type [Secret]. Their text appears in no problem,
 // warning or fingerprint.
 package config
 
@@ -36,11 +39,13 @@ import (
 
 // Config is a checked install.yaml.
 type Config struct {
-	Cluster  Cluster
-	SSH      SSH
-	Network  Network
-	LiteBoxd *LiteBoxd // nil when the file has no liteboxd section
-	Runtime  Runtime
+	Cluster    Cluster
+	SSH        SSH
+	Network    Network
+	Seeding    Seeding
+	Registries *Registries // nil when the file has no registries section
+	LiteBoxd   *LiteBoxd   // nil when the file has no liteboxd section
+	Runtime    Runtime
 }
 
 // Cluster names the machines.
@@ -48,6 +53,13 @@ type Cluster struct {
 	Name    string // "default" unless given
 	Servers []Host // an odd number, in the order of the file; the first starts the cluster. cluster.master is the same as a list of one
 	Agents  []Host // in the order of the file
+
+	// AbsentAgentLogin is how to log in to agents that the file does not have any more: a
+	// Host whose Host is empty. Nil when the file does not say it.
+	AbsentAgentLogin *Host
+	// APIEndpoint is the host:port at which nodes that join and exported kubeconfigs
+	// reach the API; "" means the first server's own. Its host is in every server's TLSSAN.
+	APIEndpoint string
 }
 
 // Role is what a host does in the cluster.
@@ -62,7 +74,7 @@ const (
 // Host is one machine and the way to log in to it. At least one of Password,
 // IdentityFile and SSHAgent is given.
 type Host struct {
-	Role Role
+	Role Role   // "" for a bastion that is no host of the cluster
 	Path string // where it is in the file, for example "cluster.agents[0]"
 	Line int
 
@@ -75,23 +87,38 @@ type Host struct {
 	SSHAgent           bool   // use the keys of the SSH agent at SSH_AUTH_SOCK; agent in the file
 	HostKey            string // "SHA256:" and the unpadded base64 of the host key's digest, as ssh-keygen -l prints it; "" means known_hosts decides
 
+	// Bastion is the host to go through; nil means directly. It is a host of the cluster,
+	// and then points into Cluster.Servers or Cluster.Agents, or a login of its own, which
+	// has no Role and only the fields above. Hosts that share a bastion share the pointer.
+	// It may have a bastion itself; there are no circles, and at most eight in a row.
+	Bastion *Host
+
 	Sudo         bool   // run commands through sudo
 	SudoPassword Secret // Password unless given; empty when sudo asks for none
 
 	Name   string     // the Kubernetes node's name; "" means the machine's own host name
 	NodeIP netip.Addr // the address the node registers with; the zero Addr means that k3s chooses
 
-	K3s K3s // servers only
+	Labels map[string]string // of the Kubernetes node; nil for none
+	Taints []Taint           // of the Kubernetes node, in the order of the file
+
+	K3s K3s
 }
 
 // Address returns host:port for a dialer.
 func (h Host) Address() string { return net.JoinHostPort(h.Host, strconv.Itoa(h.Port)) }
 
-// K3s holds a server's own settings of k3s.
+// K3s holds a host's own settings of k3s. Agents have only Config.
 type K3s struct {
 	Version  string    // such as "v1.36.4+k3s1"; "" means the bundle's
-	TLSSAN   []string  // further names and addresses in the API's certificate, from tlsSAN and from --tls-san
+	TLSSAN   []string  // further names and addresses in the API's certificate: from tlsSAN, --tls-san, tls-san in a config, and apiEndpoint
 	Settings []Setting // installArgs without --tls-san, ready for k3s' config.yaml
+
+	// Config holds further keys of config.yaml: cluster.serverConfig or agentConfig with
+	// the host's k3s.config over it. Values are string, bool, int64 or []string; what the
+	// file appends (key+) has been appended. tls-san is not in it, nor any key of Settings,
+	// nor any that boxlift writes itself. nil for none.
+	Config map[string]any
 }
 
 // SSH says how host keys are checked.
@@ -111,21 +138,10 @@ type Cilium struct {
 	PodCIDR              netip.Prefix // 10.42.0.0/16 unless given
 	KubeProxyReplacement bool         // true unless given
 	EnableEgressGateway  bool         // true unless given or KubeProxyReplacement is false, which it needs
-}
 
-// LiteBoxd is what to deploy on the cluster.
-type LiteBoxd struct {
-	NamespaceSystem        string // "liteboxd-system" unless given
-	NamespaceSandbox       string // "liteboxd-sandbox" unless given
-	ConfigDir              string // folder of the user's patches, relative to the folder of install.yaml; "" means none
-	Images                 Images
-	DeploySandboxResources bool // true unless given
-}
-
-// Images replaces LiteBoxd's own images; "" keeps the bundle's. Each reference is
-// complete: registry, repository and a tag or digest.
-type Images struct {
-	API, Gateway, Web string
+	// Values are for Cilium's Helm chart, over boxlift's own: mappings are map[string]any,
+	// lists []any, scalars string, bool, int64, float64 or nil. nil for none.
+	Values map[string]any
 }
 
 // Runtime says how the installer goes about its work.
@@ -133,6 +149,7 @@ type Runtime struct {
 	Parallelism        int           // hosts worked on at once, 5 unless given
 	SSHTimeout         time.Duration // for connecting, 15 s unless given
 	CommandTimeout     time.Duration // for one command on a host, 20 min unless given
+	DrainTimeout       time.Duration // for moving the pods away from one node, 10 min unless given
 	RemoveAbsentAgents bool          // remove nodes that are not in the file
 	DryRun             bool          // show the plan and change nothing
 }
@@ -200,7 +217,7 @@ func Load(path string, lookupEnv func(string) (string, bool)) (*Config, []Warnin
 	if at := d.literalSecret; at != nil && mode.Perm()&0o044 != 0 {
 		at.warn("the file holds this as plain text and others can read it (mode %04o): run chmod 600 %s, or write ${NAME}", mode.Perm(), path)
 	}
-	return cfg, d.warnings, err
+	return cfg, d.sortedWarnings(), err
 }
 
 func readFile(path string) (data []byte, mode os.FileMode, err error) {
@@ -222,7 +239,13 @@ func readFile(path string) (data []byte, mode os.FileMode, err error) {
 // from name's folder.
 func Parse(name string, data []byte, lookupEnv func(string) (string, bool)) (*Config, []Warning, error) {
 	cfg, d, err := parse(name, data, lookupEnv)
-	return cfg, d.warnings, err
+	return cfg, d.sortedWarnings(), err
+}
+
+// sortedWarnings returns the warnings in the order of the file's lines.
+func (d *decoder) sortedWarnings() []Warning {
+	slices.SortStableFunc(d.warnings, func(a, b Warning) int { return a.Line - b.Line })
+	return d.warnings
 }
 
 func parse(name string, data []byte, lookupEnv func(string) (string, bool)) (*Config, *decoder, error) {
@@ -256,35 +279,71 @@ func (c *Config) K3sVersion() string {
 // replacing them one after the other in some text leaves no part of a longer one.
 func (c *Config) Secrets() []Secret {
 	var all []Secret
-	for _, h := range c.Hosts() {
-		for _, s := range []Secret{h.Password, h.SudoPassword, h.IdentityPassphrase} {
+	add := func(secrets ...Secret) {
+		for _, s := range secrets {
 			if !s.IsEmpty() && !slices.ContainsFunc(all, s.Equal) {
 				all = append(all, s)
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Secret) int { return len(b.Reveal()) - len(a.Reveal()) })
+	for _, h := range c.Hosts() {
+		add(h.Password, h.SudoPassword, h.IdentityPassphrase)
+		// Bastions with a role are among the hosts themselves.
+		for b := h.Bastion; b != nil && b.Role == ""; b = b.Bastion {
+			add(b.Password, b.IdentityPassphrase)
+		}
+	}
+	if h := c.Cluster.AbsentAgentLogin; h != nil {
+		add(h.Password, h.SudoPassword, h.IdentityPassphrase)
+	}
+	add(c.Registries.secrets()...)
+	if e := c.Seeding.External; e != nil {
+		for _, login := range []*RegistryLogin{e.Push, e.Pull} {
+			if login != nil {
+				add(login.Password)
+			}
+		}
+	}
+	if c.LiteBoxd != nil {
+		add(c.LiteBoxd.Security.EncryptionKey, c.LiteBoxd.Security.AdminInitialPassword)
+	}
+	slices.SortStableFunc(all, func(a, b Secret) int {
+		if byLength := len(b.Reveal()) - len(a.Reveal()); byLength != 0 {
+			return byLength
+		}
+		return strings.Compare(a.Reveal(), b.Reveal())
+	})
 	return all
 }
 
 // Fingerprint returns a sha256 in hex over what the file asks for. Equal
 // fingerprints mean the same cluster, so a run that was broken off can go on. Left
 // out is what only says how to get there: users, passwords, keys, sudo, host keys,
-// timeouts, parallelism, dryRun. Left out too is where configDir is, since its
-// contents are what counts. The order of agents does not matter.
+// bastions, the login that pushes, timeouts, parallelism, dryRun, and every secret. Left
+// out too is where configDir and files with certificates are, since their contents are
+// what counts. The order of agents, labels and taints does not matter.
 func (c *Config) Fingerprint() string {
 	type host struct {
 		Address, Name, NodeIP string
 		TLSSAN                []string
 		Settings              []Setting
+		Config                map[string]any
+		Labels                map[string]string
+		Taints                []string
 	}
 	hosts := func(list []Host) []host {
 		out := make([]host, 0, len(list))
 		for _, h := range list {
-			f := host{Address: h.Address(), Name: h.Name, TLSSAN: h.K3s.TLSSAN, Settings: h.K3s.Settings}
+			f := host{
+				Address: h.Address(), Name: h.Name, TLSSAN: h.K3s.TLSSAN, Settings: h.K3s.Settings, Config: h.K3s.Config, Labels: h.Labels,
+			}
 			if h.NodeIP.IsValid() {
 				f.NodeIP = h.NodeIP.String()
 			}
+			for _, t := range h.Taints {
+				f.Taints = append(f.Taints, t.String())
+			}
+			slices.Sort(f.Taints)
 			out = append(out, f)
 		}
 		return out
@@ -294,12 +353,18 @@ func (c *Config) Fingerprint() string {
 	meaning := struct {
 		Format             int // to be raised when the same file gets another meaning
 		Name               string
+		APIEndpoint        string
 		K3sVersion         string
 		Servers, Agents    []host
 		Network            Network
+		Registries         *Registries // a Secret's JSON does not hold its value
 		LiteBoxd           *LiteBoxd
 		RemoveAbsentAgents bool
-	}{1, c.Cluster.Name, c.K3sVersion(), hosts(c.Cluster.Servers), agents, c.Network, nil, c.Runtime.RemoveAbsentAgents}
+		Seeding            *Seeding `json:",omitempty"` // nil for the default, which was all there was in Format 3 at first
+	}{
+		3, c.Cluster.Name, c.Cluster.APIEndpoint, c.K3sVersion(), hosts(c.Cluster.Servers), agents, c.Network, c.Registries, nil,
+		c.Runtime.RemoveAbsentAgents, c.Seeding.meaning(),
+	}
 	if c.LiteBoxd != nil {
 		box := *c.LiteBoxd
 		box.ConfigDir = ""

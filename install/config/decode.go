@@ -5,19 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // decoder walks one document and gathers everything that is wrong with it.
 type decoder struct {
-	file      string
-	lookupEnv func(string) (string, bool)
-	expanded  int // bytes that ${NAME} references have brought in so far
+	file        string
+	lookupEnv   func(string) (string, bool)
+	expanded    int                // bytes that ${NAME} references have brought in so far
+	definitions map[string]*schema // while a schema is made
 
 	problems      []Problem
 	moreProblems  int // found beyond maxProblems
@@ -26,17 +28,28 @@ type decoder struct {
 }
 
 // node is a YAML node and the path that leads to it.
+//
+// The same functions that read a file also describe what they would read: for a node
+// with a schema they fill that in, look at nothing and report nothing. So what editors
+// are told cannot differ from what is accepted.
 type node struct {
-	d    *decoder
-	yaml *yaml.Node
-	path string
+	d      *decoder
+	yaml   *yaml.Node
+	path   string
+	schema *schema
 }
+
+// at is another YAML node of the same document.
+func (n node) at(y *yaml.Node, path string) node { return node{d: n.d, yaml: y, path: path} }
 
 // maxProblems is more than anybody mends from one list, and keeps a file that was
 // never an install.yaml from filling the memory.
 const maxProblems = 1000
 
 func (n node) fail(format string, args ...any) {
+	if n.schema != nil {
+		return
+	}
 	if len(n.d.problems) == maxProblems {
 		n.d.moreProblems++
 		return
@@ -45,6 +58,12 @@ func (n node) fail(format string, args ...any) {
 }
 
 func (n node) warn(format string, args ...any) {
+	if n.schema != nil {
+		return
+	}
+	if len(n.d.warnings) == maxProblems {
+		return
+	}
 	n.d.warnings = append(n.d.warnings, Warning(n.problem(format, args...)))
 }
 
@@ -78,13 +97,13 @@ func (d *decoder) document(data []byte) (node, bool) {
 }
 
 var (
-	yamlError     = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
-	unknownAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
+	yamlError     = lazyregexp.New(`^yaml: (?:line (\d+): )?(.*)$`)
+	unknownAnchor = lazyregexp.New(`^unknown anchor '(.*)' referenced$`)
 	// These come from the parser, which counts lines from 0; the others come from the
 	// scanner, which counts from 1. The first group is reported where the block that
 	// has the fault begins.
-	blockError  = regexp.MustCompile(`^did not find expected (key|'-' indicator|',' or)`)
-	parserError = regexp.MustCompile(`^(did not find expected (node content|<)|found (undefined tag|duplicate|incompatible))`)
+	blockError  = lazyregexp.New(`^did not find expected (key|'-' indicator|',' or)`)
+	parserError = lazyregexp.New(`^(did not find expected (node content|<)|found (undefined tag|duplicate|incompatible))`)
 )
 
 // syntaxProblem turns a parser's error into a line and a text. The parser quotes
@@ -111,14 +130,29 @@ func syntaxProblem(data []byte, err error) (line int, text string) {
 	case parserError.MatchString(m[2]):
 		return line + 1, "not valid YAML: " + m[2]
 	default:
-		return max(line, 1), "not valid YAML: " + m[2]
+		line = max(line, 1)
+		if indentedByTab(data, line) {
+			return line, "found a tab, expected spaces: YAML is indented with spaces only"
+		}
+		return line, "not valid YAML: " + m[2]
 	}
+}
+
+// indentedByTab says whether a tab stands before the text of a line.
+func indentedByTab(data []byte, line int) bool {
+	lines := bytes.SplitN(data, []byte("\n"), line+1)
+	if len(lines) < line {
+		return false
+	}
+	at := lines[line-1]
+	return bytes.ContainsRune(at[:len(at)-len(bytes.TrimLeft(at, " \t"))], '\t')
 }
 
 // field is one key that a mapping may have.
 type field struct {
 	key      string
 	required bool
+	doc      string // what editors show: the meaning, and the default if there is one
 	read     func(node)
 }
 
@@ -126,6 +160,10 @@ type field struct {
 // are present by key.
 func (n node) mapping(fields ...field) map[string]node {
 	present := map[string]node{}
+	if n.schema != nil {
+		n.describeMapping(fields)
+		return present
+	}
 	if !n.usable("a mapping") {
 		return present
 	}
@@ -135,7 +173,7 @@ func (n node) mapping(fields ...field) map[string]node {
 	}
 	for i := 0; i+1 < len(n.yaml.Content); i += 2 {
 		key, value := n.yaml.Content[i], n.yaml.Content[i+1]
-		at := node{n.d, key, n.path}
+		at := n.at(key, n.path)
 		if key.Kind != yaml.ScalarNode || key.Tag != "!!str" {
 			at.fail("found a key that is %s, expected one of %s", at.kind(), keyList(fields))
 			continue
@@ -157,7 +195,7 @@ func (n node) mapping(fields ...field) map[string]node {
 			at.fail("found again, expected once: it is on line %d already", first.yaml.Line)
 			continue
 		}
-		v := node{n.d, value, at.path}
+		v := n.at(value, at.path)
 		present[key.Value] = v
 		fields[f].read(v)
 	}
@@ -169,7 +207,7 @@ func (n node) mapping(fields ...field) map[string]node {
 	return present
 }
 
-var shownKey = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,39}$`)
+var shownKey = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_.-]{0,39}$`)
 
 func join(path, key string) string {
 	if path == "" {
@@ -183,6 +221,11 @@ const maxItems = 1000
 
 // list hands each item of a list to read.
 func (n node) list(read func(i int, item node)) {
+	if n.schema != nil {
+		n.schema.Type, n.schema.MaxItems, n.schema.Items = "array", maxItems, &schema{}
+		read(0, n.describe(n.schema.Items))
+		return
+	}
 	if !n.usable("a list") {
 		return
 	}
@@ -195,9 +238,85 @@ func (n node) list(read func(i int, item node)) {
 		return
 	}
 	for i, item := range n.yaml.Content {
-		read(i, node{n.d, item, fmt.Sprintf("%s[%d]", n.path, i)})
+		read(i, n.at(item, fmt.Sprintf("%s[%d]", n.path, i)))
 	}
 }
+
+// either reads a node that is a text or a mapping.
+func (n node) either(text, mapping func(node)) {
+	switch {
+	case n.schema != nil:
+		n.schema.AnyOf = []*schema{{}, {}}
+		text(n.describe(n.schema.AnyOf[0]))
+		mapping(n.describe(n.schema.AnyOf[1]))
+	case n.yaml.Kind == yaml.MappingNode:
+		mapping(n)
+	case n.yaml.Kind == yaml.SequenceNode:
+		if n.usable("text or a mapping") {
+			n.fail("found %s, expected text or a mapping", n.kind())
+		}
+	default:
+		text(n)
+	}
+}
+
+// entries hands each entry of a mapping whose keys are not known beforehand to read. A
+// key has to match pattern; want says what it is. The node of the key is for messages
+// about the key, and has the path of the mapping.
+func (n node) entries(want string, pattern *lazyregexp.Regexp, read func(key string, at, value node)) {
+	if n.schema != nil {
+		value := &schema{}
+		n.schema.Type, n.schema.PropertyNames, n.schema.AdditionalProperties = "object", &schema{Pattern: pattern.String()}, value
+		read("", n, n.describe(value))
+		return
+	}
+	if !n.usable("a mapping") {
+		return
+	}
+	if n.yaml.Kind != yaml.MappingNode {
+		n.fail("found %s, expected a mapping from %s", n.kind(), want)
+		return
+	}
+	if count := len(n.yaml.Content) / 2; count > maxItems {
+		n.fail("found %d keys, expected at most %d", count, maxItems)
+		return
+	}
+	first := map[string]int{}
+	for i := 0; i+1 < len(n.yaml.Content); i += 2 {
+		key, value := n.yaml.Content[i], n.yaml.Content[i+1]
+		at := n.at(key, n.path)
+		switch line, again := first[key.Value]; {
+		case !at.usable("a key"):
+		case key.Kind != yaml.ScalarNode || key.Tag != "!!str":
+			at.fail("found a key that is %s, expected %s: put it in quotes", at.kind(), want)
+		case !pattern.MatchString(key.Value):
+			if n.yaml.Style&yaml.FlowStyle != 0 && value.Tag == "!!null" {
+				// See mapping: it may be the rest of a password.
+				at.fail("found something that is not a key, expected %s: put text with special characters in quotes", want)
+				continue
+			}
+			at.fail("found the key %s, expected %s", at.found(), want)
+		case again:
+			at.fail("found the key %s again, expected it once: it is on line %d already", at.found(), line)
+		default:
+			first[key.Value] = key.Line
+			read(key.Value, at, n.at(value, joinAny(n.path, key.Value)))
+		}
+	}
+}
+
+// joinAny is join for keys with special characters, dots among them.
+func joinAny(path, key string) string {
+	if plainKey.MatchString(key) {
+		return join(path, key)
+	}
+	if runes := []rune(key); len(runes) > 80 {
+		key = string(runes[:80]) + "..."
+	}
+	return path + "[" + strconv.Quote(key) + "]"
+}
+
+var plainKey = lazyregexp.New(`^[A-Za-z0-9_-]{1,80}$`)
 
 // usable reports what is never a value here: an alias, an anchor, a tag, or nothing.
 // Refusing aliases also takes away the means to blow up a small file.
@@ -246,7 +365,7 @@ func (n node) kind() string {
 // replaced: that is what the user can look for.
 func (n node) found() string {
 	const most = 60
-	text := userInfo.ReplaceAllString(n.yaml.Value, ":...@")
+	text := query.ReplaceAllString(userInfo.ReplaceAllString(n.yaml.Value, ":...@"), "?...")
 	if runes := []rune(text); len(runes) > most {
 		text = string(runes[:most]) + "..."
 	}
@@ -257,8 +376,12 @@ func (n node) found() string {
 	return out
 }
 
-// userInfo is where a password stands in user:password@host.
-var userInfo = regexp.MustCompile(`:[^:@]*@`)
+// userInfo is where a password or token stands in user:password@host and
+// https://token@host.
+var userInfo = lazyregexp.New(`(://[^/@]*|:[^:@]*)@`)
+
+// query is the part of an address where tokens stand too.
+var query = lazyregexp.New(`\?.+`)
 
 func (n node) hasReference() bool {
 	return slices.ContainsFunc(reference.FindAllString(n.yaml.Value, -1), func(ref string) bool { return ref != "$$" })
@@ -282,12 +405,16 @@ func (n node) scalar(tag, want string) (string, bool) {
 		n.fail("found %s, expected %s", n.kind(), want)
 		return "", false
 	}
-	return n.expand()
+	return n.expand(oneLine)
 }
 
 // text reads a string and hands it to parse, whose error says what was expected.
 func text[T any](n node, parse func(string) (T, error)) T {
 	var zero T
+	if n.schema != nil {
+		n.schema.Type, n.schema.MinLength = "string", 1
+		return zero
+	}
 	s, ok := n.scalar("!!str", "text")
 	if !ok {
 		return zero
@@ -302,6 +429,10 @@ func text[T any](n node, parse func(string) (T, error)) T {
 
 // secret reads a string that no message shows.
 func (n node) secret() Secret {
+	if n.schema != nil {
+		n.schema.Type, n.schema.MinLength = "string", 1
+		return Secret{}
+	}
 	s, ok := n.scalar("!!str", "text")
 	if !ok {
 		return Secret{}
@@ -315,8 +446,42 @@ func (n node) secret() Secret {
 	return NewSecret(s)
 }
 
+// plain reads a scalar as YAML sees it: a text, true or false, or a whole number. What
+// YAML would make something else of than the eye sees has to stand in quotes.
+func (n node) plain(allowed shape, want string) (any, bool) {
+	if n.schema != nil {
+		n.schema.Type = []string{"string", "boolean", "integer"}
+		return nil, false
+	}
+	if !n.usable(want) {
+		return nil, false
+	}
+	if n.yaml.Kind != yaml.ScalarNode {
+		n.fail("found %s, expected %s", n.kind(), want)
+		return nil, false
+	}
+	switch n.yaml.Tag {
+	case "!!str":
+		s, ok := n.expand(allowed)
+		return s, ok
+	case "!!bool":
+		return strings.EqualFold(n.yaml.Value, "true"), true
+	case "!!int":
+		v, err := strconv.ParseInt(n.yaml.Value, 10, 64)
+		if err == nil && strconv.FormatInt(v, 10) == n.yaml.Value {
+			return v, true
+		}
+	}
+	n.fail("found %s %s, expected %s: put it in quotes", n.kind(), n.found(), want)
+	return nil, false
+}
+
 // number reads a whole decimal number.
 func (n node) number(lowest, highest int) int {
+	if n.schema != nil {
+		n.schema.AnyOf = []*schema{{Type: "integer", Minimum: &lowest, Maximum: &highest}, referenceSchema()}
+		return 0
+	}
 	want := fmt.Sprintf("a whole number from %d to %d", lowest, highest)
 	s, ok := n.scalar("!!int", want)
 	if !ok {
@@ -333,6 +498,10 @@ func (n node) number(lowest, highest int) int {
 
 // boolean reads true or false.
 func (n node) boolean() bool {
+	if n.schema != nil {
+		n.schema.AnyOf = []*schema{{Type: "boolean"}, referenceSchema()}
+		return false
+	}
 	s, ok := n.scalar("!!bool", "true or false")
 	if !ok {
 		return false
@@ -354,11 +523,22 @@ const (
 	maxExpanded = 1 << 20
 )
 
-var reference = regexp.MustCompile(`\$\$|\$\{[^}]*\}?`)
-var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var reference = lazyregexp.New(`\$\$|\$\{[^}]*\}?`)
+var variableName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// expand replaces the references in a scalar and checks what no value may be.
-func (n node) expand() (string, bool) {
+// shape says which texts a value may be.
+type shape int
+
+// oneLine is what nearly every value is; lineOrEmpty may also be "", and anyText may
+// also have several lines.
+const (
+	oneLine shape = iota
+	lineOrEmpty
+	anyText
+)
+
+// expand replaces the references in a scalar and checks what the value may not be.
+func (n node) expand(allowed shape) (string, bool) {
 	ok := true
 	fail := func(format string, args ...any) {
 		n.fail(format, args...)
@@ -389,9 +569,11 @@ func (n node) expand() (string, bool) {
 	case !ok:
 	case s == "" && n.hasReference():
 		fail("found %s, which is empty", n.yaml.Value) // nothing but references: no secret
-	case s == "":
+	case s == "" && allowed == oneLine:
 		fail("found an empty text, expected a value: leave the key out if it is not wanted")
-	case strings.ContainsAny(s, "\n\r\x00"):
+	case allowed == anyText && strings.Contains(s, "\x00"):
+		fail("found a NUL, expected text")
+	case allowed != anyText && strings.ContainsAny(s, "\n\r\x00"):
 		fail("found a line break or a NUL, expected one line of text")
 	}
 	return s, ok
@@ -407,17 +589,27 @@ func keyList(fields []field) string {
 
 // suggestion names the key that was probably meant, or all of them.
 func suggestion(key string, fields []field) string {
+	keys := make([]string, len(fields))
+	for i, f := range fields {
+		keys[i] = f.key
+	}
+	if best := closest(key, keys, len(key)/3); best != "" {
+		return "did you mean " + best + "?"
+	}
+	return "expected one of " + keyList(fields)
+}
+
+// closest returns the key that differs least from the given one, by no more than so many
+// letters, or "". Dashes, underscores and case do not count.
+func closest(key string, keys []string, most int) string {
 	plain := func(s string) string { return strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(s)) }
-	best, least := "", len(key)/3+1
-	for _, f := range fields {
-		if d := distance(plain(key), plain(f.key)); d < least {
-			best, least = f.key, d
+	best := ""
+	for _, k := range keys {
+		if d := distance(plain(key), plain(k)); d <= most {
+			best, most = k, d-1
 		}
 	}
-	if best == "" {
-		return "expected one of " + keyList(fields)
-	}
-	return "did you mean " + best + "?"
+	return best
 }
 
 // distance is the number of letters to insert, delete, change or swap with their

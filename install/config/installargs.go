@@ -1,11 +1,11 @@
 package config
 
 import (
-	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // Setting is one key of k3s' config.yaml, made from a flag of the same name.
@@ -25,56 +25,64 @@ func (s Setting) Value() any {
 	return s.Values
 }
 
-// reservedFlags are those that installArgs cannot have, with the reason.
+// reservedFlags are those that neither installArgs nor a k3s config can have, with the
+// reason.
 var reservedFlags = map[string]string{
-	"agent-token":           "it is a secret, which installArgs would show",
+	"agent-token":           "it is a secret, which boxlift would show",
+	"agent-token-file":      "boxlift makes the token",
+	"bind-address":          "boxlift reaches the API at 127.0.0.1",
 	"cluster-cidr":          "write network.cilium.podCIDR",
 	"cluster-init":          "boxlift sets it when there is more than one server",
 	"cluster-reset":         "it belongs to a repair by hand",
 	"config":                "boxlift writes k3s' config file",
 	"data-dir":              "boxlift places images in /var/lib/rancher/k3s",
 	"datastore-endpoint":    "boxlift uses k3s' own datastore",
-	"etcd-s3-access-key":    "it is a secret, which installArgs would show",
-	"etcd-s3-secret-key":    "it is a secret, which installArgs would show",
-	"etcd-s3-session-token": "it is a secret, which installArgs would show",
+	"disable-agent":         "boxlift expects every server to be a node",
+	"disable-apiserver":     "boxlift reaches the API on every server",
+	"disable-etcd":          "boxlift expects etcd on every server",
+	"etcd-s3-access-key":    "it is a secret, which boxlift would show",
+	"etcd-s3-secret-key":    "it is a secret, which boxlift would show",
+	"etcd-s3-session-token": "it is a secret, which boxlift would show",
+	"https-listen-port":     "boxlift reaches the API at port 6443; write cluster.apiEndpoint for a load balancer with another one",
+	"lb-server-port":        "Cilium reaches the API at port 6444",
 	"node-ip":               "write nodeIP",
 	"node-name":             "write name",
-	"private-registry":      "boxlift writes registries.yaml",
-	"server":                "boxlift sets it",
+	"private-registry":      "write registries: boxlift writes registries.yaml",
+	"server":                "boxlift sets it; write cluster.apiEndpoint for a load balancer",
 	"token":                 "boxlift makes the token",
 	"token-file":            "boxlift makes the token",
-	"vpn-auth":              "it is a secret, which installArgs would show",
+	"vpn-auth":              "it is a secret, which boxlift would show",
+	"vpn-auth-file":         "boxlift reaches nodes by their own addresses",
 	"with-node-id":          "boxlift must know every node's name",
-	"write-kubeconfig":      "boxlift reads /etc/rancher/k3s/k3s.yaml",
+	"write-kubeconfig":      "boxlift reads /etc/rancher/k3s/k3s.yaml; install has --kubeconfig to export it",
 
 	"container-runtime-endpoint": "boxlift places images in k3s' own containerd",
 	"docker":                     "boxlift places images in k3s' own containerd",
 	"rootless":                   "boxlift installs k3s as root",
+
+	// The short names of some of these flags.
+	"c": "boxlift writes k3s' config file",
+	"d": "boxlift places images in /var/lib/rancher/k3s",
+	"i": "write nodeIP",
+	"o": "boxlift reads /etc/rancher/k3s/k3s.yaml; install has --kubeconfig to export it",
+	"s": "boxlift sets it; write cluster.apiEndpoint for a load balancer",
+	"t": "boxlift makes the token",
 }
 
 // neededValues are the flags that Cilium leaves only one value.
 var neededValues = map[string]string{"flannel-backend": "none", "disable-network-policy": "true"}
 
-var flagName = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
-
-// ParseInstallArgs turns arguments of k3s into settings for its config.yaml, in the
-// order in which their flags first appear. A value may follow its flag after "=",
-// after a space, or as the next argument. Everything that is not a long flag, and
-// every flag that boxlift sets itself, is an error; all errors are joined.
-func ParseInstallArgs(args []string) ([]Setting, error) {
-	settings, problems := parseInstallArgs(args)
-	errs := make([]error, len(problems))
-	for i, p := range problems {
-		errs[i] = errors.New(p.text)
-	}
-	return settings, errors.Join(errs...)
-}
+var flagName = lazyregexp.New(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 
 type argProblem struct {
 	index int // in the arguments
 	text  string
 }
 
+// parseInstallArgs turns arguments of k3s into settings for its config.yaml, in the
+// order in which their flags first appear. A value may follow its flag after "=",
+// after a space, or as the next argument. Everything that is not a long flag, and
+// every flag that boxlift sets itself, is a problem.
 func parseInstallArgs(args []string) (settings []Setting, problems []argProblem) {
 	for i := 0; i < len(args); i++ {
 		at, arg := i, args[i]

@@ -34,43 +34,78 @@ const maxError = 4 << 10
 // Result is how a step or run ended.
 type Result string
 
-// The results. A step that was running when boxlift died stays "running".
+// The results. A step or run that was going on when boxlift died stays "running".
 const (
 	Running Result = "running"
 	Done    Result = "done"
 	Failed  Result = "failed"
+	// Unchanged is the result of a step that was not needed.
+	Unchanged Result = "unchanged"
 )
+
+// Run says what a run works on.
+type Run struct {
+	// Command is the command that was given, such as "install".
+	Command string `json:"command"`
+	Cluster string `json:"cluster"`
+	// Bundle is the bundle digest, Config the fingerprint of install.yaml. A run without a
+	// bundle has no digest.
+	Bundle string `json:"bundle,omitempty"`
+	Config string `json:"config"`
+	// BundleFile and ConfigFile are absolute paths.
+	BundleFile string `json:"bundleFile,omitempty"`
+	ConfigFile string `json:"configFile"`
+	// Plan is what the run goes through. Which steps a phase consists of is known when it
+	// has looked at its hosts: then they are in State.Steps.
+	Plan []Planned `json:"plan,omitempty"`
+	// Flags are those of the command that say how it goes about its work, such as
+	// "--batch-size=1": a run that goes on keeps to them.
+	Flags []string `json:"flags,omitempty"`
+}
+
+// Planned is one phase of a run, with the hosts that it works on.
+type Planned struct {
+	Phase string   `json:"phase"`
+	Hosts []string `json:"hosts"`
+}
 
 // State is the content of state.json.
 type State struct {
-	Version int    `json:"version"`
-	Cluster string `json:"cluster"`
-	// Bundle is the bundle digest, Config the fingerprint of install.yaml, both of the
-	// last run.
-	Bundle  string    `json:"bundle"`
-	Config  string    `json:"config"`
-	Result  Result    `json:"result"`
-	Started time.Time `json:"started"`
-	Ended   time.Time `json:"ended,omitzero"`
-	// Steps are those of the last run, in the order in which they began.
-	Steps []Step `json:"steps"`
-}
-
-// Step is one thing that was done, or tried.
-type Step struct {
-	Phase string `json:"phase"`
-	// Host is empty for steps of the cluster as a whole.
-	Host    string    `json:"host,omitempty"`
-	Title   string    `json:"title"`
-	Reason  string    `json:"reason"`
+	Version int `json:"version"`
+	Run
 	Result  Result    `json:"result"`
 	Error   string    `json:"error,omitempty"`
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended,omitzero"`
+	// Resumed is how often the run was gone on with.
+	Resumed int `json:"resumed,omitempty"`
+	// Steps are those of the run, in the order in which they were first looked at.
+	Steps []Step `json:"steps"`
+}
+
+// Unfinished tells whether there was a run that has not ended well.
+func (s State) Unfinished() bool { return s.Version != 0 && s.Result != Done }
+
+// Step is one thing that was done, or tried, or found to need nothing.
+type Step struct {
+	Phase string `json:"phase"`
+	// Host is empty for steps of the cluster as a whole.
+	Host   string `json:"host,omitempty"`
+	Title  string `json:"title"`
+	Reason string `json:"reason,omitempty"`
+	Result Result `json:"result"`
+	Error  string `json:"error,omitempty"`
+	// Attempts is how often the step was begun.
+	Attempts int       `json:"attempts,omitempty"`
+	Started  time.Time `json:"started,omitzero"`
+	Ended    time.Time `json:"ended,omitzero"`
 }
 
 // ErrLocked says that another process works with the same state.
 var ErrLocked = errors.New("another boxlift is working with this state")
+
+// ErrInvalid is wrapped by errors that say that a state cannot be used.
+var ErrInvalid = errors.New("the state cannot be used")
 
 // Journal is an open state.json. Its methods may be called by several goroutines.
 type Journal struct {
@@ -110,17 +145,17 @@ func (j *Journal) read() error {
 		return fmt.Errorf("read the state: %w", err)
 	}
 	if info.Size() > maxSize {
-		return fmt.Errorf("read the state: %s is larger than %d bytes", j.path, maxSize)
+		return fmt.Errorf("%w: %s is larger than %d bytes", ErrInvalid, j.path, maxSize)
 	}
 	content, err := os.ReadFile(j.path)
 	if err != nil {
 		return fmt.Errorf("read the state: %w", err)
 	}
 	if err := json.Unmarshal(content, &j.state); err != nil {
-		return fmt.Errorf("read the state: %s is damaged: %w: move it away, and boxlift finds out from the hosts what is there", j.path, err)
+		return fmt.Errorf("%w: %s is damaged: %w: move it away, and boxlift finds out from the hosts what is there", ErrInvalid, j.path, err)
 	}
 	if j.state.Version != Version {
-		return fmt.Errorf("read the state: %s has version %d, this boxlift knows version %d", j.path, j.state.Version, Version)
+		return fmt.Errorf("%w: %s has version %d, this boxlift knows version %d", ErrInvalid, j.path, j.state.Version, Version)
 	}
 	return nil
 }
@@ -135,10 +170,19 @@ func (j *Journal) State() State {
 }
 
 // Begin starts a run; the steps of the last one are forgotten.
-func (j *Journal) Begin(cluster, bundle, config string) error {
+func (j *Journal) Begin(r Run) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.state = State{Version: Version, Cluster: cluster, Bundle: bundle, Config: config, Result: Running, Started: j.now().UTC(), Steps: []Step{}}
+	j.state = State{Version: Version, Run: r, Result: Running, Started: j.now().UTC(), Steps: []Step{}}
+	return j.write()
+}
+
+// Resume goes on with the last run, whose steps are kept.
+func (j *Journal) Resume() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.state.Result, j.state.Error, j.state.Ended = Running, "", time.Time{}
+	j.state.Resumed++
 	return j.write()
 }
 
@@ -146,7 +190,7 @@ func (j *Journal) Begin(cluster, bundle, config string) error {
 func (j *Journal) End(err error) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.state.Result, j.state.Ended = resultOf(err), j.now().UTC()
+	j.state.Result, j.state.Error, j.state.Ended = resultOf(err), textOf(err), j.now().UTC()
 	return j.write()
 }
 
@@ -154,22 +198,53 @@ func (j *Journal) End(err error) error {
 func (j *Journal) Start(phase, host, title, reason string) (end func(error) error, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	i := len(j.state.Steps)
-	j.state.Steps = append(j.state.Steps, Step{Phase: phase, Host: host, Title: title, Reason: reason, Result: Running, Started: j.now().UTC()})
+	i := j.step(phase, host, title)
+	s := &j.state.Steps[i]
+	*s = Step{Phase: phase, Host: host, Title: title, Reason: reason, Result: Running, Attempts: s.Attempts + 1, Started: j.now().UTC()}
 	end = func(err error) error {
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		s := &j.state.Steps[i]
-		s.Result, s.Ended = resultOf(err), j.now().UTC()
-		if err != nil {
-			s.Error = err.Error()
-			if len(s.Error) > maxError {
-				s.Error = strings.ToValidUTF8(s.Error[:maxError], "") + "…"
-			}
-		}
+		s.Result, s.Error, s.Ended = resultOf(err), textOf(err), j.now().UTC()
 		return j.write()
 	}
 	return end, j.write()
+}
+
+// Unchanged notes that a step needs nothing. It is written with the next change.
+func (j *Journal) Unchanged(phase, host, title string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s := &j.state.Steps[j.step(phase, host, title)]
+	switch s.Result {
+	case "":
+		s.Result = Unchanged
+	case Running, Failed:
+		// An earlier attempt did it all the same.
+		s.Result, s.Error = Done, ""
+	}
+}
+
+// step finds a step, or adds it.
+func (j *Journal) step(phase, host, title string) int {
+	i := slices.IndexFunc(j.state.Steps, func(s Step) bool { return s.Phase == phase && s.Host == host && s.Title == title })
+	if i < 0 {
+		i = len(j.state.Steps)
+		j.state.Steps = append(j.state.Steps, Step{Phase: phase, Host: host, Title: title})
+	}
+	return i
+}
+
+// textOf is as much of an error as is kept.
+func textOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	text := err.Error()
+	if len(text) > maxError {
+		text = strings.ToValidUTF8(text[:maxError], "") + "…"
+	}
+	return text
 }
 
 func resultOf(err error) Result {
@@ -192,3 +267,11 @@ func (j *Journal) write() error {
 
 // Close lets others work with the state.
 func (j *Journal) Close() error { return j.lock.Close() }
+
+// Read returns the state at path without keeping others away from it. There is none yet
+// when its Version is 0.
+func Read(path string) (State, error) {
+	j := &Journal{path: path}
+	err := j.read()
+	return j.state, err
+}

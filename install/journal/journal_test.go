@@ -11,6 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// demo is what the tests' runs work on.
+var demo = Run{Command: "install", Cluster: "demo", Bundle: "sha256:b", Config: "config", BundleFile: "/b.tar", ConfigFile: "/install.yaml"}
+
 // open opens the state in dir with a clock that stands still.
 func open(t *testing.T, dir string) *Journal {
 	t.Helper()
@@ -32,7 +35,7 @@ func must(t *testing.T, err error) {
 func TestStateOutlivesItsProcess(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
-	must(t, j.Begin("demo", "sha256:b", "config"))
+	must(t, j.Begin(demo))
 	end, err := j.Start("ship", "10.0.0.11", "ship the packs", "2 are missing")
 	must(t, err)
 	must(t, end(nil))
@@ -52,19 +55,38 @@ func TestStateOutlivesItsProcess(t *testing.T) {
 	again := open(t, dir)
 	now := j.now()
 	want := State{
-		Version: 1, Cluster: "demo", Bundle: "sha256:b", Config: "config", Result: Running, Started: now,
+		Version: 1, Run: demo, Result: Running, Started: now,
 		Steps: []Step{
-			{Phase: "ship", Host: "10.0.0.11", Title: "ship the packs", Reason: "2 are missing", Result: Done, Started: now, Ended: now},
-			{Phase: "servers", Host: "10.0.0.11", Title: "start k3s", Reason: "it is inactive", Result: Failed, Error: "it did not start", Started: now, Ended: now},
-			{Phase: "servers", Host: "10.0.0.12", Title: "start k3s", Reason: "it is inactive", Result: Running, Started: now},
+			{Phase: "ship", Host: "10.0.0.11", Title: "ship the packs", Reason: "2 are missing", Result: Done, Attempts: 1, Started: now, Ended: now},
+			{Phase: "servers", Host: "10.0.0.11", Title: "start k3s", Reason: "it is inactive", Result: Failed, Error: "it did not start", Attempts: 1, Started: now, Ended: now},
+			{Phase: "servers", Host: "10.0.0.12", Title: "start k3s", Reason: "it is inactive", Result: Running, Attempts: 1, Started: now},
 		},
 	}
 	if diff := cmp.Diff(want, again.State()); diff != "" {
 		t.Error(diff)
 	}
-	must(t, again.Begin("demo", "sha256:b", "config"))
+	if !again.State().Unfinished() {
+		t.Error("a run that was broken off counts as finished")
+	}
+
+	// It is gone on with: what was done stays, what is tried again is counted.
+	must(t, again.Resume())
+	again.Unchanged("ship", "10.0.0.11", "ship the packs")
+	again.Unchanged("ship", "10.0.0.12", "ship the packs")
+	end, err = again.Start("servers", "10.0.0.11", "start k3s", "it is inactive")
+	must(t, err)
+	must(t, end(nil))
 	must(t, again.End(nil))
-	want = State{Version: 1, Cluster: "demo", Bundle: "sha256:b", Config: "config", Result: Done, Started: now, Ended: now, Steps: []Step{}}
+	want.Result, want.Resumed, want.Ended = Done, 1, now
+	want.Steps[1] = Step{Phase: "servers", Host: "10.0.0.11", Title: "start k3s", Reason: "it is inactive", Result: Done, Attempts: 2, Started: now, Ended: now}
+	want.Steps = append(want.Steps, Step{Phase: "ship", Host: "10.0.0.12", Title: "ship the packs", Result: Unchanged})
+	if diff := cmp.Diff(want, again.State()); diff != "" {
+		t.Error(diff)
+	}
+
+	must(t, again.Begin(demo))
+	must(t, again.End(nil))
+	want = State{Version: 1, Run: demo, Result: Done, Started: now, Ended: now, Steps: []Step{}}
 	if diff := cmp.Diff(want, again.State()); diff != "" {
 		t.Error(diff)
 	}
@@ -107,7 +129,7 @@ func TestUnreadableStates(t *testing.T) {
 func TestErrorsAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
-	must(t, j.Begin("demo", "sha256:b", "config"))
+	must(t, j.Begin(demo))
 	for range 5 {
 		end, err := j.Start("ship", "10.0.0.11", "ship the packs", "2 are missing")
 		must(t, err)

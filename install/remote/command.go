@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 const (
@@ -24,7 +25,10 @@ const (
 	maxCommandLine = 120 << 10
 	// chunk is how much is handed to the connection at once.
 	chunk = 256 << 10
-	// killGrace is how long a command may take to end after it was told to.
+	// maxRead is how much of a command's output is read at once.
+	maxRead = 32 << 10
+	// killGrace is how long a command may take to end after it was told to, and then the
+	// host to show that it is there.
 	killGrace = 3 * time.Second
 )
 
@@ -40,6 +44,8 @@ type Command struct {
 	// Root runs it as root, through sudo where needed. Where sudo is set to lecture
 	// always, stderr begins with that.
 	Root bool
+	// HideOutput keeps what the command printed out of errors: it may hold secrets.
+	HideOutput bool
 	// Stdin is copied to the command by Run; nil means an empty stdin. It must be nil
 	// for Start. Run does not wait for a Read that is still going on when the command
 	// has ended.
@@ -157,7 +163,7 @@ func (h *Host) Run(ctx context.Context, cmd Command) (Result, error) {
 		result.ExitCode = 0
 	case errors.As(err, &exit):
 		result.ExitCode = exit.Code
-		if len(exit.Lines) == 0 {
+		if len(exit.Lines) == 0 && !cmd.HideOutput {
 			err = newExitError(h.Name(), cmd, exit.Code, nil, result.Stdout)
 		}
 	}
@@ -179,12 +185,17 @@ type Process struct {
 	stderr  *stderr
 	ended   chan struct{} // closed after err is set
 	err     error
-	unwatch func() bool
+	// abandoned is closed when the context has ended and nobody waits for the command's end
+	// any more.
+	abandoned chan struct{}
+	input     *input
+	unwatch   func() bool
 }
 
 // Start starts a command for streaming. When ctx ends the command is told to end, and
-// its streams fail. If it still has not ended a few seconds later, the connection is
-// closed, so that nothing waits for ever for a host that no longer answers.
+// its streams fail, a few seconds later at the latest, also when it has not ended. The
+// connection is closed only if the host does not answer any more, so that nothing waits
+// for ever.
 func (h *Host) Start(ctx context.Context, cmd Command) (*Process, error) {
 	fail := func(err error) (*Process, error) {
 		return nil, fmt.Errorf("%s: start %s: %w", h.Name(), cmd.title(), err)
@@ -225,7 +236,7 @@ func (h *Host) start(ctx context.Context, cmd Command, line string) (*Process, e
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	p := &Process{host: h, cmd: cmd, ctx: ctx, stderr: newStderr(), ended: make(chan struct{})}
+	p := &Process{host: h, cmd: cmd, ctx: ctx, stderr: newStderr(), ended: make(chan struct{}), abandoned: make(chan struct{})}
 	log, begin := h.target.log().With("host", h.Name(), "what", cmd.title()), time.Now()
 	log.DebugContext(ctx, "run", "command", line)
 	// A host that hangs must not hold us up while the command is being started.
@@ -259,9 +270,13 @@ func (p *Process) open(line string) (err error) {
 		return err
 	}
 	p.session.Stderr = p.stderr
-	if p.Stdin, err = p.session.StdinPipe(); err == nil {
-		p.Stdout, err = p.session.StdoutPipe()
+	var stdin io.WriteCloser
+	var stdout io.Reader
+	if stdin, err = p.session.StdinPipe(); err == nil {
+		stdout, err = p.session.StdoutPipe()
 	}
+	p.input = &input{WriteCloser: stdin}
+	p.Stdin, p.Stdout = p.input, &output{in: stdout, abandoned: p.abandoned}
 	if err == nil {
 		err = p.session.Start(announcePID + line)
 	}
@@ -271,25 +286,50 @@ func (p *Process) open(line string) (err error) {
 	return err
 }
 
-// giveUp ends the command. When it has not ended after a few seconds, or the host no
-// longer answers, the connection is closed: that sets everything free that waits on it.
+// giveUp ends the command and its session, and after a few seconds leaves them alone if
+// they do not end: sshd closes no session whose command still lives. The connection is
+// closed only when the host does not answer at all, or when somebody still waits for the
+// command to take its input: others may be at work on it.
 func (p *Process) giveUp() {
 	go p.kill()
 	select {
 	case <-p.ended:
-	case <-time.After(killGrace):
-		_ = p.host.Close() // what counts is the end of the context
+		return
+	case <-time.After(killGrace + time.Second):
 	}
+	answered := make(chan error, 1)
+	go func() {
+		_, _, err := p.host.client.SendRequest("keepalive@openssh.com", true, nil)
+		answered <- err
+	}()
+	select {
+	case <-p.ended:
+	case err := <-answered:
+		if err == nil && p.input.abandon() {
+			close(p.abandoned)
+			return
+		}
+	case <-time.After(killGrace):
+	}
+	_ = p.host.Close() // what counts is the end of the context
 }
 
-// kill ends the command and what it has started. The signal that SSH itself can send is
-// of no use, sshd refuses it in root's sessions and it does not reach what sudo runs. And
-// closing the session must come last: the command would take it for the end of its input.
+// kill ends the command and what it has started, and after killGrace its session at the
+// latest. The signal that SSH itself can send is of no use, sshd refuses it in root's
+// sessions and it does not reach what sudo runs. And closing the session must come last:
+// the command would take it for the end of its input.
 func (p *Process) kill() {
+	signalled := make(chan struct{})
+	go func() {
+		defer close(signalled)
+		select {
+		case <-p.stderr.announced:
+			p.signal()
+		case <-p.ended:
+		}
+	}()
 	select {
-	case <-p.stderr.announced:
-		p.signal()
-	case <-p.ended:
+	case <-signalled:
 	case <-time.After(killGrace):
 	}
 	_ = p.session.Close() // whether it has helped is seen by Wait
@@ -317,7 +357,10 @@ func (p *Process) signal() {
 // Wait waits for the command's end. Read Stdout to its end first if what it says
 // matters. The errors are those of Run.
 func (p *Process) Wait() error {
-	<-p.ended
+	select {
+	case <-p.ended:
+	case <-p.abandoned:
+	}
 	p.unwatch()
 	if p.ctx.Err() != nil {
 		return fmt.Errorf("%s: %s: %w", p.host.Name(), p.cmd.title(), context.Cause(p.ctx))
@@ -340,11 +383,77 @@ func (p *Process) Stderr() []byte {
 	return out
 }
 
+// input is what a command is given until it is abandoned.
+type input struct {
+	io.WriteCloser
+	mu        sync.Mutex
+	writing   int
+	abandoned bool
+}
+
+func (i *input) Write(b []byte) (int, error) {
+	i.mu.Lock()
+	if i.abandoned {
+		i.mu.Unlock()
+		return 0, errAbandoned
+	}
+	i.writing++
+	i.mu.Unlock()
+	defer func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.writing--
+	}()
+	return i.WriteCloser.Write(b)
+}
+
+// abandon makes all writing fail from now on. It returns false when something is being
+// written, which only the end of the connection sets free.
+func (i *input) abandon() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.abandoned = i.writing == 0
+	return i.abandoned
+}
+
+// output is what a command prints until it is abandoned.
+type output struct {
+	in        io.Reader
+	abandoned <-chan struct{}
+}
+
+func (r *output) Read(b []byte) (int, error) {
+	select {
+	case <-r.abandoned:
+		return 0, errAbandoned
+	default:
+	}
+	// Its own, because the reading may outlast this call.
+	own := make([]byte, min(len(b), maxRead))
+	type result struct {
+		n   int
+		err error
+	}
+	read := make(chan result, 1)
+	go func() {
+		n, err := r.in.Read(own)
+		read <- result{n, err}
+	}()
+	select {
+	case got := <-read:
+		return copy(b, own[:got.n]), got.err
+	case <-r.abandoned:
+		return 0, errAbandoned
+	}
+}
+
+var errAbandoned = errors.New("the command did not end and was left alone")
+
 // announcePID makes the user's shell, which sshd has made the leader of a process group,
 // tell its process id on stderr and become the command.
 const announcePID = `exec /bin/sh -c 'echo "boxlift-pid $$" >&2; exec "$@"' sh `
 
-var pidLine = regexp.MustCompile(`(?m)^boxlift-pid ([2-9]|[1-9][0-9]{1,9})\n`)
+var pidLine = lazyregexp.New(`(?m)^boxlift-pid ([2-9]|[1-9][0-9]{1,9})\n`)
 
 // stderr keeps the tail of a command's stderr without the line that announces its
 // process id. That line is not always the first: the user's shell may have something to

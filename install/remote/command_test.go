@@ -180,6 +180,42 @@ func TestRunStubbornCommand(t *testing.T) {
 	}
 }
 
+// The connection is for others as well: it outlives a command that cannot be ended.
+func TestConnectionOutlivesCommandWithoutEnd(t *testing.T) {
+	for name, test := range map[string]struct {
+		opts serverOptions
+		cmd  Command
+	}{
+		"its shell never begins with it":      {serverOptions{config: "ForceCommand sleep 604.5\n"}, Command{Args: []string{"true"}}},
+		"part of it has a session of its own": {cmd: Command{Script: "setsid sleep 604.5 & sleep 604.5"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startServer(t, test.opts)
+			h := s.dial(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				for s.running("604.5") == 0 {
+					time.Sleep(20 * time.Millisecond)
+				}
+				cancel()
+			}()
+			p, err := h.Start(ctx, test.cmd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Wait(); !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v, want the context's error", err)
+			}
+			if _, err := io.ReadAll(p.Stdout); err != nil && !errors.Is(err, errAbandoned) {
+				t.Errorf("its output: %v", err)
+			}
+			if _, _, err := h.client.SendRequest("keepalive@openssh.com", true, nil); err != nil {
+				t.Errorf("the connection is gone: %v", err)
+			}
+		})
+	}
+}
+
 func TestConnectionIsCut(t *testing.T) {
 	for name, cut := range map[string]func(*testing.T, *server, *Host){
 		"sshd is killed": func(t *testing.T, s *server, _ *Host) {

@@ -31,10 +31,15 @@ const (
 func (f *fixture) build(ctx context.Context, output string) *exec.Cmd {
 	args := []string{"bundle", "build", "-f", filepath.Join(f.upstream, "versions.lock"), "-o", output,
 		"--key", "boxlift.key", "--parallelism", fmt.Sprint(parallelism)}
-	for _, m := range f.mirrors {
-		args = append(args, "--mirror", m)
+	return f.boxlift(ctx, append(args, mirrorFlags(f.mirrors)...)...)
+}
+
+func mirrorFlags(mirrors []string) []string {
+	var flags []string
+	for _, m := range mirrors {
+		flags = append(flags, "--mirror", m)
 	}
-	return f.boxlift(ctx, args...)
+	return flags
 }
 
 func (f *fixture) measureBuild(ctx context.Context) ([]figure, error) {

@@ -25,6 +25,7 @@ import (
 var floors = map[string]func(job io.Reader) error{
 	"floor-download": floorDownload,
 	"floor-hash":     floorHash,
+	"floor-unpack":   floorUnpack,
 }
 
 // floor makes a command that runs a floor program.

@@ -5,11 +5,11 @@
 //
 //	go run ./test/bench [-size large|small] [-run REGEXP] [-dir FOLDER]
 //
-// The groups of figures are build, verify, inspect and ship. Every figure is the median
+// The groups of figures are build, resume, reuse, delta, verify, inspect, sbom, ship, registry, push and install. Every figure is the median
 // of several runs, in which boxlift and its floor take turns, so that what else the
 // machine does hits both; no run is left out. Bundles are built from the stand-in for the
-// internet, which runs in a process of its own, and are shipped to a host on a LAN of its
-// own (see test/lab), which needs root.
+// internet, which runs in a process of its own, and are shipped to one host and to several
+// on a LAN of their own (see test/lab), which needs root.
 //
 // The exit code says whether everything could be measured, not whether it was fast.
 package main
@@ -38,7 +38,7 @@ func main() {
 		exit(floors[os.Args[1]](os.Stdin))
 	}
 	size := flag.String("size", string(upstream.Large), "the stand-in's images: large (a bundle of about 2 GB) or small")
-	run := flag.String("run", ".", "measure only the groups that match: build, verify, inspect, ship")
+	run := flag.String("run", ".", "measure only the groups that match: build, resume, reuse, delta, verify, inspect, sbom, ship, registry, push, install")
 	dir := flag.String("dir", "", "work below this folder, whose filesystem is written to (default: the system's folder for temporary files)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -63,6 +63,7 @@ type figure struct {
 // fixture is what all groups work with.
 type fixture struct {
 	dir      string
+	size     string // of the stand-in's images
 	upstream string // the stand-in's folder: ca.pem, mirrors, versions.lock
 	mirrors  []string
 }
@@ -92,10 +93,11 @@ func bench(ctx context.Context, size, pattern, base string) (err error) {
 	if err := f.compile(ctx); err != nil {
 		return err
 	}
-	stopUpstream, err := f.startUpstream(ctx, size)
+	stopUpstream, mirrors, err := f.startUpstream(ctx, size, f.upstream)
 	if err != nil {
 		return err
 	}
+	f.size, f.mirrors = size, mirrors
 	defer func() { err = errors.Join(err, stopUpstream()) }()
 	note("build once to warm up")
 	if err := f.prepare(ctx); err != nil {
@@ -107,9 +109,16 @@ func bench(ctx context.Context, size, pattern, base string) (err error) {
 		measure func(context.Context) ([]figure, error)
 	}{
 		{"build", f.measureBuild},
+		{"resume", f.measureResume},
+		{"reuse", f.measureReuse},
+		{"delta", f.measureDelta},
 		{"verify", f.measureVerify},
 		{"inspect", f.measureInspect},
+		{"sbom", f.measureSBOM},
 		{"ship", f.measureShip},
+		{"registry", f.measureRegistry},
+		{"push", f.measurePush},
+		{"install", f.measureInstall},
 	} {
 		if !wanted.MatchString(group.name) {
 			continue
@@ -120,7 +129,7 @@ func bench(ctx context.Context, size, pattern, base string) (err error) {
 			return fmt.Errorf("%s: %w", group.name, err)
 		}
 		for _, line := range measured {
-			if size != string(upstream.Large) {
+			if size != string(upstream.Large) && group.name != "install" {
 				// The targets are for a bundle beside which opening the key takes no time.
 				line.target = ""
 			}
@@ -182,32 +191,31 @@ func runQuietly(c *exec.Cmd) error {
 	return nil
 }
 
-// startUpstream starts the stand-in for the internet. The first start on a machine makes
+// startUpstream starts a stand-in for the internet. The first start on a machine makes
 // what it serves.
-func (f *fixture) startUpstream(ctx context.Context, size string) (stop func() error, err error) {
-	c := exec.CommandContext(ctx, f.path("bin/upstream"), "-size", size, "-dir", f.upstream, "-stdin")
+func (f *fixture) startUpstream(ctx context.Context, size, dir string, more ...string) (stop func() error, mirrors []string, err error) {
+	c := exec.CommandContext(ctx, f.path("bin/upstream"), append([]string{"-size", size, "-dir", dir, "-stdin"}, more...)...)
 	c.Stderr = os.Stderr
 	stdin, err := c.StdinPipe()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	stdout, err := c.StdoutPipe()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := c.Start(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	stop = func() error { return errors.Join(stdin.Close(), c.Wait()) }
 	if _, err := stdout.Read(make([]byte, 256)); err != nil {
-		return nil, errors.Join(fmt.Errorf("start the stand-in for the internet: %w", err), stop())
+		return nil, nil, errors.Join(fmt.Errorf("start the stand-in for the internet: %w", err), stop())
 	}
-	mirrors, err := os.ReadFile(filepath.Join(f.upstream, "mirrors"))
+	content, err := os.ReadFile(filepath.Join(dir, "mirrors"))
 	if err != nil {
-		return nil, errors.Join(err, stop())
+		return nil, nil, errors.Join(err, stop())
 	}
-	f.mirrors = strings.Fields(string(mirrors))
-	return stop, nil
+	return stop, strings.Fields(string(content)), nil
 }
 
 // prepare makes a key and the bundle that everything else is about.

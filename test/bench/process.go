@@ -25,6 +25,8 @@ type cost struct {
 	// written is what it made the kernel write to disks, in bytes: pages of files that
 	// it dirtied, and dirtied again after they had been written back.
 	written int64
+	// read is what it asked the kernel to read, in bytes, from wherever that was.
+	read int64
 	// peak is the largest part of it that was in memory, in bytes. A process begins as a
 	// copy of the one that starts it, so this is never less than what that one has; bench
 	// itself is kept small.
@@ -49,7 +51,10 @@ func measure(c *exec.Cmd) (cost, error) {
 	err := waitForEnd(c.Process.Pid)
 	result := cost{wall: time.Since(start)}
 	if err == nil {
-		result.written, err = writtenBy(c.Process.Pid)
+		result.written, err = accountOf(c.Process.Pid, "write_bytes")
+	}
+	if err == nil {
+		result.read, err = accountOf(c.Process.Pid, "rchar")
 	}
 	if waitErr := c.Wait(); waitErr != nil {
 		err = fmt.Errorf("%s: %w\n%s", strings.Join(c.Args, " "), waitErr, output.Bytes())
@@ -71,17 +76,18 @@ func waitForEnd(pid int) error {
 	}
 }
 
-func writtenBy(pid int) (int64, error) {
+// accountOf returns one of the kernel's accounts of a process (proc_pid_io(5)).
+func accountOf(pid int, name string) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.Lines(string(text)) {
-		if count, ok := strings.CutPrefix(line, "write_bytes: "); ok {
+		if count, ok := strings.CutPrefix(line, name+": "); ok {
 			return strconv.ParseInt(strings.TrimSpace(count), 10, 64)
 		}
 	}
-	return 0, fmt.Errorf("/proc/%d/io has no write_bytes", pid)
+	return 0, fmt.Errorf("/proc/%d/io has no %s", pid, name)
 }
 
 // settle waits until what earlier runs have written is on the disks, so that no run pays
@@ -106,6 +112,7 @@ func wall(c cost) time.Duration { return c.wall }
 func cpu(c cost) time.Duration  { return c.cpu }
 func written(c cost) int64      { return c.written }
 func peak(c cost) int64         { return c.peak }
+func readBytes(c cost) int64    { return c.read }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }
 func megabytes(n int64) string       { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }

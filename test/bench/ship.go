@@ -20,12 +20,16 @@ import (
 	"github.com/liteboxd/boxlift/test/lab"
 )
 
-// site is one host on a LAN, and what the operator needs to reach it.
+// site is a LAN with hosts, and what the operator needs to reach them.
 type site struct {
 	*fixture
-	lan  *lab.Lab
-	host *lab.Host
+	lan   *lab.Lab
+	host  *lab.Host // the first one
+	hosts []*lab.Host
 }
+
+// swarm is how many hosts take the same content at the same time.
+const swarm = 4
 
 func (f *fixture) measureShip(ctx context.Context) (_ []figure, err error) {
 	if missing := lab.Missing(); len(missing) > 0 {
@@ -38,41 +42,80 @@ func (f *fixture) measureShip(ctx context.Context) (_ []figure, err error) {
 	}
 	defer func() { err = errors.Join(err, lan.Close()) }()
 	s := &site{fixture: f, lan: lan}
-	if s.host, err = lan.Host(ctx, lab.HostOptions{Name: "node"}); err != nil {
-		return nil, err
+	for i := range swarm {
+		h, err := lan.Host(ctx, lab.HostOptions{Name: fmt.Sprintf("node%d", i+1)})
+		if err != nil {
+			return nil, err
+		}
+		s.hosts = append(s.hosts, h)
 	}
+	s.host = s.hosts[0]
 	if err := s.configure(ctx); err != nil {
 		return nil, err
 	}
-	return s.measure(ctx)
+	figures, err := s.measure(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, link := range []string{"", linkRate} {
+		more, err := s.measureSwarm(ctx, link)
+		if err != nil {
+			return nil, err
+		}
+		figures = append(figures, more...)
+	}
+	return figures, nil
 }
 
-// installYAML describes a cluster of the one host.
+// installYAML describes a cluster; %s is the master, and what follows it. The kubelet of
+// this k3s, which never runs, would refuse hosts with cgroup v1.
 const installYAML = `cluster:
   name: bench
+  serverConfig: {kubelet-arg: [fail-cgroupv1=false]}
+  agentConfig: {kubelet-arg: [fail-cgroupv1=false]}
   master:
-    host: %s
-    identityFile: %s
+    %s
 ssh:
   knownHostsFile: known_hosts
 `
 
-// configure writes install.yaml. Only the shipping is of interest: the host is made so
-// that what comes after it, which writes below /etc/rancher, fails at once.
+func (s *site) configName(hosts int) string { return fmt.Sprintf("install-%d.yaml", hosts) }
+
+// configure writes a configuration for one host and one for all. Only the shipping is of
+// interest: the hosts are made so that what comes after it, which writes below
+// /etc/rancher, fails at once.
 func (s *site) configure(ctx context.Context) error {
-	known, err := s.host.KnownHosts()
-	if err != nil {
+	var keys strings.Builder
+	for _, h := range s.hosts {
+		known, err := h.KnownHosts()
+		if err != nil {
+			return err
+		}
+		keys.WriteString(strings.TrimSpace(known) + "\n")
+		if _, err := h.Exec(ctx, "touch", "/etc/rancher"); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(s.path("known_hosts"), []byte(keys.String()), 0o600); err != nil {
 		return err
 	}
-	if err := os.WriteFile(s.path("known_hosts"), []byte(strings.TrimSpace(known)+"\n"), 0o600); err != nil {
-		return err
+	for _, n := range []int{1, len(s.hosts)} {
+		var nodes strings.Builder
+		for i, h := range s.hosts[:n] {
+			if i == 1 {
+				nodes.WriteString("\n  agents:")
+			}
+			login := fmt.Sprintf("host: %s\n    identityFile: %s", h.Address, s.lan.KeyFile())
+			if i > 0 {
+				login = "\n  - " + login
+			}
+			nodes.WriteString(login)
+		}
+		if err := os.WriteFile(s.path(s.configName(n)), fmt.Appendf(nil, installYAML, nodes.String()), 0o600); err != nil {
+			return err
+		}
 	}
-	config := fmt.Sprintf(installYAML, s.host.Address, s.lan.KeyFile())
-	if err := os.WriteFile(s.path("install.yaml"), []byte(config), 0o600); err != nil {
-		return err
-	}
-	_, err = s.host.Exec(ctx, "touch", "/etc/rancher")
-	return err
+	return nil
 }
 
 func (s *site) measure(ctx context.Context) ([]figure, error) {
@@ -85,20 +128,22 @@ func (s *site) measure(ctx context.Context) ([]figure, error) {
 		if err := s.empty(ctx); err != nil {
 			return nil, err
 		}
-		took, sent, err := s.ship(ctx)
+		first, err := s.ship(ctx, 1)
 		if err != nil {
 			return nil, err
 		}
+		took, sent := first.took, first.sent
 		if sent == 0 {
 			return nil, errors.New("nothing was sent to an empty host")
 		}
 		ours, size = append(ours, took), sent
 		note("  boxlift              %s, %s", seconds(took), megabytes(sent))
-		if took, sent, err = s.ship(ctx); err != nil {
+		second, err := s.ship(ctx, 1)
+		if err != nil {
 			return nil, err
 		}
-		again, sentAgain = append(again, took), max(sentAgain, sent)
-		note("  boxlift, once more   %s, %s", seconds(took), megabytes(sent))
+		again, sentAgain = append(again, second.took), max(sentAgain, second.sent)
+		note("  boxlift, once more   %s, %s", seconds(second.took), megabytes(second.sent))
 		if turn == 0 {
 			if err := s.collect(size); err != nil {
 				return nil, err
@@ -134,33 +179,131 @@ func (s *site) measure(ctx context.Context) ([]figure, error) {
 	), nil
 }
 
-// empty takes everything from the host that was shipped to it.
-func (s *site) empty(ctx context.Context) error {
-	_, err := s.host.Exec(ctx, "rm", "-rf", node.DefaultImagesDir, node.FilesDir+"/files", catTarget)
-	settle()
-	return err
+// linkRate is that of every host's link, the operator's included, in tc's words.
+const linkRate = "1gbit"
+
+// measureSwarm ships to one host and to all, in turns. All hosts of the bench share one
+// machine's cores and disk; with links as slow as those of a LAN, that tells less.
+func (s *site) measureSwarm(ctx context.Context, link string) ([]figure, error) {
+	name := "ship to " + fmt.Sprint(swarm)
+	if link != "" {
+		name += ", links of " + link
+		if err := s.lan.LimitLinks(ctx, link); err != nil {
+			return nil, err
+		}
+	}
+	var one, all []shipped
+	for range turns {
+		for _, n := range []int{1, swarm} {
+			if err := s.empty(ctx); err != nil {
+				return nil, err
+			}
+			r, err := s.ship(ctx, n)
+			if err != nil {
+				return nil, err
+			}
+			note("  %d hosts, links %q    %s, %s of blobs sent, %s on the wire, peak %s", n, link, seconds(r.took), megabytes(r.sent), megabytes(r.wire), megabytes(r.peak))
+			if n == 1 {
+				one = append(one, r)
+			} else {
+				all = append(all, r)
+			}
+		}
+	}
+	if link != "" {
+		if err := s.lan.LimitLinks(ctx, ""); err != nil {
+			return nil, err
+		}
+	}
+	took := func(r shipped) time.Duration { return r.took }
+	wire := func(r shipped) int64 { return r.wire }
+	memory := func(r shipped) int64 { return r.peak }
+	const maxWall, maxBytes, maxMemory = 1.8, 1.05, 150e6
+	slower := median(all, took).Seconds() / median(one, took).Seconds()
+	more := float64(median(all, wire)) / float64(median(one, wire))
+	figures := []figure{
+		{name + ": wall, of one host's", seconds(median(all, took)), seconds(median(one, took)), times(slower), "<= 1.8x", slower <= maxWall},
+		{name + ": operator's bytes, of one host's", megabytes(median(all, wire)), megabytes(median(one, wire)), times(more), "<= 1.05x", more <= maxBytes},
+		{name + ": operator's peak memory", megabytes(median(all, memory)), "", "", "<= 150 MB", median(all, memory) <= maxMemory},
+	}
+	if link == "" {
+		// Five programs that encrypt and hash on the cores of one machine.
+		figures[0].target = ""
+	}
+	return figures, nil
 }
 
-// ship runs the installation and returns what its phase "ship" took, and how many bytes
-// of blobs it sent.
-func (s *site) ship(ctx context.Context) (took time.Duration, sent int64, err error) {
+// empty takes everything from the hosts that was shipped to them.
+func (s *site) empty(ctx context.Context) error {
+	for _, h := range s.hosts {
+		if _, err := h.Exec(ctx, "rm", "-rf", node.DefaultImagesDir, node.FilesDir+"/files", catTarget); err != nil {
+			return err
+		}
+	}
+	settle()
+	return nil
+}
+
+// shipped is what one installation did until its phase "ship" was over.
+type shipped struct {
+	// took is the time of that phase.
+	took time.Duration
+	// sent is how many bytes of blobs the operator sent, wire how many bytes of all left
+	// its machine, peak how much memory it took.
+	sent, wire, peak int64
+}
+
+// ship runs the installation of so many hosts.
+func (s *site) ship(ctx context.Context, hosts int) (shipped, error) {
+	before, err := s.operatorSent(ctx)
+	if err != nil {
+		return shipped{}, err
+	}
 	c := s.lan.OperatorCommand(ctx, s.path("bin/boxlift"), "install", "--bundle", s.bundle(), "--key", "boxlift.pub",
-		"-f", "install.yaml", "-o", "json", "--progress", "none")
+		"-f", s.configName(hosts), "-o", "json", "--progress", "none")
 	c.Dir = s.dir
 	var stdout, stderr bytes.Buffer
 	c.Stdout, c.Stderr = &stdout, &stderr
 	// It fails, because of what configure did; whether that is all is seen below.
-	runErr := c.Run()
+	cost, runErr := measure(c)
 	var summary install.Summary
 	if err := json.Unmarshal(stdout.Bytes(), &summary); err != nil {
-		return 0, 0, fmt.Errorf("boxlift install: %w: %w\n%s", runErr, err, stderr.Bytes())
+		return shipped{}, fmt.Errorf("boxlift install: %w: %w\n%s", runErr, err, stderr.Bytes())
 	}
 	i := slices.IndexFunc(summary.Phases, func(p install.PhaseTime) bool { return p.Phase == "ship" })
 	// A phase follows only on one that succeeded.
-	if i < 0 || i+1 == len(summary.Phases) || len(summary.Hosts) != 1 {
-		return 0, 0, fmt.Errorf("boxlift install did not get past shipping: %w\n%s", runErr, stderr.Bytes())
+	if i < 0 || i+1 == len(summary.Phases) || len(summary.Hosts) != hosts {
+		return shipped{}, fmt.Errorf("boxlift install did not get past shipping: %w\n%s", runErr, stderr.Bytes())
 	}
-	return time.Duration(summary.Phases[i].Seconds * float64(time.Second)), summary.Hosts[0].Sent, nil
+	r := shipped{took: time.Duration(summary.Phases[i].Seconds * float64(time.Second)), peak: cost.peak}
+	for _, h := range summary.Hosts {
+		r.sent += h.Sent
+	}
+	after, err := s.operatorSent(ctx)
+	r.wire = after - before
+	return r, err
+}
+
+// operatorSent is how many bytes have left the operator's machine so far.
+func (s *site) operatorSent(ctx context.Context) (int64, error) {
+	out, err := s.lan.OperatorCommand(ctx, "ip", "-json", "-stats", "link", "show", "dev", "eth0").Output()
+	if err != nil {
+		return 0, fmt.Errorf("ask for the operator's link: %w", err)
+	}
+	var links []struct {
+		Stats struct {
+			Sent struct {
+				Bytes int64 `json:"bytes"`
+			} `json:"tx"`
+		} `json:"stats64"`
+	}
+	if err := json.Unmarshal(out, &links); err != nil {
+		return 0, fmt.Errorf("ask for the operator's link: %w", err)
+	}
+	if len(links) != 1 {
+		return 0, fmt.Errorf("ask for the operator's link: got %.200q", out)
+	}
+	return links[0].Stats.Sent.Bytes, nil
 }
 
 // collect makes one file of as many bytes as were shipped, out of what was placed on the

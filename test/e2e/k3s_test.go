@@ -17,6 +17,7 @@ import (
 // When k3s does not start, the error has what it said, the hosts that wait for it are
 // named, and the same command goes on once the cause is mended.
 func TestK3sDoesNotStart(t *testing.T) {
+	t.Parallel()
 	site := newTwoHosts(t)
 	ctx := t.Context()
 	good := strings.Replace(twoHosts, "${ROOT_PASSWORD}", "${ROOT_PASSWORD}\n    k3s: {tlsSAN: [k3s.example.internal]}", 1)
@@ -51,16 +52,16 @@ func TestK3sDoesNotStart(t *testing.T) {
 	contains(t, "k3s' config", onHost(t, site.Hosts[0], "cat", "/etc/rancher/k3s/config.yaml"), "k3s.example.internal")
 
 	// A bundle with another k3s is for an upgrade, which takes more care than this.
-	r = run(t, site.Boxlift(ctx, passwords, "install", "--bundle", otherVersion(t), "--key", "boxlift.pub"))
+	r = run(t, site.Boxlift(ctx, passwords, "install", "--bundle", bundleWithK3s(t, "v1.34.5+k3s1"), "--key", "boxlift.pub"))
 	if r.code != 6 {
 		t.Errorf("want exit code 6: %v", r)
 	}
-	contains(t, "the error", r.stderr, "k3s v1.36.4+k3s1 is installed", "does not change the version of what runs")
+	contains(t, "the error", r.stderr, "k3s "+release.K3s+" is installed", "does not change the version of what runs")
 	checkRunning(t, site)
 }
 
-// otherVersion builds a bundle whose k3s has another version.
-func otherVersion(t *testing.T) string {
+// bundleWithK3s builds a bundle whose k3s says that it has another version.
+func bundleWithK3s(t *testing.T, version string) string {
 	t.Helper()
 	bed := connected(t)
 	content, err := os.ReadFile(bed.LockFile())
@@ -68,7 +69,7 @@ func otherVersion(t *testing.T) string {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	text := strings.Replace(string(content), "version: v1.36.4+k3s1", "version: v1.36.5+k3s1", 1)
+	text := strings.Replace(string(content), "version: "+release.K3s, "version: "+version, 1)
 	if err := os.WriteFile(filepath.Join(dir, "versions.lock"), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -81,6 +82,7 @@ func otherVersion(t *testing.T) string {
 // host's key in install.yaml instead of known_hosts. The bundle is signed with a key that
 // cosign made.
 func TestKeysOfOthers(t *testing.T) {
+	t.Parallel()
 	site := newSite(t, lab.HostOptions{Name: "server", Users: []lab.User{{Name: "admin", Sudo: lab.SudoNoPassword}}})
 	line, err := site.Hosts[0].HostKey()
 	if err != nil {

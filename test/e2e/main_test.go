@@ -1,17 +1,20 @@
 // Package e2e tests boxlift as its users have it: the real program, a real bundle, real
-// hosts with real systemd, OpenSSH and containerd, and no mock in between. Only k3s is a
-// stand-in, which takes k3s' place on a host as far as the installer sees (see
-// test/k3sstandin).
+// hosts with real systemd, OpenSSH, containerd and Kubernetes, and no mock in between.
+// k3s is the distribution in test/k3s, which is made of the real Kubernetes and takes k3s'
+// place as far as the installer sees; of Cilium the chart is real and its images stand in.
 package e2e
 
 import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -27,7 +30,20 @@ import (
 const (
 	rootPassword  = "canary-root-password-3b7a"
 	adminPassword = "canary-admin-password-9c2e"
+
+	registryPassword = "canary-registry-password-51f0"
 )
+
+// release is what the clusters of the tests are made of.
+var release = upstream.Newer
+
+// releases are all that upstream offers: with further versions of LiteBoxd, and of k3s.
+var releases = []upstream.Release{
+	release, release.WithLiteBoxd(upstream.LiteBoxdNext), release.WithLiteBoxd(upstream.LiteBoxdBroken),
+	upstream.Patched, upstream.Patched.WithLiteBoxd(release.LiteBoxd), upstream.Older,
+}
+
+const netcheckImage = upstream.NetcheckRef
 
 // shared is the connected side that all tests use; the bundle is built once.
 var shared struct {
@@ -37,6 +53,17 @@ var shared struct {
 }
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(registryEnv); dir != "" {
+		fmt.Fprintln(os.Stderr, serveSiteRegistry(dir))
+		os.Exit(1)
+	}
+	flag.Parse()
+	// Clusters wait some of the time, for pods above all. Tests begin in the order of their
+	// files' names: the longest has the first one, so that it is not what all wait for at the end.
+	cores := runtime.GOMAXPROCS(0)
+	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(cores) {
+		_ = f.Value.Set(strconv.Itoa(cores + 1)) // a number
+	}
 	dir, err := os.MkdirTemp("", "boxlift-e2e-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -60,9 +87,11 @@ var sharedDir string
 func connected(t *testing.T) *testbed.Testbed {
 	t.Helper()
 	shared.once.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+		// Where nothing is in the cache, Kubernetes is built first.
+		ctx, cancel := context.WithTimeout(context.Background(), 40*time.Minute)
 		defer cancel()
-		if shared.bed, shared.err = testbed.New(ctx, testbed.Options{Dir: sharedDir}); shared.err == nil {
+		logf := func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+		if shared.bed, shared.err = testbed.New(ctx, testbed.Options{Dir: sharedDir, Releases: releases, Logf: logf}); shared.err == nil {
 			shared.err = shared.bed.MakeBundle(ctx, upstream.LockOptions{})
 		}
 	})
@@ -145,7 +174,7 @@ func mustRun(t *testing.T, c *exec.Cmd) result {
 }
 
 // passwords are the environment in which install.yaml finds the hosts' passwords.
-var passwords = []string{"ROOT_PASSWORD=" + rootPassword, "ADMIN_PASSWORD=" + adminPassword}
+var passwords = []string{"ROOT_PASSWORD=" + rootPassword, "ADMIN_PASSWORD=" + adminPassword, "REGISTRY_PASSWORD=" + registryPassword}
 
 var installArgs = []string{"install", "--bundle", "bundle.tar", "--key", "boxlift.pub", "-f", "install.yaml"}
 

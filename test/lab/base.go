@@ -24,14 +24,25 @@ const suite = "bookworm"
 //go:embed init.sh
 var guestInit string
 
-// basePackages is what a host has beyond Debian's minimum. containerd and
-// runc are there for a container runtime's sake; nothing starts them.
+// basePackages is what a host has beyond Debian's minimum. containerd, runc and
+// the network plugins are there for test/k3s, which brings none of its own;
+// nothing starts them.
 func basePackages() []string {
 	return strings.Fields(`
 		systemd systemd-sysv libpam-systemd dbus openssh-server sudo
 		iproute2 iptables iputils-ping netbase conntrack ipset socat ethtool curl ca-certificates
 		procps kmod mount util-linux tar gzip xz-utils
-		containerd runc`)
+		containerd runc containernetworking-plugins`)
+}
+
+// baseLinks are symbolic links below the base root, and what they point at.
+// Debian has the network plugins in another place than container runtimes look.
+func baseLinks() [][2]string {
+	var links [][2]string
+	for _, plugin := range strings.Fields("bridge firewall host-local loopback portmap ptp") {
+		links = append(links, [2]string{"opt/cni/bin/" + plugin, "/usr/lib/cni/" + plugin})
+	}
+	return links
 }
 
 // notInBase is what is removed from the base root: what must differ between
@@ -94,7 +105,7 @@ func ensureBase(ctx context.Context, log func(string)) (string, error) {
 	}
 	defer func() { _ = lock.Close() }() // closing a lock loses nothing
 
-	key := sha256.Sum256(fmt.Append(nil, suite, runtime.GOARCH, basePackages(), notInBase()))
+	key := sha256.Sum256(fmt.Append(nil, suite, runtime.GOARCH, basePackages(), notInBase(), baseLinks()))
 	base := filepath.Join(cache, fmt.Sprintf("base-%x.tar", key[:6]))
 	if _, err := os.Stat(base); err == nil {
 		return base, nil
@@ -133,6 +144,15 @@ func makeBase(ctx context.Context, work, base string, log func(string)) error {
 	}
 	if err := cleanBase(root); err != nil {
 		return err
+	}
+	for _, link := range baseLinks() {
+		path := filepath.Join(root, link[0])
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.Symlink(link[1], path); err != nil {
+			return err
+		}
 	}
 	if _, err := run(ctx, nil, "tar", "--create", "--numeric-owner", "--xattrs", "--xattrs-include=*",
 		"--file", tarball, "--directory", root, "."); err != nil {

@@ -53,6 +53,27 @@ func (h *Host) plug(ctx context.Context, in bool) error {
 	return h.lab.lan.ip(ctx, "link", "set", h.port(), state)
 }
 
+// LimitLinks changes how fast the operator and every host of the lab may send, in
+// tc's words such as "1gbit", until another rate is set or, for a host, its next boot.
+// No rate takes the limit away.
+func (l *Lab) LimitLinks(ctx context.Context, rate string) error {
+	args := []string{"qdisc", "replace", "dev", "eth0", "root", "noqueue"}
+	if rate != "" {
+		args = append(args[:5], "tbf", "rate", rate, "burst", "1mb", "latency", "100ms")
+	}
+	if out, err := l.OperatorCommand(ctx, "tc", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("limit the operator's link: %w\n%s", err, out)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range l.hosts {
+		if _, err := h.Exec(ctx, append([]string{"tc"}, args...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // BlockSSH drops what arrives at the SSH port, until UnblockSSH or the next
 // boot: connections neither succeed nor fail, open ones hang.
 func (h *Host) BlockSSH(ctx context.Context) error {

@@ -216,7 +216,7 @@ func (h *Host) start(ctx context.Context) error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer off()
-		for {
+		for tries := 1; ; tries++ {
 			const askedForReboot = 133
 			cmd, err := h.boot(ctx)
 			began <- err
@@ -225,7 +225,7 @@ func (h *Host) start(ctx context.Context) error {
 			}
 			h.mu.Lock()
 			h.nspawn, h.exit = nil, err
-			again := !h.goingOff && cmd != nil && cmd.ProcessState.ExitCode() == askedForReboot
+			again := !h.goingOff && cmd != nil && (cmd.ProcessState.ExitCode() == askedForReboot || tries < 3 && h.lostRace())
 			h.mu.Unlock()
 			if !again {
 				return
@@ -236,6 +236,10 @@ func (h *Host) start(ctx context.Context) error {
 	}()
 	return <-began
 }
+
+// lostRace tells whether nspawn gave up because of the folder that it shares with those
+// that start at the same time.
+func (h *Host) lostRace() bool { return strings.Contains(h.console(), "/run/systemd/nspawn/propagate") }
 
 // boot starts the host once, with a network as fresh as a machine's after
 // power-on. ctx bounds the preparations only.
@@ -337,8 +341,11 @@ func (h *Host) WaitSSH(ctx context.Context) error {
 
 // answers says why the host cannot be logged into yet.
 func (h *Host) answers(ctx context.Context) error {
-	// Exit status 1 stands for degraded: up, but some unit has failed.
-	out, err := h.Exec(ctx, "systemctl", "is-system-running", "--wait")
+	// Exit status 1 stands for degraded: up, but some unit has failed. It has been seen to
+	// wait for ever when it was asked too early.
+	asked, cancelAsked := context.WithTimeout(ctx, 30*time.Second)
+	defer cancelAsked()
+	out, err := h.Exec(asked, "systemctl", "is-system-running", "--wait")
 	if state := strings.TrimSpace(string(out)); state != "running" && state != "degraded" {
 		return fmt.Errorf("systemd says %q: %w", state, err)
 	}

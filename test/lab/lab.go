@@ -15,7 +15,8 @@
 //
 // What a lab takes from the machine are processes, control groups below
 // boxlift-lab, a directory in the cache, and systemd-nspawn's notes in /run.
-// Lab.Close gives all of it back.
+// Lab.Close gives all of it back. What stays is one setting of the machine: hosts share
+// its fs.inotify.max_user_instances, which is raised to what several kubelets need.
 // When the process that made a lab is killed, its hosts die with it, and what
 // it leaves behind is removed by the next New, or by CleanStale.
 //

@@ -41,6 +41,9 @@ type Options struct {
 	// Dir is an existing folder.
 	Dir  string
 	Size upstream.Size
+	// Releases are what upstream offers; none means the quick one, which no cluster can be
+	// made of.
+	Releases []upstream.Release
 	// Programs is a folder that `make build` has filled; empty means one in the cache,
 	// which is brought up to date first.
 	Programs string
@@ -53,11 +56,11 @@ func New(ctx context.Context, o Options) (*Testbed, error) {
 	t := &Testbed{Dir: o.Dir, Programs: o.Programs}
 	var err error
 	if t.Programs == "" {
-		if t.Programs, err = buildPrograms(ctx); err != nil {
+		if t.Programs, err = BuildPrograms(ctx); err != nil {
 			return nil, err
 		}
 	}
-	t.Upstream, err = upstream.Start(ctx, upstream.Options{Size: o.Size, Dir: o.Dir, Logf: o.Logf})
+	t.Upstream, err = upstream.Start(ctx, upstream.Options{Size: o.Size, Releases: o.Releases, Dir: o.Dir, Logf: o.Logf})
 	if err != nil {
 		return nil, fmt.Errorf("start the stand-in for the internet: %w", err)
 	}
@@ -139,8 +142,8 @@ func (t *Testbed) MakeBundle(ctx context.Context, o upstream.LockOptions) error 
 	return nil
 }
 
-// buildPrograms runs `make build` into the cache.
-func buildPrograms(ctx context.Context) (dir string, err error) {
+// BuildPrograms runs `make build` into the cache, and returns the folder.
+func BuildPrograms(ctx context.Context) (dir string, err error) {
 	cache := os.Getenv("BOXLIFT_CACHE")
 	if cache == "" {
 		if cache, err = os.UserCacheDir(); err != nil {

@@ -32,14 +32,15 @@ func Build(t testing.TB, name string) string {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
-	path, err := build(ctx, name)
+	path, err := Path(ctx, name)
 	if err != nil {
 		need.LeaveOut(t, err.Error())
 	}
 	return path
 }
 
-func build(ctx context.Context, name string) (string, error) {
+// Path is Build outside of tests.
+func Path(ctx context.Context, name string) (string, error) {
 	unlock, err := lock(ctx)
 	if err != nil {
 		return "", fmt.Errorf("build %s: %w", name, err)

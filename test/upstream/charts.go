@@ -14,50 +14,77 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// chartPins are the sha256 of Cilium's published charts. ciliumVersion must be had; the
-// others are served where they are at hand.
+// chartPins are the sha256 of Cilium's published charts. Those of the releases must be had;
+// the others are served where they are at hand.
 var chartPins = map[string]string{
-	"1.18.6":      "fb2af7f257395f5f9e5c2144febabf2b49b883f222345247ba107e36edb8794b",
-	"1.18.12":     "5923f9d9fcb11bc4692ad52353cc791b935d96e09ba0c535c5a8b88ea8a37572",
-	ciliumVersion: "c5f013912360d1a334f44ef25f36da59ba3414cdb48f466ee12d0c4fdff27883",
+	"1.18.6":  "fb2af7f257395f5f9e5c2144febabf2b49b883f222345247ba107e36edb8794b",
+	"1.18.12": "5923f9d9fcb11bc4692ad52353cc791b935d96e09ba0c535c5a8b88ea8a37572",
+	"1.20.0":  "c5f013912360d1a334f44ef25f36da59ba3414cdb48f466ee12d0c4fdff27883",
 }
 
 const chartLimit = 4 << 20 // a chart has about 200 kB
 
 func chartName(version string) string { return "cilium-" + version + ".tgz" }
 
-// addCharts takes the real charts from the cache, from $BOXLIFT_SHARED/upstream or
-// ../shared/upstream beside the repository, or from their real address.
+// addCharts adds the charts of the releases.
 func (g *generator) addCharts(ctx context.Context, s *set) error {
-	folders := []string{filepath.Join(g.cache, "charts")}
+	s.Charts = map[string]artifact{}
+	for version := range chartPins {
+		a, err := findChart(g.cache, version)
+		if err == nil {
+			s.Charts[version] = a
+		}
+	}
+	for _, r := range g.releases {
+		if _, ok := s.Charts[r.Cilium]; ok {
+			continue
+		}
+		g.logf("no chart of Cilium %s on this machine: downloading it", r.Cilium)
+		name := filepath.Join(g.cache, "charts", chartName(r.Cilium))
+		if err := download(ctx, "https://helm.cilium.io/"+chartName(r.Cilium), name, chartPins[r.Cilium]); err != nil {
+			return err
+		}
+		a, err := findChart(g.cache, r.Cilium)
+		if err != nil {
+			return err
+		}
+		s.Charts[r.Cilium] = a
+	}
+	return nil
+}
+
+// Chart returns the archive of Cilium's real chart.
+func Chart(version string) ([]byte, error) {
+	cache, err := cacheDir("")
+	if err != nil {
+		return nil, err
+	}
+	a, err := findChart(cache, version)
+	if err != nil {
+		return nil, err
+	}
+	return os.ReadFile(a.File)
+}
+
+// findChart looks for a chart in the cache, in $BOXLIFT_SHARED/upstream, and in
+// ../shared/upstream beside the repository.
+func findChart(cache, version string) (artifact, error) {
+	folders := []string{filepath.Join(cache, "charts")}
 	if shared := os.Getenv("BOXLIFT_SHARED"); shared != "" {
 		folders = append(folders, filepath.Join(shared, "upstream"))
 	}
 	root, err := repositoryRoot()
 	if err != nil {
-		return err
+		return artifact{}, err
 	}
 	folders = append(folders, filepath.Join(root, "..", "shared", "upstream"))
-
-	s.Charts = map[string]artifact{}
-	for version, pin := range chartPins {
-		for _, folder := range folders {
-			if a, err := readChart(filepath.Join(folder, chartName(version)), pin); err == nil {
-				s.Charts[version] = a
-				break
-			}
+	for _, folder := range folders {
+		var a artifact
+		if a, err = readChart(filepath.Join(folder, chartName(version)), chartPins[version]); err == nil {
+			return a, nil
 		}
 	}
-	if _, ok := s.Charts[ciliumVersion]; ok {
-		return nil
-	}
-	g.logf("no chart of Cilium %s in %q: downloading it", ciliumVersion, folders)
-	name := filepath.Join(folders[0], chartName(ciliumVersion))
-	if err := download(ctx, "https://helm.cilium.io/"+chartName(ciliumVersion), name, chartPins[ciliumVersion]); err != nil {
-		return err
-	}
-	s.Charts[ciliumVersion], err = readChart(name, chartPins[ciliumVersion])
-	return err
+	return artifact{}, fmt.Errorf("find the chart of Cilium %s in %q: %w", version, folders, err)
 }
 
 func readChart(name, pin string) (artifact, error) {

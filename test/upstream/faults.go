@@ -29,11 +29,11 @@ type Rule struct {
 	Fault Fault
 }
 
-// Fault is one kind of misbehaviour: [Status], [Redirect], [Cut], [WrongByte],
-// [IgnoreRange] or [Slow].
+// Fault is one kind of misbehaviour: [Status], [Redirect], [Cut], [WrongByte], [NewETag],
+// [Slow], [IgnoreRange] or [ShiftRange].
 //
-// The last four apply to a GET that is answered with 200 or 206, and only such
-// requests count for the rule's Skip and Times.
+// From Cut to Slow they apply to a GET that is answered with 200 or 206, and only such
+// requests count for the rule's Skip and Times; the last two, to a GET with a Range header.
 type Fault interface {
 	check() error
 }
@@ -62,6 +62,15 @@ type WrongByte struct{ At int64 }
 // IgnoreRange answers a request that has a Range header with 200 and everything.
 type IgnoreRange struct{}
 
+// ShiftRange answers a request that has a Range header with the bytes from another offset
+// on, so many further (or back, when it is negative), and says so in Content-Range: what
+// caches do that know whole blocks only.
+type ShiftRange struct{ By int64 }
+
+// NewETag gives the file or blob this ETag, with the quotes and what stands before them;
+// empty means none. Its bytes stay. Requests with another one in If-Range get everything.
+type NewETag struct{ Tag string }
+
 // Slow sends this many bytes in a second.
 type Slow struct{ BytesPerSecond int }
 
@@ -75,7 +84,14 @@ func (Redirect) check() error    { return nil }
 func (f Cut) check() error       { return atLeast("cut after", f.After, 0) }
 func (f WrongByte) check() error { return atLeast("wrong byte at", f.At, 0) }
 func (IgnoreRange) check() error { return nil }
-func (f Slow) check() error      { return atLeast("bytes per second", int64(f.BytesPerSecond), 1) }
+func (NewETag) check() error     { return nil }
+func (f ShiftRange) check() error {
+	if f.By == 0 {
+		return errors.New("a range that is not shifted is none")
+	}
+	return nil
+}
+func (f Slow) check() error { return atLeast("bytes per second", int64(f.BytesPerSecond), 1) }
 
 func atLeast(what string, n, least int64) error {
 	if n < least {
@@ -137,6 +153,12 @@ func (i *Injection) take() bool {
 	}
 	i.hits.Add(1)
 	return true
+}
+
+// willTake says whether the rule would hit a request that came now.
+func (i *Injection) willTake() bool {
+	n := i.seen.Load() + 1 - int64(i.rule.Skip)
+	return n > 0 && (i.rule.Times == 0 || n <= int64(i.rule.Times))
 }
 
 // Heal ends everything that Inject, MoveTag and RequireAuth began.
@@ -227,14 +249,41 @@ func (s *Server) newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	}
 	s.mu.Unlock()
 	for _, i := range x.rules {
-		_, ignore := i.rule.Fault.(IgnoreRange)
-		if ignore && r.Method == http.MethodGet && r.Header.Get("Range") != "" && i.take() {
-			x.request = r.Clone(r.Context())
-			x.request.Header.Del("Range")
-			x.request.Header.Del("If-Range")
+		if r.Method == http.MethodGet && r.Header.Get("Range") != "" {
+			x.changeRange(i)
 		}
 	}
 	return x
+}
+
+// changeRange makes the request ask for something else than it does.
+func (x *exchange) changeRange(i *Injection) {
+	header := x.request.Header.Clone()
+	switch f := i.rule.Fault.(type) {
+	case IgnoreRange:
+		if !i.take() {
+			return
+		}
+		header.Del("Range")
+		header.Del("If-Range")
+	case ShiftRange:
+		var from int64
+		if _, err := fmt.Sscanf(header.Get("Range"), "bytes=%d-", &from); err != nil || !i.take() {
+			return
+		}
+		header.Set("Range", fmt.Sprintf("bytes=%d-", max(0, from+f.By)))
+	case NewETag:
+		// Whether the rule hits is decided by the answer, and this is the same question.
+		if condition := header.Get("If-Range"); condition == "" || !i.willTake() || condition == f.Tag {
+			return
+		}
+		header.Del("Range")
+		header.Del("If-Range")
+	default:
+		return
+	}
+	x.request = x.request.Clone(x.request.Context())
+	x.request.Header = header
 }
 
 // record completes the entry in the log.
@@ -284,6 +333,13 @@ func (x *exchange) applyRules() {
 		case WrongByte:
 			if i.take() {
 				x.wrong = append(x.wrong, f.At)
+			}
+		case NewETag:
+			if i.take() {
+				x.Header().Set("ETag", f.Tag)
+				if f.Tag == "" {
+					x.Header().Del("ETag")
+				}
 			}
 		case Slow:
 			if i.take() {
@@ -378,10 +434,9 @@ func (x *exchange) reset() error {
 	if err := control.Flush(); err != nil {
 		return err
 	}
-	// A reset throws away what the kernel has not sent yet.
-	time.Sleep(20 * time.Millisecond)
 	conn, _, err := control.Hijack()
 	if err != nil {
+		time.Sleep(20 * time.Millisecond) // as long as the stream's bytes may take
 		panic(http.ErrAbortHandler)
 	}
 	raw := conn
@@ -389,7 +444,8 @@ func (x *exchange) reset() error {
 		raw = secure.NetConn() // closing the TLS side would say goodbye first
 	}
 	if tcp, ok := raw.(*net.TCPConn); ok {
-		if err := tcp.SetLinger(0); err != nil {
+		// A reset throws away what the kernel has not sent yet.
+		if err := errors.Join(drain(tcp), tcp.SetLinger(0)); err != nil {
 			return err
 		}
 	}

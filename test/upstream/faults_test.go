@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -85,13 +86,14 @@ func TestCutBlob(t *testing.T) {
 	s := start(t)
 	blob := s.set.image(pauseRef).Manifests[0].Layers[0]
 	address := "https://v2/docker.io/rancher/mirrored-pause/blobs/" + blob.Digest.String()
-	s.Inject(Rule{Path: BlobPath(blob.Digest), Fault: Cut{After: 5000}})
-	if _, body, err := do(t, s, http.MethodGet, address, nil); err == nil || len(body) != 5000 {
-		t.Errorf("got %d bytes and the error %v", len(body), err)
+	cut := blob.Size / 3 // twice that leaves a rest
+	s.Inject(Rule{Path: BlobPath(blob.Digest), Fault: Cut{After: cut}})
+	if _, body, err := do(t, s, http.MethodGet, address, nil); err == nil || int64(len(body)) != cut {
+		t.Errorf("got %d bytes, expected %d, and the error %v", len(body), cut, err)
 	}
 	// The next part, up to the next cut.
-	if _, body, err := do(t, s, http.MethodGet, address, http.Header{"Range": {"bytes=5000-"}}); err == nil || len(body) != 5000 {
-		t.Errorf("got %d bytes and the error %v", len(body), err)
+	if _, body, err := do(t, s, http.MethodGet, address, http.Header{"Range": {fmt.Sprintf("bytes=%d-", cut)}}); err == nil || int64(len(body)) != cut {
+		t.Errorf("got %d bytes, expected %d, and the error %v", len(body), cut, err)
 	}
 }
 

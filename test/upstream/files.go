@@ -6,14 +6,17 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
@@ -42,22 +45,28 @@ type resource struct {
 
 func (s *Server) addFiles() {
 	s.files, s.assets = map[string]*resource{}, map[string]*resource{}
+	channels := map[string]string{}
 
-	release := "https://github.com/k3s-io/k3s/releases/download/" + url.QueryEscape(k3sVersion) + "/"
-	for _, arch := range arches {
-		binary, archive := s.set.K3s[arch], s.set.Archives[arch]
-		s.addArtifact(release+k3sName(arch), binary)
-		s.addArtifact(release+archiveName(arch), archive)
-		sums := fmt.Sprintf("%s  %s\n%s  %s\n", archive.SHA256, archiveName(arch), binary.SHA256, k3sName(arch))
-		s.addData(release+"sha256sum-"+arch+".txt", []byte(sums))
+	for n := range s.set.Releases {
+		r := &s.set.Releases[n]
+		for _, arch := range arches {
+			binary, archive := r.K3s[arch], r.Archives[arch]
+			s.addArtifact(r.url(k3sName(arch)), binary)
+			s.addArtifact(r.url(archiveName(arch)), archive)
+			sums := fmt.Sprintf("%s  %s\n%s  %s\n", archive.SHA256, archiveName(arch), binary.SHA256, k3sName(arch))
+			s.addData(r.url("sha256sum-"+arch+".txt"), []byte(sums))
+		}
+		var refs []string
+		for _, image := range s.set.of(r, k3s) {
+			refs = append(refs, image.Ref)
+		}
+		slices.Sort(refs)
+		s.addData(r.url("k3s-images.txt"), []byte(strings.Join(refs, "\n")+"\n"))
+		s.addArtifact(r.installURL(), r.Install)
+		v := numbers(strings.TrimPrefix(strings.Split(r.Release.K3s, "+")[0], "v"))
+		channels[fmt.Sprintf("v%d.%d", v[0], v[1])] = r.Release.K3s
 	}
-	var refs []string
-	for _, image := range s.set.of(k3s) {
-		refs = append(refs, image.Ref)
-	}
-	slices.Sort(refs)
-	s.addData(release+"k3s-images.txt", []byte(strings.Join(refs, "\n")+"\n"))
-	s.addArtifact(installURL, s.set.Install)
+	s.addData("https://update.k3s.io/v1-release/channels", channelList(channels))
 
 	index := "apiVersion: v1\nentries:\n  cilium:\n"
 	for _, version := range s.chartVersions() {
@@ -69,19 +78,57 @@ func (s *Server) addFiles() {
 	s.addData("https://helm.cilium.io/index.yaml", []byte(index+"generated: \"2026-08-03T00:00:00Z\"\n"))
 }
 
-var installURL = "https://raw.githubusercontent.com/k3s-io/k3s/" + url.QueryEscape(k3sVersion) + "/install.sh"
+// channelList is what k3s' channel server answers: the newest version of each minor one.
+func channelList(latest map[string]string) []byte {
+	type channel struct {
+		ID     string `json:"id"`
+		Type   string `json:"type"`
+		Name   string `json:"name"`
+		Latest string `json:"latest,omitempty"`
+	}
+	list := struct {
+		Type string    `json:"type"`
+		Data []channel `json:"data"`
+	}{Type: "collection"}
+	for _, name := range slices.Sorted(maps.Keys(latest)) {
+		list.Data = append(list.Data, channel{ID: name, Type: "channel", Name: name, Latest: latest[name]})
+	}
+	content, err := json.Marshal(list)
+	if err != nil {
+		panic("upstream: " + err.Error()) // it is made of strings
+	}
+	return content
+}
+
+// url is the address of a file of the k3s release.
+func (r *releaseSet) url(name string) string {
+	return "https://github.com/k3s-io/k3s/releases/download/" + url.QueryEscape(r.Release.K3s) + "/" + name
+}
+
+func (r *releaseSet) installURL() string {
+	return "https://raw.githubusercontent.com/k3s-io/k3s/" + url.QueryEscape(r.Release.K3s) + "/install.sh"
+}
 
 func chartURL(version string) string { return "https://helm.cilium.io/" + chartName(version) }
 
 // chartVersions is newest first, as in Helm's index.
 func (s *Server) chartVersions() []string {
-	versions := []string{ciliumVersion}
-	for _, version := range []string{"1.18.12", "1.18.6"} {
-		if _, ok := s.set.Charts[version]; ok {
-			versions = append(versions, version)
-		}
-	}
+	versions := slices.Collect(maps.Keys(s.set.Charts))
+	slices.SortFunc(versions, func(a, b string) int { return slices.Compare(numbers(b), numbers(a)) })
 	return versions
+}
+
+// numbers are the parts of a version.
+func numbers(version string) []int {
+	var list []int
+	for part := range strings.SplitSeq(version, ".") {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			panic("upstream: " + err.Error()) // it is one of chartPins
+		}
+		list = append(list, n)
+	}
+	return list
 }
 
 func (s *Server) addArtifact(address string, a artifact) {

@@ -214,12 +214,26 @@ func (b *imageBuilder) platform(arch string) *ocispec.Platform {
 }
 
 func (b *imageBuilder) manifest(arch string) (manifest, error) {
+	entrypoint, command := strings.Fields(b.spec.Entrypoint), strings.Fields(b.spec.Cmd)
+	if len(entrypoint)+len(command) == 0 {
+		entrypoint = []string{"/usr/bin/env"}
+	}
+	started, how := entrypoint, "ENTRYPOINT "
+	if len(entrypoint) == 0 {
+		started, how = command, "CMD "
+	}
+	startedJSON, err := json.Marshal(started)
+	if err != nil {
+		return manifest{}, err
+	}
 	config := ocispec.Image{
 		Created:  &b.created,
 		Platform: *b.platform(arch),
 		Config: ocispec.ImageConfig{
 			Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
-			Entrypoint: []string{"/usr/bin/env"},
+			Entrypoint: entrypoint,
+			Cmd:        command,
+			WorkingDir: b.spec.Dir,
 		},
 		RootFS: ocispec.RootFS{Type: "layers"},
 	}
@@ -238,7 +252,7 @@ func (b *imageBuilder) manifest(arch string) (manifest, error) {
 		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, l.diffID)
 		config.History = append(config.History, ocispec.History{Created: &b.created, CreatedBy: "COPY " + spec.Name + " /"})
 	}
-	config.History = append(config.History, ocispec.History{Created: &b.created, CreatedBy: `ENTRYPOINT ["/usr/bin/env"]`, EmptyLayer: true})
+	config.History = append(config.History, ocispec.History{Created: &b.created, CreatedBy: how + string(startedJSON), EmptyLayer: true})
 	return m, b.finish(&m, config)
 }
 

@@ -16,12 +16,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/liteboxd/boxlift/test/k3sbuild"
 )
 
 const (
-	module     = "github.com/liteboxd/boxlift"
-	k3sPackage = "test/k3sstandin" // in the repository
-	k3sFile    = "k3s.json"
+	module  = "github.com/liteboxd/boxlift"
+	k3sFile = "k3s.json"
+
+	// Programs of the repository.
+	placeholder    = "test/upstream/placeholder"
+	standinProgram = "test/liteboxd"
 )
 
 // k3sSizes are those of the real binaries, which the large set's are filled up to.
@@ -59,19 +64,41 @@ func repositoryRoot() (string, error) {
 	}
 }
 
-// addK3s builds the k3s stand-in for each platform.
-func (g *generator) addK3s(ctx context.Context, s *set) error {
+// addK3s makes the k3s binary for each platform, and install.sh. A platform that a
+// release does not run on has the placeholder.
+func (g *generator) addK3s(ctx context.Context, r *releaseSet) error {
 	root, err := repositoryRoot()
 	if err != nil {
 		return err
 	}
-	sources, err := sourceKey(root, k3sPackage)
+	sources, err := sourceKey(root, placeholder)
 	if err != nil {
-		return fmt.Errorf("read the sources of %s: %w", k3sPackage, err)
+		return fmt.Errorf("read the sources of %s: %w", placeholder, err)
 	}
-	dir := filepath.Join(g.cache, fmt.Sprintf("k3s-%s-%s", g.size,
-		key(fmt.Sprint(generation, g.size), k3sVersion, runtime.Version(), sources)))
-	err = once(ctx, dir, func(ctx context.Context, dir string) error { return g.fillK3s(ctx, root, dir) })
+	parts := []string{fmt.Sprint(generation, g.size), r.Release.K3s, runtime.Version(), sources}
+	built := map[string]string{}
+	install := filepath.Join(root, placeholder, "install.sh")
+	if r.Release.cluster {
+		if built[arches[0]], err = k3sbuild.Build(ctx, r.Release.K3s, g.logf); err != nil {
+			return err
+		}
+		sources, err := k3sbuild.Sources(ctx)
+		if err != nil {
+			return err
+		}
+		install = filepath.Join(sources, "install.sh")
+		for _, file := range []string{built[arches[0]], install} {
+			sum, err := fileSum(file)
+			if err != nil {
+				return err
+			}
+			parts = append(parts, sum)
+		}
+	}
+	dir := filepath.Join(g.cache, fmt.Sprintf("k3s-%s-%s", g.size, key(parts...)))
+	err = once(ctx, dir, func(ctx context.Context, dir string) error {
+		return g.fillK3s(ctx, dir, r.Release.K3s, root, install, built)
+	})
 	if err != nil {
 		return err
 	}
@@ -79,50 +106,63 @@ func (g *generator) addK3s(ctx context.Context, s *set) error {
 	if err := readJSON(filepath.Join(dir, k3sFile), &record); err != nil {
 		return err
 	}
-	s.K3s, s.Install = record.Binaries, record.Install
-	s.Install.File = filepath.Join(dir, s.Install.File)
-	for arch, a := range s.K3s {
+	r.K3s, r.Install = record.Binaries, record.Install
+	r.Install.File = filepath.Join(dir, r.Install.File)
+	for arch, a := range r.K3s {
 		a.File = filepath.Join(dir, a.File)
-		s.K3s[arch] = a
+		r.K3s[arch] = a
 	}
 	return nil
 }
 
-func (g *generator) fillK3s(ctx context.Context, root, dir string) error {
+// fillK3s makes the files of one version. built has the binaries that are there already.
+func (g *generator) fillK3s(ctx context.Context, dir, version, root, install string, built map[string]string) error {
 	record := k3sRecord{Binaries: map[string]artifact{}}
 	for _, arch := range arches {
-		built := filepath.Join(dir, "built-"+arch)
-		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
-			"-ldflags", "-s -w -X main.version="+k3sVersion, "-o", built, "./"+k3sPackage)
-		cmd.Dir = root
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=", "GOTOOLCHAIN=local")
-		if output, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s for linux/%s: %w\n%s", k3sPackage, arch, err, output)
+		program, ok := built[arch]
+		if !ok {
+			program = filepath.Join(dir, "built-"+arch)
+			if err := goBuild(ctx, root, placeholder, arch, " -X main.version="+version, program); err != nil {
+				return err
+			}
 		}
 		a, err := createArtifact(dir, k3sName(arch), 0o755, func(w io.Writer) error {
-			return g.writeK3s(ctx, w, built, arch)
+			return g.writeK3s(ctx, w, program, arch)
 		})
 		if err != nil {
 			return fmt.Errorf("write %s: %w", k3sName(arch), err)
 		}
 		record.Binaries[arch] = a
-		g.logf("made %s, %d kB", k3sName(arch), a.Size/1000)
-		if err := os.Remove(built); err != nil {
-			return err
+		g.logf("made %s of %s, %d kB", k3sName(arch), version, a.Size/1000)
+		if !ok {
+			if err := os.Remove(program); err != nil {
+				return err
+			}
 		}
 	}
-	install, err := os.ReadFile(filepath.Join(root, k3sPackage, "install.sh"))
+	script, err := os.ReadFile(install)
 	if err != nil {
 		return err
 	}
 	record.Install, err = createArtifact(dir, "install.sh", 0o644, func(w io.Writer) error {
-		_, err := w.Write(install)
+		_, err := w.Write(script)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	return saveJSON(filepath.Join(dir, k3sFile), record)
+}
+
+// goBuild builds a program of this module, static and the same bytes each time.
+func goBuild(ctx context.Context, root, folder, arch, ldflags, target string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w"+ldflags, "-o", target, "./"+folder)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=", "GOTOOLCHAIN=local")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s for linux/%s: %w\n%s", folder, arch, err, output)
+	}
+	return nil
 }
 
 // writeK3s copies the program. In the large set data follow, up to the size of the real

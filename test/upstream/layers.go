@@ -95,8 +95,8 @@ type layer struct {
 
 type layerKey struct{ name, arch string }
 
-// makeLayers makes every layer of the catalog, several at once.
-func (g *generator) makeLayers(ctx context.Context, store storage) (map[layerKey]layer, error) {
+// makeLayers makes every layer of the images, several at once.
+func (g *generator) makeLayers(ctx context.Context, store storage, images []imageSpec) (map[layerKey]layer, error) {
 	files, err := sources(ctx)
 	if err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func (g *generator) makeLayers(ctx context.Context, store storage) (map[layerKey
 		spec layerSpec
 	}
 	var jobs []job
-	for _, image := range catalog() {
+	for _, image := range images {
 		for _, spec := range image.Layers {
 			for _, arch := range image.arches() {
 				j := job{layerKey{spec.Name, arch}, spec}
@@ -150,8 +150,12 @@ func (g *generator) makeLayer(ctx context.Context, store storage, spec layerSpec
 		if err != nil {
 			return err
 		}
-		err = writeTree(ctx, io.MultiWriter(packer, content), files, spec.Name+"/"+arch, target,
-			func(written int64) bool { return out.n >= target || written >= expansion*target })
+		if spec.exact(arch) {
+			err = g.writeExact(io.MultiWriter(packer, content), spec)
+		} else {
+			err = writeTree(ctx, io.MultiWriter(packer, content), files, spec.Name+"/"+arch, target,
+				func(written int64) bool { return out.n >= target || written >= expansion*target })
+		}
 		return errors.Join(err, packer.Close())
 	})
 	if err != nil {
@@ -201,6 +205,33 @@ func writeTree(ctx context.Context, w io.Writer, files []sourceFile, seed string
 		}
 		if counted.n == before {
 			return errors.New("this machine has no readable files to make layers from")
+		}
+	}
+	return tree.tar.Close()
+}
+
+// writeExact writes a tar of one file and the links to it.
+func (g *generator) writeExact(w io.Writer, spec layerSpec) error {
+	content := []byte(spec.Text)
+	if spec.Program != "" {
+		var err error
+		if content, err = os.ReadFile(g.programs[spec.Program]); err != nil {
+			return err
+		}
+	}
+	tree := &treeWriter{tar: tar.NewWriter(w), dirs: map[string]bool{}}
+	for n, name := range spec.paths() {
+		header := &tar.Header{Format: tar.FormatPAX, Name: name, Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(content)), ModTime: modified}
+		if n > 0 {
+			header.Typeflag, header.Size, header.Mode = tar.TypeSymlink, 0, 0o777
+			header.Linkname = "/" + spec.paths()[0]
+			content = nil
+		}
+		if err := errors.Join(tree.parents(path.Dir(name)), tree.tar.WriteHeader(header)); err != nil {
+			return err
+		}
+		if _, err := tree.tar.Write(content); err != nil {
+			return err
 		}
 	}
 	return tree.tar.Close()

@@ -10,9 +10,13 @@ import (
 
 // LockOptions narrows a lock. The zero value is everything.
 type LockOptions struct {
+	// Release that the lock is for; the zero value is the first that the server has. One
+	// that it does not have is a mistake in the caller and panics.
+	Release Release
 	// Platforms of the lock; nil means linux/amd64 and linux/arm64.
 	Platforms []string
-	// Components to keep, of k3s, cilium and liteboxd; nil means all.
+	// Components to keep, of k3s, cilium, liteboxd and, in releases for clusters,
+	// netcheck; nil means all.
 	Components []string
 	// K3sRefs lists k3s' images one by one instead of as air-gap archives.
 	K3sRefs bool
@@ -25,6 +29,7 @@ func (s *Server) LockYAML(o LockOptions) []byte {
 	if o.Platforms == nil {
 		o.Platforms = []string{"linux/amd64", "linux/arm64"}
 	}
+	r := s.release(o)
 	var b strings.Builder
 	fmt.Fprintf(&b, "apiVersion: %s\nkind: %s\nplatforms: [%s]\ncomponents:\n", lock.APIVersion, lock.Kind, strings.Join(o.Platforms, ", "))
 	wanted := func(c component) bool {
@@ -32,21 +37,20 @@ func (s *Server) LockYAML(o LockOptions) []byte {
 			(c != liteboxd || slices.Contains(o.Platforms, "linux/amd64"))
 	}
 	refs := func(c component) {
-		for _, image := range s.set.of(c) {
+		for _, image := range s.set.of(r, c) {
 			fmt.Fprintf(&b, "      - {ref: %q}\n", image.Ref)
 		}
 	}
 	if wanted(k3s) {
-		release := "https://github.com/k3s-io/k3s/releases/download/" + strings.ReplaceAll(k3sVersion, "+", "%2B")
 		var archives strings.Builder
-		fmt.Fprintf(&b, "  k3s:\n    version: %s\n    files:\n", k3sVersion)
+		fmt.Fprintf(&b, "  k3s:\n    version: %s\n    files:\n", r.Release.K3s)
 		for _, arch := range arches {
 			if platform := "linux/" + arch; slices.Contains(o.Platforms, platform) {
-				fmt.Fprintf(&b, "      - {name: k3s, platform: %s, url: %q}\n", platform, release+"/"+k3sName(arch))
-				fmt.Fprintf(&archives, "      - {archive: %q, platform: %s}\n", release+"/"+archiveName(arch), platform)
+				fmt.Fprintf(&b, "      - {name: k3s, platform: %s, url: %q}\n", platform, r.url(k3sName(arch)))
+				fmt.Fprintf(&archives, "      - {archive: %q, platform: %s}\n", r.url(archiveName(arch)), platform)
 			}
 		}
-		fmt.Fprintf(&b, "      - {name: install.sh, url: %q}\n    images:\n", installURL)
+		fmt.Fprintf(&b, "      - {name: install.sh, url: %q}\n    images:\n", r.installURL())
 		if o.K3sRefs {
 			refs(k3s)
 		} else {
@@ -54,15 +58,40 @@ func (s *Server) LockYAML(o LockOptions) []byte {
 		}
 	}
 	if wanted(cilium) {
-		fmt.Fprintf(&b, "  cilium:\n    version: %s\n    upgradesFrom: [\">=1.19.0 <1.21.0\"]\n", ciliumVersion)
-		fmt.Fprintf(&b, "    charts:\n      - {name: cilium, url: %q}\n    images:\n", chartURL(ciliumVersion))
+		fmt.Fprintf(&b, "  cilium:\n    version: %s\n    upgradesFrom: [%q]\n", r.Release.Cilium, r.Release.ciliumFrom)
+		if r.Release.cluster {
+			b.WriteString("    files:\n")
+			for _, arch := range arches {
+				if platform := "linux/" + arch; slices.Contains(o.Platforms, platform) {
+					fmt.Fprintf(&b, "      - {name: %s, platform: %s, url: %q}\n", ciliumCLIName(arch), platform, ciliumCLIURL(CiliumCLIs[0], arch))
+				}
+			}
+		}
+		fmt.Fprintf(&b, "    charts:\n      - {name: cilium, url: %q}\n    images:\n", chartURL(r.Release.Cilium))
 		refs(cilium)
 	}
 	if wanted(liteboxd) {
-		fmt.Fprintf(&b, "  liteboxd:\n    version: %s\n    platforms: [linux/amd64]\n    images:\n", liteVersion)
+		fmt.Fprintf(&b, "  liteboxd:\n    version: %s\n    platforms: [linux/amd64]\n    images:\n", r.Release.LiteBoxd)
 		refs(liteboxd)
 	}
+	if wanted(netcheck) && r.Release.cluster {
+		b.WriteString("  netcheck:\n    version: v1\n    images:\n")
+		refs(netcheck)
+	}
 	return []byte(b.String())
+}
+
+// release is the one that a lock is for.
+func (s *Server) release(o LockOptions) *releaseSet {
+	if o.Release == (Release{}) {
+		return &s.set.Releases[0]
+	}
+	for n := range s.set.Releases {
+		if s.set.Releases[n].Release == o.Release {
+			return &s.set.Releases[n]
+		}
+	}
+	panic("upstream: this server does not have the release with k3s " + o.Release.K3s + " and Cilium " + o.Release.Cilium)
 }
 
 // PinnedLockYAML is the same lock with every pin, from what the server knows of its own
@@ -73,6 +102,7 @@ func (s *Server) PinnedLockYAML(o LockOptions) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	r := s.release(o)
 	for _, c := range document.Lock().Components {
 		for n, f := range c.Files {
 			file := s.files[pathOf(f.URL)]
@@ -91,7 +121,7 @@ func (s *Server) PinnedLockYAML(o LockOptions) ([]byte, error) {
 				err = document.SetImageDigest(c.Name, n, s.set.image(m.Ref).Root.Digest)
 			} else {
 				file := s.files[pathOf(m.Archive)]
-				err = document.SetArchivePin(c.Name, n, file.SHA256, file.Size, s.contents(m.Platform.Architecture()))
+				err = document.SetArchivePin(c.Name, n, file.SHA256, file.Size, s.contents(r, m.Platform.Architecture()))
 			}
 			if err != nil {
 				return nil, err
@@ -102,9 +132,9 @@ func (s *Server) PinnedLockYAML(o LockOptions) ([]byte, error) {
 }
 
 // contents lists what the air-gap archive of a platform holds.
-func (s *Server) contents(arch string) *lock.Contents {
+func (s *Server) contents(r *releaseSet, arch string) *lock.Contents {
 	contents := &lock.Contents{}
-	for _, image := range s.set.of(k3s) {
+	for _, image := range s.set.of(r, k3s) {
 		contents.Images = append(contents.Images, lock.ArchiveImage{
 			Ref: image.Ref, Digest: image.Root.Digest, Size: image.Root.Size, MediaType: image.Root.MediaType,
 		})

@@ -14,7 +14,9 @@
 //
 // What is served is named and shaped like upstream's: k3s binaries, install.sh, checksum
 // files and air-gap archives, Cilium's real chart, and multi-platform images whose layers
-// hold real file trees of this machine. It is made once and kept in a cache that any
+// hold real file trees of this machine. Which versions there are, and whether a cluster
+// made of them works or only looks so to those who fetch it, is for [Options.Releases] to
+// say. It is made once and kept in a cache that any
 // number of processes may share; [Start] on a warm cache takes well under a second. The
 // cache is never cleaned, and may be deleted whenever no server runs on it.
 //
@@ -62,6 +64,9 @@ const (
 type Options struct {
 	// Size of the data; empty means Small.
 	Size Size
+	// Releases to serve; nil means Quick alone. Two of them with the same version of
+	// something have the same bytes of it.
+	Releases []Release
 	// Addr is the loopback address to listen on; empty means 127.0.0.1:0, a free port.
 	Addr string
 	// Dir is an existing folder that gets ca.pem. Empty means a new temporary folder,
@@ -109,6 +114,9 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Addr == "" {
 		o.Addr = "127.0.0.1:0"
 	}
+	if o.Releases == nil {
+		o.Releases = []Release{Quick}
+	}
 	if o.Logf == nil {
 		o.Logf = func(string, ...any) {}
 	}
@@ -116,7 +124,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &generator{cache: cache, size: o.Size, logf: o.Logf}
+	g := &generator{cache: cache, size: o.Size, releases: o.Releases, logf: o.Logf}
 	data, err := g.make(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("make the %s set of upstream artifacts in %s: %w", o.Size, cache, err)
@@ -155,6 +163,9 @@ func (s *Server) start(ctx context.Context, o Options) error {
 		return err
 	}
 	s.addFiles()
+	if err := s.addCiliumCLIs(); err != nil {
+		return fmt.Errorf("make the archives of cilium-cli: %w", err)
+	}
 
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Addr)
 	if err != nil {

@@ -327,7 +327,7 @@ func TestFiles(t *testing.T) {
 		releaseURL + "k3s", releaseURL + "k3s-arm64", releaseURL + "k3s-images.txt",
 		releaseURL + "k3s-airgap-images-amd64.tar.zst", releaseURL + "k3s-airgap-images-arm64.tar.zst",
 		releaseURL + "sha256sum-amd64.txt", releaseURL + "sha256sum-arm64.txt",
-		chartRef, "https://helm.cilium.io/index.yaml",
+		chartRef, "https://helm.cilium.io/index.yaml", "https://update.k3s.io/v1-release/channels",
 	} {
 		if !slices.Contains(addresses, expected) {
 			t.Errorf("%s is not served", expected)
@@ -368,7 +368,7 @@ func TestK3sRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	output, err := exec.CommandContext(t.Context(), file, "--version").CombinedOutput()
-	if err != nil || !strings.Contains(string(output), k3sVersion) {
+	if err != nil || !strings.Contains(string(output), Quick.K3s) {
 		t.Errorf("k3s --version: %v, %q", err, output)
 	}
 }
@@ -473,7 +473,7 @@ func TestArchives(t *testing.T) {
 			}
 			members := map[string][]byte{}
 			var names []string
-			for name, data := range untar(t, s.set.Archives[arch].File) {
+			for name, data := range untar(t, s.set.Releases[0].Archives[arch].File) {
 				names = append(names, name)
 				members[name] = data
 			}
@@ -591,7 +591,7 @@ func TestSkopeoReadsArchive(t *testing.T) {
 	skopeo := findSkopeo(t)
 	s := start(t)
 	dir := t.TempDir()
-	for name, data := range untar(t, s.set.Archives["amd64"].File) {
+	for name, data := range untar(t, s.set.Releases[0].Archives["amd64"].File) {
 		if strings.HasSuffix(name, "/") {
 			continue
 		}
@@ -650,7 +650,7 @@ func TestLocks(t *testing.T) {
 func TestMirrors(t *testing.T) {
 	s := start(t)
 	expected := []string{"docker.cnb.cool", "docker.io", "ghcr.io", "github.com", "helm.cilium.io", "quay.io",
-		"raw.githubusercontent.com", "release-assets.githubusercontent.com"}
+		"raw.githubusercontent.com", "release-assets.githubusercontent.com", "update.k3s.io"}
 	for i, host := range expected {
 		expected[i] = host + "=" + s.Addr() + "/" + host
 	}
@@ -684,12 +684,12 @@ func TestDeterministic(t *testing.T) {
 	}
 	s := start(t)
 	a, err := createArtifact(t.TempDir(), "archive", 0o600, func(w io.Writer) error {
-		return writeArchive(t.Context(), w, storage(s.set.Registry), s.set.of(k3s), "arm64")
+		return writeArchive(t.Context(), w, storage(s.set.Registry), s.set.of(&s.set.Releases[0], k3s), "arm64")
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if expected := s.set.Archives["arm64"].SHA256; a.SHA256 != expected {
+	if expected := s.set.Releases[0].Archives["arm64"].SHA256; a.SHA256 != expected {
 		t.Errorf("the archive's sha256 is %s, before it was %s", a.SHA256, expected)
 	}
 }

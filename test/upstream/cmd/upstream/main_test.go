@@ -20,7 +20,7 @@ func TestRun(t *testing.T) {
 	r, w := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		err := run(ctx, w, upstream.Small, dir, "127.0.0.1:0")
+		err := run(ctx, w, upstream.Options{Dir: dir}, []string{"quick"}, behaviour{requests: filepath.Join(dir, "requests")})
 		ended <- errors.Join(err, w.Close())
 	}()
 	line, err := bufio.NewReader(r).ReadString('\n')
@@ -56,5 +56,26 @@ func TestRun(t *testing.T) {
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+	if got := read("requests"); got != "[]" {
+		t.Errorf("it says that it was asked for %s", got)
+	}
+}
+
+func TestParseCut(t *testing.T) {
+	rule, err := parseCut("90:/blobs/sha256:0$")
+	if err != nil || rule.Path != "/blobs/sha256:0$" || rule.Fault != (upstream.Cut{After: 90}) || rule.Times != 1 {
+		t.Errorf("%+v, %v", rule, err)
+	}
+	for _, s := range []string{"", "90", "-1:a", "x:a", "90:("} {
+		if _, err := parseCut(s); err == nil {
+			t.Errorf("%q was accepted", s)
+		}
+	}
+}
+
+func TestUnknownRelease(t *testing.T) {
+	if err := run(t.Context(), nil, upstream.Options{Dir: t.TempDir()}, []string{"quick", "oldest"}, behaviour{}); err == nil {
+		t.Error("a release that is not there was served")
 	}
 }

@@ -1,0 +1,82 @@
+package bundle
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/test/upstream"
+)
+
+// TestDeltaOfArchives leaves out what came from archives. Manifests that only the archive has
+// are carried, since a reader needs them all; with the older bundle at hand they are copied,
+// and the archive is not fetched for them.
+func TestDeltaOfArchives(t *testing.T) {
+	s := upstreamServer(t)
+	content, err := s.PinnedLockYAML(upstream.LockOptions{Components: []string{"k3s"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	old, whole := filepath.Join(dir, "old.tar"), filepath.Join(dir, "new.tar")
+	mustBuild(t, content, newClient(s), old, nil)
+	newer := slices.Concat(content, []byte("# a comment is another lock\n"))
+	mustBuild(t, newer, newClient(s), whole, nil)
+	base := &Base{}
+	base.AddBundle(mustOpen(t, old))
+
+	paths := [2]string{filepath.Join(dir, "reusing.tar"), filepath.Join(dir, "fetching.tar")}
+	for i, path := range paths {
+		s.ResetRequests()
+		mustBuild(t, newer, newClient(s), path, nil, func(o *PlanOptions) {
+			if o.Since = base; i == 0 {
+				o.Reuse = []*Reader{mustOpen(t, old)}
+			}
+		})
+		fetched := 0
+		for name := range downloads(s) {
+			if !strings.Contains(name, "airgap") {
+				t.Errorf("fetched %s", name)
+			}
+			fetched++
+		}
+		if want := 2 * i; fetched != want {
+			t.Errorf("%d archives were fetched, expected %d", fetched, want)
+		}
+	}
+	sameFiles(t, paths[0], paths[1])
+
+	r := mustOpen(t, paths[0])
+	if err := r.Verify(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	want, err := mustOpen(t, whole).Contents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := r.Contents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("contents (-bundle +delta):\n%s", diff)
+	}
+	for _, image := range got.Images {
+		for _, p := range image.Platforms {
+			for _, layer := range p.Layers {
+				if r.Has(layer.Digest) {
+					t.Errorf("%s: the layer %s is there", image.Name, layer.Digest)
+				}
+			}
+		}
+	}
+	r.Use(mustOpen(t, old))
+	joined := filepath.Join(dir, "joined.tar")
+	if _, err := Join(t.Context(), r, JoinOptions{Path: joined}); err != nil {
+		t.Fatal(err)
+	}
+	sameFiles(t, whole, joined)
+}

@@ -1,0 +1,124 @@
+package bundle
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/signature"
+)
+
+// delta makes of the plan of a whole bundle that of a delta, and counts the blobs whose
+// bytes are not in it. The bundle's own signature goes into the outline, so that the delta
+// and its base are as good as the bundle.
+func (p *Plan) delta(signer *signature.Signer) (*Plan, Amount, error) {
+	var leftOut Amount
+	index := deltaIndex{
+		Index: ocispec.Index{
+			Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex,
+			ArtifactType: DeltaArtifactType, Annotations: map[string]string{AnnotationVersion: p.version},
+		},
+		Bundle: p.Digest(), Since: append([]digest.Digest{}, p.since.bundles...), LeftOut: []leftOutBlob{},
+	}
+	var kept, outlined []ocitar.Member
+	isKept := make(map[digest.Digest]bool)
+	for i, m := range p.members[2:] {
+		d := m.Digest()
+		_, isAtHand := p.content[d]
+		// A reader has to know all manifests. What is not known of them now comes with the
+		// others that are fetched.
+		if p.unread[d] && !isAtHand || !p.since.holds(d, m.Size, p.platforms[d]) {
+			isKept[d] = true
+			kept = append(kept, m)
+			continue
+		}
+		index.LeftOut = append(index.LeftOut, leftOutBlob{Digest: d, Size: m.Size, At: i})
+		if isAtHand && i < p.smallBlobs {
+			outlined = append(outlined, m)
+		} else {
+			leftOut.add(m.Size)
+		}
+	}
+	outline, err := p.outline(signer, outlined)
+	if err != nil {
+		return nil, leftOut, err
+	}
+	d := descriptorOf(outlineMediaType, outline)
+	index.Manifests = []ocispec.Descriptor{d}
+	content, err := json.Marshal(index)
+	if err != nil {
+		return nil, leftOut, fmt.Errorf("make index.json: %w", err)
+	}
+	if len(content) > maxIndexSize {
+		return nil, leftOut, fmt.Errorf("make index.json: %d bytes are more than the %d that readers accept: build the whole bundle", len(content), maxIndexSize)
+	}
+	result := &Plan{
+		index: content, content: map[digest.Digest][]byte{d.Digest: outline},
+		reuse: p.reuse, parallel: p.parallel, reporter: p.reporter, version: p.version,
+	}
+	result.members = append([]ocitar.Member{
+		{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
+		{Name: ocitar.IndexFile, Size: int64(len(content))},
+		ocitar.Blob(d.Digest, d.Size),
+	}, kept...)
+	for of, content := range p.content {
+		if isKept[of] {
+			result.content[of] = content
+		}
+	}
+	for _, f := range p.fetches {
+		if f := f.only(isKept); f != nil {
+			result.fetches = append(result.fetches, f)
+		}
+	}
+	return result, leftOut, nil
+}
+
+// only is the part of a download that supplies one of these blobs, or nil.
+func (f *fetch) only(wanted map[digest.Digest]bool) *fetch {
+	if f.archive == nil {
+		if wanted[f.blob.Digest] {
+			return f
+		}
+		return nil
+	}
+	part := *f
+	archive := *f.archive
+	archive.blobs = make(map[string]ocispec.Descriptor)
+	for path, d := range f.archive.blobs {
+		if wanted[d.Digest] {
+			archive.blobs[path] = d
+		}
+	}
+	if len(archive.blobs) == 0 {
+		return nil
+	}
+	part.archive = &archive
+	return &part
+}
+
+// outline makes the outline of the bundle with these small blobs.
+func (p *Plan) outline(signer *signature.Signer, blobs []ocitar.Member) ([]byte, error) {
+	// What a builder would write, but for the blobs.
+	b := &builder{Plan: &Plan{index: p.index, members: append(p.members[:2:2], blobs...)}}
+	if err := b.sign(signer); err != nil {
+		return nil, err
+	}
+	if b.layout.Size > maxOutline {
+		return nil, fmt.Errorf("the manifests that a delta has to list have %d bytes, %d is the most: build the whole bundle", b.layout.Size, maxOutline)
+	}
+	whole := ocitar.Assemble(b.layout, func(m ocitar.Member) (io.ReaderAt, error) {
+		content, ok := b.fixed[m.Name]
+		if !ok {
+			content = p.content[m.Digest()]
+		}
+		return bytes.NewReader(content), nil
+	})
+	return packOutline(io.NewSectionReader(whole, 0, whole.Size()))
+}

@@ -1,0 +1,333 @@
+package bundle
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strconv"
+	"strings"
+
+	names "github.com/distribution/reference"
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/liteboxd/boxlift/bundle/ocitar"
+)
+
+// Docker's own form of an image archive (docker save, skopeo's docker-archive) has no OCI
+// manifests, and its layers are most often not compressed. In a bundle they become zstd
+// layers, and a manifest is made for them; both depend on nothing but the archive's content,
+// so that the lock can state their digests and every build makes the same bytes.
+
+// dockerIndex is the member that lists the images of an archive in docker's form. Below its
+// name, a lock lists the manifests that are made from it: manifest.json/0 is that of the
+// first image.
+const dockerIndex = "manifest.json"
+
+// dockerImage is an entry of manifest.json.
+type dockerImage struct {
+	Config   string   `json:"Config"`
+	RepoTags []string `json:"RepoTags"`
+	Layers   []string `json:"Layers"`
+}
+
+func parseDockerIndex(content []byte) ([]dockerImage, error) {
+	var images []dockerImage
+	if err := json.Unmarshal(content, &images); err != nil {
+		return nil, fmt.Errorf("the archive's %s: %w", dockerIndex, err)
+	}
+	return images, nil
+}
+
+func dockerManifestPath(i int) string { return dockerIndex + "/" + strconv.Itoa(i) }
+
+// dockerManifest makes the manifest of an image. find returns what a member becomes.
+func dockerManifest(image dockerImage, find func(member string) (ocispec.Descriptor, error)) ([]byte, error) {
+	config, err := find(image.Config)
+	if err != nil {
+		return nil, err
+	}
+	manifest := ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
+		Config: config, Layers: []ocispec.Descriptor{},
+	}
+	for _, name := range image.Layers {
+		layer, err := find(name)
+		if err != nil {
+			return nil, err
+		}
+		manifest.Layers = append(manifest.Layers, layer)
+	}
+	return json.Marshal(manifest)
+}
+
+// archiveLinks are the symbolic links of an archive: docker writes them for layers that it
+// has written before.
+type archiveLinks map[string]string
+
+func (l archiveLinks) add(name, target string) {
+	l[name] = path.Join(path.Dir(name), target)
+}
+
+// follow returns the member that a name stands for.
+func (l archiveLinks) follow(name string) string {
+	name = path.Clean(name)
+	for range 8 {
+		target, ok := l[name]
+		if !ok {
+			break
+		}
+		name = target
+	}
+	return name
+}
+
+// dockerListing gathers what an archive in docker's form holds.
+type dockerListing struct {
+	index    []byte
+	members  map[string]dockerMember
+	links    archiveLinks
+	jsonSize int64
+}
+
+// dockerMember is a file of the archive: as a config, with its content, or as a layer.
+type dockerMember struct {
+	content []byte
+	layer   ocispec.Descriptor
+}
+
+// add looks at a member that is not a blob of an OCI layout.
+func (l *dockerListing) add(name string, size int64, content io.Reader) error {
+	if l.members == nil {
+		l.members = make(map[string]dockerMember)
+	}
+	buffered := bufio.NewReaderSize(content, bufferSize)
+	first, err := buffered.Peek(1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if size <= maxConfigSize && (bytes.Equal(first, []byte("{")) || name == dockerIndex) {
+		all, err := readBounded(buffered, size, maxConfigSize)
+		if err != nil {
+			return err
+		}
+		if l.jsonSize += size; l.jsonSize > maxArchiveJSON {
+			return fmt.Errorf("read the archive: its configs have more than %d bytes", maxArchiveJSON)
+		}
+		if name == dockerIndex {
+			l.index = all
+		}
+		l.members[name] = dockerMember{content: all}
+		return nil
+	}
+	layer, err := describeLayer(buffered, size)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	l.members[name] = dockerMember{layer: layer}
+	return nil
+}
+
+func (l *dockerListing) link(name, target string) error {
+	if l.links == nil {
+		l.links = make(archiveLinks)
+	}
+	l.links.add(name, target)
+	return nil
+}
+
+// describeLayer says what a member becomes as a layer.
+func describeLayer(content *bufio.Reader, size int64) (ocispec.Descriptor, error) {
+	h := sha256.New()
+	mediaType, compressed, err := layerForm(content)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	if !compressed {
+		counted := &countingWriter{writer: h}
+		err = compressLayer(counted, content)
+		size = counted.count
+	} else {
+		_, err = io.Copy(h, content)
+	}
+	return ocispec.Descriptor{MediaType: mediaType, Digest: digest.NewDigest(digest.SHA256, h), Size: size}, err
+}
+
+// layerForm says of which media type a layer is in a bundle, and whether it is so already.
+func layerForm(content *bufio.Reader) (mediaType string, compressed bool, err error) {
+	magic, err := content.Peek(len(zstdMagic))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", false, err
+	}
+	if bytes.HasPrefix(magic, []byte(gzipMagic)) {
+		return ocispec.MediaTypeImageLayerGzip, true, nil
+	}
+	return ocispec.MediaTypeImageLayerZstd, string(magic) == zstdMagic, nil
+}
+
+// compressLayer makes a zstd layer. Locks state its digest, so the settings must stay.
+func compressLayer(to io.Writer, from io.Reader) error {
+	z, err := zstd.NewWriter(to, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithWindowSize(8<<20))
+	if err != nil {
+		return err
+	}
+	// The encoder itself would read from some sources in another way than from others.
+	_, err = io.Copy(struct{ io.Writer }{z}, from)
+	return errors.Join(err, z.Close())
+}
+
+type countingWriter struct {
+	writer io.Writer
+	count  int64
+}
+
+func (w *countingWriter) Write(p []byte) (int, error) {
+	n, err := w.writer.Write(p)
+	w.count += int64(n)
+	return n, err
+}
+
+// asLayout turns what was found into an OCI layout: the members of its blobs, and its
+// index.json. Without a manifest.json there is none.
+func (l *dockerListing) asLayout(members map[digest.Digest]archiveMember) ([]byte, error) {
+	if l.index == nil {
+		return nil, nil
+	}
+	images, err := parseDockerIndex(l.index)
+	if err != nil {
+		return nil, err
+	}
+	find := func(name string) (ocispec.Descriptor, error) {
+		target := l.links.follow(name)
+		m, ok := l.members[target]
+		if !ok {
+			return ocispec.Descriptor{}, fmt.Errorf("the archive's %s names %q, which is not in it", dockerIndex, name)
+		}
+		d := m.layer
+		if m.content != nil {
+			d = descriptorOf(ocispec.MediaTypeImageConfig, m.content)
+		}
+		if _, ok := members[d.Digest]; !ok {
+			members[d.Digest] = archiveMember{path: target, size: d.Size, content: m.content}
+		}
+		return d, nil
+	}
+	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}}
+	for i, image := range images {
+		manifest, err := dockerManifest(image, find)
+		if err != nil {
+			return nil, err
+		}
+		d := descriptorOf(ocispec.MediaTypeImageManifest, manifest)
+		members[d.Digest] = archiveMember{path: dockerManifestPath(i), size: d.Size, content: manifest}
+		if len(image.RepoTags) == 0 {
+			return nil, fmt.Errorf("the archive holds an image without a name: %s", image.Config)
+		}
+		for _, tag := range image.RepoTags {
+			// Docker leaves out its own registry.
+			named, err := names.ParseNormalizedNamed(tag)
+			if err != nil {
+				return nil, fmt.Errorf("the archive's %s: image %q: %w", dockerIndex, tag, err)
+			}
+			root := d
+			root.Annotations = map[string]string{AnnotationImageName: named.String()}
+			index.Manifests = append(index.Manifests, root)
+		}
+	}
+	return json.Marshal(index)
+}
+
+// storeManifests makes the manifests that the lock lists of an archive in docker's form.
+func (b *builder) storeManifests(archive *archiveFetch, index []byte, links archiveLinks, left map[string]ocispec.Descriptor) error {
+	if index == nil {
+		return nil // what is missing is told by whoever looks at what is left
+	}
+	images, err := parseDockerIndex(index)
+	if err != nil {
+		return err
+	}
+	find := func(name string) (ocispec.Descriptor, error) {
+		d, ok := archive.all[links.follow(name)]
+		if !ok {
+			return d, fmt.Errorf("the lock does not list %s, which the archive's %s names: run `boxlift bundle lock` again", name, dockerIndex)
+		}
+		return d, nil
+	}
+	for i, image := range images {
+		d, ok := left[dockerManifestPath(i)]
+		if !ok {
+			continue
+		}
+		content, err := dockerManifest(image, find)
+		if err != nil {
+			return err
+		}
+		if got := digest.FromBytes(content); got != d.Digest {
+			return &lockedByAnotherError{what: dockerManifestPath(i), got: got, want: d.Digest}
+		}
+		e := b.places[ocitar.BlobName(d.Digest)]
+		if _, err := b.file.WriteAt(content, e.Offset); err != nil {
+			return b.writeError(err)
+		}
+		if err := b.complete(e); err != nil {
+			return err
+		}
+		delete(left, dockerManifestPath(i))
+	}
+	return nil
+}
+
+// lockedByAnotherError says that an archive is the one that was locked, but that what is
+// made from it is not.
+type lockedByAnotherError struct {
+	what      string
+	got, want digest.Digest
+}
+
+func (e *lockedByAnotherError) Error() string {
+	return fmt.Sprintf("what is made from %s has %s, and the lock says %s", e.what, e.got, e.want)
+}
+
+func (e *lockedByAnotherError) Hint() string {
+	return "another version of boxlift has locked this archive; remove its contents from the lock and run `boxlift bundle lock` to lock it anew"
+}
+
+// isMade reports whether a blob is made from a member of an archive by compressing it.
+func isMade(member string, d ocispec.Descriptor, content *bufio.Reader) (bool, error) {
+	if member == ocitar.BlobName(d.Digest) || !strings.HasSuffix(d.MediaType, "+zstd") {
+		return false, nil
+	}
+	_, compressed, err := layerForm(content)
+	return !compressed, err
+}
+
+// compressing gives the zstd layer that is made from a member while it is read.
+func compressing(content io.Reader) *madeLayer {
+	r, w := io.Pipe()
+	l := &madeLayer{PipeReader: r, ended: make(chan struct{})}
+	go func() {
+		defer close(l.ended)
+		_ = w.CloseWithError(compressLayer(w, content))
+	}()
+	return l
+}
+
+// madeLayer is being compressed on the side.
+type madeLayer struct {
+	*io.PipeReader
+	ended chan struct{}
+}
+
+// Close waits until nothing reads from the member any more.
+func (l *madeLayer) Close() error {
+	err := l.PipeReader.Close()
+	<-l.ended
+	return err
+}

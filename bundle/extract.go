@@ -1,0 +1,349 @@
+package bundle
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/renameio/v2"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/volume"
+)
+
+// ErrThere says that something has the name of what is to be written.
+var ErrThere = errors.New("something is there already")
+
+// ImagesFile is the name that ExtractComponent gives to the images of a component.
+const ImagesFile = "images.tar"
+
+// On returns the image with what it has for one platform, or false.
+func (i Image) On(platform lock.Platform) (Image, bool) {
+	p := i.on(platform)
+	if p == nil {
+		return Image{}, false
+	}
+	i.Platforms = []PlatformImage{*p}
+	return i, true
+}
+
+// ExtractArchive writes images, with the platforms that they have, to an OCI layout in a tar
+// (the oci-archive of skopeo and podman; ctr and k3s import it). Every blob is proven while it
+// is written; path gets its name when all of it is on the disk, and must not be there before.
+func (r *Reader) ExtractArchive(ctx context.Context, path string, images []Image) error {
+	if err := r.extractArchive(ctx, path, images); err != nil {
+		return fmt.Errorf("extract images to %s: %w", path, err)
+	}
+	return nil
+}
+
+func (r *Reader) extractArchive(ctx context.Context, path string, images []Image) error {
+	layout, err := r.imageLayout(images, "")
+	if err != nil {
+		return err
+	}
+	placed, err := layout.place()
+	if err != nil {
+		return err
+	}
+	if err := r.requireMembers(layout.blobs); err != nil {
+		return err
+	}
+	return writeNew(path, 0o644, func(w io.Writer) error {
+		for _, e := range placed.Entries {
+			header, err := ocitar.Header(e.Member)
+			if err != nil {
+				return err
+			}
+			if _, err := w.Write(header); err != nil {
+				return err
+			}
+			if err := r.copyMember(ctx, w, e.Member, layout.index); err != nil {
+				return err
+			}
+			if _, err := w.Write(make([]byte, e.End()-e.Offset-e.Size)); err != nil {
+				return err
+			}
+		}
+		_, err := w.Write(make([]byte, ocitar.TrailerSize))
+		return err
+	})
+}
+
+// copyMember writes the content of one member of a layout.
+func (r *Reader) copyMember(ctx context.Context, w io.Writer, m ocitar.Member, index []byte) error {
+	switch m.Name {
+	case ocitar.LayoutFile:
+		_, err := io.WriteString(w, ocitar.LayoutContent)
+		return err
+	case ocitar.IndexFile:
+		_, err := w.Write(index)
+		return err
+	}
+	return r.copyBlob(ctx, w, m.Digest(), m.Size)
+}
+
+func (r *Reader) copyBlob(ctx context.Context, w io.Writer, d digest.Digest, size int64) error {
+	content, err := r.Content(d, size)
+	if err != nil {
+		return err
+	}
+	buffer := takeBuffer()
+	defer giveBuffer(buffer)
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		n, err := content.Read(*buffer)
+		if _, err := w.Write((*buffer)[:n]); err != nil {
+			return err
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// ExtractLayout writes images to an OCI layout in a folder (skopeo's oci), which must not be
+// there before. Otherwise it is as ExtractArchive.
+func (r *Reader) ExtractLayout(ctx context.Context, path string, images []Image) error {
+	err := newFolder(path, func(folder string) error {
+		layout, err := r.imageLayout(images, "")
+		if err != nil {
+			return err
+		}
+		placed, err := layout.place()
+		if err != nil {
+			return err
+		}
+		if err := r.requireMembers(layout.blobs); err != nil {
+			return err
+		}
+		for _, e := range placed.Entries {
+			name := filepath.Join(folder, filepath.FromSlash(e.Name))
+			if err := makeFolders(folder, filepath.Dir(name)); err != nil {
+				return err
+			}
+			if err := writeNew(name, 0o644, func(w io.Writer) error { return r.copyMember(ctx, w, e.Member, layout.index) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("extract images to %s: %w", path, err)
+	}
+	return nil
+}
+
+// ExtractFile writes a file, which must not be there before. Programs and scripts get the
+// permission to be run, which bundles do not record.
+func (r *Reader) ExtractFile(ctx context.Context, path string, f File) error {
+	if err := r.extractFile(ctx, path, f); err != nil {
+		return fmt.Errorf("extract %s to %s: %w", f.Name, path, err)
+	}
+	return nil
+}
+
+func (r *Reader) extractFile(ctx context.Context, path string, f File) error {
+	if err := r.Require(f.Digest); err != nil {
+		return err
+	}
+	blob, err := r.Content(f.Digest, f.Size)
+	if err != nil {
+		return err
+	}
+	mode := fs.FileMode(0o644)
+	if start, _ := bufio.NewReaderSize(blob, 16).Peek(4); bytes.HasPrefix(start, []byte("\x7fELF")) || bytes.HasPrefix(start, []byte("#!")) {
+		mode = 0o755
+	}
+	return writeNew(path, mode, func(w io.Writer) error { return r.copyBlob(ctx, w, f.Digest, f.Size) })
+}
+
+// ExtractComponent writes the files of a component to a folder, which must not be there
+// before, and its images to ImagesFile in it. Files for one platform are in a folder of that
+// platform's name, such as linux-amd64. The empty platform takes all of them.
+func (r *Reader) ExtractComponent(ctx context.Context, path, component string, platform lock.Platform) error {
+	contents, err := r.Contents()
+	if err != nil {
+		return err
+	}
+	if err := r.requireComponent(contents, component, platform); err != nil {
+		return fmt.Errorf("extract component %s to %s: %w", component, path, err)
+	}
+	err = newFolder(path, func(folder string) error {
+		count := 0
+		for _, f := range contents.Files {
+			if f.Component != component || !platform.Match(f.Platform) {
+				continue
+			}
+			count++
+			name := filepath.Join(folder, strings.ReplaceAll(string(f.Platform), "/", "-"), f.Name)
+			if err := makeFolders(folder, filepath.Dir(name)); err != nil {
+				return err
+			}
+			if err := r.extractFile(ctx, name, f); err != nil {
+				return fmt.Errorf("%s: %w", f.Name, err)
+			}
+		}
+		images := contents.ImagesOf(component, platform)
+		if len(images) > 0 {
+			return r.extractArchive(ctx, filepath.Join(folder, ImagesFile), images)
+		}
+		if count == 0 {
+			return fmt.Errorf("it has no component %s for this platform", component)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("extract component %s to %s: %w", component, path, err)
+	}
+	return nil
+}
+
+// requireComponent names all at once that a delta leaves out of a component.
+func (r *Reader) requireComponent(contents *Contents, component string, platform lock.Platform) error {
+	var blobs []digest.Digest
+	for _, f := range contents.Files {
+		if f.Component == component && platform.Match(f.Platform) {
+			blobs = append(blobs, f.Digest)
+		}
+	}
+	for _, image := range contents.ImagesOf(component, platform) {
+		for _, p := range image.Platforms {
+			for _, d := range p.blobs() {
+				blobs = append(blobs, d.Digest)
+			}
+		}
+	}
+	return r.Require(blobs...)
+}
+
+// ImagesOf returns the images of a component for a platform, or for all platforms if that is
+// empty.
+func (c *Contents) ImagesOf(component string, platform lock.Platform) []Image {
+	var images []Image
+	for _, image := range c.Images {
+		if image.Component != component {
+			continue
+		}
+		ok := true
+		if platform != "" {
+			image, ok = image.On(platform)
+		}
+		if ok {
+			images = append(images, image)
+		}
+	}
+	return images
+}
+
+// notThere makes sure that nothing has a name.
+func notThere(path string) error {
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		if err == nil {
+			err = ErrThere
+		}
+		return err
+	}
+	return nil
+}
+
+// writeNew writes a file under a temporary name beside it, and gives it its own when its
+// content is on the disk.
+func writeNew(path string, mode fs.FileMode, write func(io.Writer) error) (err error) {
+	if err := notThere(path); err != nil {
+		return err
+	}
+	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithPermissions(mode))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Cleanup()) }()
+	w := bufio.NewWriterSize(f, 64<<10)
+	if err := write(w); err != nil {
+		return err
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if err := notThere(path); err != nil {
+		return err
+	}
+	if err := f.CloseAtomicallyReplace(); err != nil {
+		return err
+	}
+	return volume.SyncDirectory(filepath.Dir(path))
+}
+
+// newFolder has a folder filled under a temporary name beside it, and gives it its own when
+// that is done.
+func newFolder(path string, fill func(folder string) error) (err error) {
+	path = filepath.Clean(path)
+	if err := notThere(path); err != nil {
+		return err
+	}
+	folder, err := os.MkdirTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.partial")
+	if err != nil {
+		return err
+	}
+	folder = filepath.Clean(folder) // beside a relative path it begins with a dot
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(folder))
+		}
+	}()
+	if err := fill(folder); err != nil {
+		return err
+	}
+	if err := os.Chmod(folder, 0o755); err != nil {
+		return err
+	}
+	// Linux gives the name of an empty folder to another one.
+	if err := notThere(path); err != nil {
+		return err
+	}
+	if err := volume.SyncDirectory(folder); err != nil {
+		return err
+	}
+	if err := os.Rename(folder, path); err != nil {
+		return err
+	}
+	return volume.SyncDirectory(filepath.Dir(path))
+}
+
+// makeFolders makes the folders on the way from root down to folder, and has each of them on
+// the disk.
+func makeFolders(root, folder string) error {
+	way, err := filepath.Rel(root, folder)
+	if err != nil || way == "." {
+		return err
+	}
+	for f, part := root, ""; way != ""; {
+		part, way, _ = strings.Cut(way, string(filepath.Separator))
+		f = filepath.Join(f, part)
+		err := os.Mkdir(f, 0o755)
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := volume.SyncDirectory(filepath.Dir(f)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

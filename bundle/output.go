@@ -1,0 +1,198 @@
+package bundle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"filippo.io/age"
+
+	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/volume"
+)
+
+// OutputOptions say what form a built bundle has on the disk. The zero value is one file
+// that is not encrypted.
+type OutputOptions struct {
+	// VolumeSize cuts the bundle into volumes of so many bytes; 0 makes one file.
+	VolumeSize int64
+	// Recipients are whom the bundle is encrypted for; none leaves it as it is.
+	Recipients []age.Recipient
+	// Identities open an encrypted bundle that is at the path already, which tells whether
+	// there is anything to do. Without one of them such a file is not replaced.
+	Identities []age.Identity
+	// WorkDir is the folder for the unfinished bundle, which is not encrypted, when the
+	// finished one is to be; "" stands for the folder that the bundle goes to.
+	WorkDir string
+}
+
+// isForm reports whether a bundle that lies on the disk has the form.
+func (o *BuildOptions) isForm(f *volume.File) bool {
+	if f.Encrypted() != (len(o.Recipients) > 0) || (f.Volumes() > 0) != (o.VolumeSize > 0) {
+		return false
+	}
+	return f.Volumes() == 0 || f.VolumeSize() == min(o.VolumeSize, f.Stored())
+}
+
+// Check refuses an output that no bundle can be written to: its folder is not there, its
+// name could not be read again, or something else than such a bundle is at it, which would
+// be lost.
+func (o *BuildOptions) Check() error {
+	for _, dir := range []string{filepath.Dir(o.Path), o.WorkDir} {
+		if _, err := os.Stat(dir); dir != "" && err != nil {
+			return &outputError{o.Path, fmt.Sprintf("the folder %s is not there", dir), "make the folder, or name another output"}
+		}
+	}
+	if err := volume.CheckName(o.Path, o.VolumeSize > 0); err != nil {
+		return &outputError{o.Path, err.Error(), "name another output"}
+	}
+	isSet := volume.IsSet(o.Path)
+	info, err := os.Stat(o.Path)
+	isFile := !errors.Is(err, fs.ErrNotExist)
+	switch {
+	case err != nil && isFile:
+		return fmt.Errorf("write %s: %w", o.Path, err)
+	case !isSet && !isFile:
+		return nil
+	case isSet && o.VolumeSize == 0:
+		return &outputError{o.Path, "volumes of a set of that name are there", "name another output, or move them away"}
+	case isFile && o.VolumeSize > 0:
+		return &outputError{o.Path, "one file of that name is there, which readers would take for the bundle", "name another output, or move that file away"}
+	case isFile && info.Mode().IsRegular() && info.Size() == 0:
+		return nil // as mktemp makes it
+	case isFile && !info.Mode().IsRegular():
+		return o.occupied()
+	}
+	return o.checkContent()
+}
+
+func (o *BuildOptions) occupied() error {
+	return &outputError{o.Path, "something that is not a bundle is there", "name another output, or move that file away"}
+}
+
+// checkContent looks at how what is there begins.
+func (o *BuildOptions) checkContent() error {
+	want, err := ocitar.Header(ocitar.Member{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))})
+	if err != nil {
+		return err
+	}
+	isBundle, isEncrypted, err := volume.Begins(o.Path, want)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), isBundle:
+		return nil // a set without its first volume has none of what was there
+	case err != nil:
+		return fmt.Errorf("write %s: %w", o.Path, err)
+	case !isEncrypted:
+		return o.occupied()
+	}
+	r, err := Open(o.Path, o.Identities...)
+	if err != nil {
+		return &outputError{o.Path, "an encrypted file is there, and it cannot be seen to be a bundle: " + err.Error(), "name another output, move that file away, or name an identity that opens it"}
+	}
+	return r.Close()
+}
+
+type outputError struct{ path, reason, hint string }
+
+func (e *outputError) Error() string { return fmt.Sprintf("write %s: %s", e.path, e.reason) }
+func (e *outputError) Hint() string  { return e.hint }
+
+// sealed is the encrypted bundle, while the one that is not is made.
+type sealed struct {
+	file *volume.Draft
+	with *volume.Encryption
+}
+
+// open opens or begins the unfinished files and keeps other builds away from them.
+func (b *builder) open(o BuildOptions) error {
+	if err := o.Check(); err != nil {
+		return err
+	}
+	whole := volume.DraftOptions{Path: o.Path, Suffix: b.suffix(), Size: b.layout.Size, VolumeSize: o.VolumeSize}
+	if len(o.Recipients) == 0 {
+		var err error
+		b.file, err = volume.NewDraft(whole)
+		return err
+	}
+	with, err := volume.NewEncryption(o.Recipients...)
+	if err != nil {
+		return err
+	}
+	whole.Suffix, whole.Size = ".encrypted"+whole.Suffix, with.Size(whole.Size)
+	if b.file, err = volume.NewDraft(b.unencrypted(o)); err != nil {
+		return err
+	}
+	file, err := volume.NewDraft(whole)
+	if err != nil {
+		b.close()
+		return err
+	}
+	b.sealed = &sealed{file, with}
+	return nil
+}
+
+// unencrypted is the unfinished bundle of one that is to be encrypted.
+func (b *builder) unencrypted(o BuildOptions) volume.DraftOptions {
+	path := o.Path
+	if o.WorkDir != "" {
+		path = filepath.Join(o.WorkDir, filepath.Base(path))
+	}
+	return volume.DraftOptions{Path: path, Suffix: b.suffix(), Size: b.layout.Size, Private: true}
+}
+
+// removeLeft removes what a build left that was ended after the encrypted bundle had its
+// name and before the other one was removed.
+func (b *builder) removeLeft(o BuildOptions) error {
+	left := b.unencrypted(o)
+	if _, err := os.Lstat(left.Path + left.Suffix); len(o.Recipients) == 0 || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	file, err := volume.NewDraft(left)
+	if err != nil {
+		return err
+	}
+	file.Remove()
+	return file.Close()
+}
+
+func (b *builder) close() {
+	_ = b.file.Close() // finish has made sure that all is on the disk
+	if b.sealed != nil {
+		_ = b.sealed.file.Close()
+	}
+}
+
+// reserve takes the room for the encrypted bundle before anything is downloaded.
+func (b *builder) reserve() error {
+	if b.sealed == nil {
+		return nil
+	}
+	return b.sealed.file.Allocate()
+}
+
+// finish gives the bundle its final name once it is on the disk. All blobs are in place
+// and verified by now; the rest of what [Reader.Verify] asks for is looked at here, since
+// what a lock says of the inside of an archive may be wrong.
+func (b *builder) finish(ctx context.Context) error {
+	r, err := newReader(b.file, b.layout.Size)
+	if err == nil {
+		err = r.verifyStructure()
+	}
+	if err != nil {
+		return fmt.Errorf("check %s, which is complete: %w", b.file.Name(), err)
+	}
+	if b.sealed == nil {
+		return b.file.Commit(ctx, b.reporter)
+	}
+	if err := b.sealed.with.Run(ctx, b.sealed.file, b.file, b.reporter); err != nil {
+		return fmt.Errorf("encrypt the bundle: %w", err)
+	}
+	if err := b.sealed.file.Commit(ctx, b.reporter); err != nil {
+		return err
+	}
+	b.file.Remove()
+	return nil
+}

@@ -1,0 +1,202 @@
+package bundle
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"filippo.io/age"
+
+	"github.com/liteboxd/boxlift/bundle/volume"
+	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/test/upstream"
+)
+
+// buildAs builds the small lock in some form.
+func buildAs(t *testing.T, path string, change func(*BuildOptions)) (*BuildResult, error) {
+	t.Helper()
+	o, err := planOptions(smallLock(t), newClient(upstreamServer(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := NewPlan(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := BuildOptions{Path: path}
+	change(&options)
+	return plan.Build(t.Context(), options)
+}
+
+func newIdentity(t testing.TB) *age.X25519Identity {
+	t.Helper()
+	identity, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identity
+}
+
+const volumeSize = 200_000
+
+// TestForms builds the reference in each form, reads it as it is, and builds it again.
+func TestForms(t *testing.T) {
+	identity := newIdentity(t)
+	encrypt := func(o *BuildOptions) {
+		o.Recipients, o.Identities = []age.Recipient{identity.Recipient()}, []age.Identity{identity}
+	}
+	for name, change := range map[string]func(*BuildOptions){
+		"volumes":               func(o *BuildOptions) { o.VolumeSize = volumeSize },
+		"one volume":            func(o *BuildOptions) { o.VolumeSize = 1 << 30 },
+		"encrypted":             encrypt,
+		"encrypted and volumes": func(o *BuildOptions) { encrypt(o); o.VolumeSize = volumeSize },
+		"encrypted, elsewhere":  func(o *BuildOptions) { encrypt(o); o.WorkDir = t.TempDir() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "b.tar")
+			first, err := buildAs(t, path, change)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, err := buildAs(t, path, change)
+			if err != nil || !again.Unchanged {
+				t.Errorf("once more: %+v, %v", again, err)
+			}
+			r, err := Open(path, identity)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			if err := r.Verify(t.Context(), nil); err != nil {
+				t.Error(err)
+			}
+			if first.Stored != r.File().Stored() || first.Volumes != r.File().Volumes() || again.Stored != first.Stored || again.Volumes != first.Volumes {
+				t.Errorf("it says %+v, then %+v", first, again)
+			}
+			whole, err := io.ReadAll(io.NewSectionReader(r.File(), 0, r.File().Size()))
+			if err != nil || string(whole) != string(mustRead(t, reference(t))) {
+				t.Errorf("it is not the reference: %d bytes, %v", len(whole), err)
+			}
+			if left, err := Partials(path, ""); err != nil || len(left) > 0 {
+				t.Errorf("left over: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+// TestDamagedVolume is found and named, beside the blobs that it damages.
+func TestDamagedVolume(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "b.tar")
+	if _, err := buildAs(t, path, func(o *BuildOptions) { o.VolumeSize = volumeSize }); err != nil {
+		t.Fatal(err)
+	}
+	content := mustRead(t, path+".001")
+	content[volumeSize/2] ^= 1
+	mustWrite(t, path+".001", content)
+	r, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	err = r.Verify(t.Context(), progress.Discard)
+	wantError(t, err, "blob sha256:", path+".001 is damaged: its sha256 is not the one in the list")
+	var fault *volume.Fault
+	if !errors.Is(err, ErrInvalid) || !errors.As(err, &fault) || strings.Count(err.Error(), "is damaged") != 1 {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestInterruptedForms cuts a build off and goes on with what it left.
+func TestInterruptedForms(t *testing.T) {
+	identity := newIdentity(t)
+	for name, change := range map[string]func(*BuildOptions){
+		"volumes":   func(o *BuildOptions) { o.VolumeSize = volumeSize },
+		"encrypted": func(o *BuildOptions) { o.Recipients = []age.Recipient{identity.Recipient()} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := upstreamServer(t)
+			path := filepath.Join(t.TempDir(), "b.tar")
+			o, err := planOptions(smallLock(t), newClient(s))
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan, err := NewPlan(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			options := BuildOptions{Path: path}
+			change(&options)
+			fault := s.Inject(upstream.Rule{Path: upstream.FilePath(chartURL), Fault: upstream.Status{Code: 404}})
+			if _, err := plan.Build(t.Context(), options); err == nil || fault.Hits() == 0 {
+				t.Fatal("it was built all the same")
+			}
+			noFile(t, path)
+			noFile(t, path+".sha256")
+			noFile(t, path+".000")
+			s.Heal()
+			s.ResetRequests()
+			result, err := plan.Build(t.Context(), options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := downloads(s); result.Reused == 0 || len(got) != 1 {
+				t.Errorf("%d bytes were there; fetched: %v", result.Reused, got)
+			}
+			r, err := Open(path, identity)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			if err := r.Verify(context.Background(), nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestCheckOutput(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		mustWrite(t, path, []byte(content))
+		return path
+	}
+	begin := string(mustRead(t, reference(t))[:1024])
+	set := put("set.000", begin)
+	set = strings.TrimSuffix(set, ".000")
+	plain, empty, text := put("plain", begin), put("empty", ""), put("text", "text")
+	sealed := put("sealed", "age-encryption.org/v1\n-> X25519 ...")
+	otherSet := strings.TrimSuffix(put("other.000", "text"), ".000")
+	if err := os.Mkdir(filepath.Join(dir, "folder"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		o    BuildOptions
+		want string
+	}{
+		"new":                  {BuildOptions{Path: filepath.Join(dir, "new")}, ""},
+		"bundle":               {BuildOptions{Path: plain}, ""},
+		"empty":                {BuildOptions{Path: empty}, ""},
+		"set":                  {BuildOptions{Path: set, OutputOptions: OutputOptions{VolumeSize: volumeSize}}, ""},
+		"no folder":            {BuildOptions{Path: filepath.Join(dir, "none", "b.tar")}, "none is not there"},
+		"no work folder":       {BuildOptions{Path: plain, OutputOptions: OutputOptions{WorkDir: dir + "/none"}}, "none is not there"},
+		"text":                 {BuildOptions{Path: text}, "something that is not a bundle is there"},
+		"folder":               {BuildOptions{Path: filepath.Join(dir, "folder")}, "something that is not a bundle is there"},
+		"a file for a set":     {BuildOptions{Path: plain, OutputOptions: OutputOptions{VolumeSize: volumeSize}}, "one file of that name is there"},
+		"a set for a file":     {BuildOptions{Path: set}, "volumes of a set of that name are there"},
+		"another set":          {BuildOptions{Path: otherSet, OutputOptions: OutputOptions{VolumeSize: volumeSize}}, "something that is not a bundle is there"},
+		"encrypted":            {BuildOptions{Path: sealed}, "an encrypted file is there, and it cannot be seen to be a bundle"},
+		"the name of a volume": {BuildOptions{Path: filepath.Join(dir, "new.000")}, "ends as only the first volume of a set and its list do"},
+	} {
+		err := test.o.Check()
+		if test.want == "" && err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if test.want != "" {
+			wantError(t, err, test.want)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package signature
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// StatementType is the type of the payloads that [Signer.Attest] signs: in-toto statements
+// (https://github.com/in-toto/attestation/blob/main/spec/v1/envelope.md).
+const StatementType = "application/vnd.in-toto+json"
+
+// AttestationLimit is the most that [VerifyAttestation] reads, in bytes.
+const AttestationLimit = 64 << 20
+
+// attestation is the part of dev.sigstore.bundle.v1.Bundle that a statement signed with a
+// key uses, its fields in the order in which cosign writes them.
+type attestation struct {
+	MediaType            string `json:"mediaType"`
+	VerificationMaterial struct {
+		PublicKey struct {
+			Hint string `json:"hint"`
+		} `json:"publicKey"`
+	} `json:"verificationMaterial"`
+	Envelope envelope `json:"dsseEnvelope"`
+}
+
+// envelope is DSSE's (https://github.com/secure-systems-lab/dsse/blob/master/envelope.md).
+type envelope struct {
+	Payload     []byte              `json:"payload"`
+	PayloadType string              `json:"payloadType"`
+	Signatures  []envelopeSignature `json:"signatures"`
+}
+
+type envelopeSignature struct {
+	Signature []byte `json:"sig"`
+}
+
+// authenticated is what is signed of an envelope (DSSE protocol, "PAE").
+func (e *envelope) authenticated() []byte {
+	b := []byte("DSSEv1 " + strconv.Itoa(len(e.PayloadType)) + " " + e.PayloadType + " " + strconv.Itoa(len(e.Payload)) + " ")
+	return append(b, e.Payload...)
+}
+
+// Attest signs an in-toto statement. The result is a sigstore bundle with a DSSE envelope,
+// which `cosign verify-blob-attestation` accepts; it is compact JSON without a line break at
+// its end.
+func (s *Signer) Attest(statement []byte) ([]byte, error) {
+	a := attestation{MediaType: mediaType, Envelope: envelope{Payload: statement, PayloadType: StatementType}}
+	a.VerificationMaterial.PublicKey.Hint = s.public.id
+	digest := sha256.Sum256(a.Envelope.authenticated())
+	der, err := s.key.Sign(nil, digest[:], crypto.SHA256) // without randomness: RFC 6979
+	if err != nil {
+		return nil, fmt.Errorf("sign statement: %w", err)
+	}
+	a.Envelope.Signatures = []envelopeSignature{{der}}
+	text, err := json.Marshal(a)
+	if err != nil {
+		return nil, fmt.Errorf("sign statement: encode sigstore bundle: %w", err)
+	}
+	return text, nil
+}
+
+// VerifyAttestation checks that a sigstore bundle holds an in-toto statement signed with
+// pub's private key, and returns the statement. Its errors are those of [Verify].
+func VerifyAttestation(pub *PublicKey, bundle []byte) (statement []byte, err error) {
+	if len(bundle) > AttestationLimit {
+		return nil, fmt.Errorf("verify attestation: %d bytes are too many (at most %d)", len(bundle), AttestationLimit)
+	}
+	var a attestation
+	if err := json.Unmarshal(bundle, &a); err != nil {
+		return nil, fmt.Errorf("verify attestation: %w", err)
+	}
+	switch {
+	case a.MediaType != mediaType:
+		return nil, fmt.Errorf("verify attestation: media type is %q, expected %q", a.MediaType, mediaType)
+	case a.Envelope.PayloadType != StatementType:
+		return nil, fmt.Errorf("verify attestation: payload type is %q, expected %q", a.Envelope.PayloadType, StatementType)
+	case len(a.Envelope.Signatures) != 1:
+		return nil, errors.New("verify attestation: expected one signature")
+	case a.VerificationMaterial.PublicKey.Hint != pub.id:
+		return nil, fmt.Errorf("verify attestation: %w: it names key %q, the key given is %q", ErrWrongKey, a.VerificationMaterial.PublicKey.Hint, pub.id)
+	}
+	digest := sha256.Sum256(a.Envelope.authenticated())
+	if !ecdsa.VerifyASN1(pub.key, digest[:], a.Envelope.Signatures[0].Signature) {
+		return nil, fmt.Errorf("verify attestation: %w with key %q", ErrInvalid, pub.id)
+	}
+	return a.Envelope.Payload, nil
+}

@@ -1,0 +1,205 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/bundle/ocitar"
+)
+
+// DiskError says that something on this host could not be read.
+type DiskError struct {
+	Path string
+	Err  error
+}
+
+func (e *DiskError) Error() string { return fmt.Sprintf("read %s: %v", e.Path, e.Err) }
+func (e *DiskError) Unwrap() error { return e.Err }
+
+// Hint says what a user may do about the error.
+func (e *DiskError) Hint() string {
+	return "the path in a file: address begins at the lock's folder unless it is absolute; it leads to a file, or to the folder of an OCI image layout"
+}
+
+// openDisk opens what a file: address leads to.
+func (c *Client) openDisk(address string, from int64) (*Stream, error) {
+	path, err := url.PathUnescape(address)
+	if err != nil {
+		return nil, &DiskError{address, err}
+	}
+	path = filepath.FromSlash(path)
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(c.options.Folder, path)
+	}
+	return OpenDisk(path, from)
+}
+
+// OpenDisk opens a file of this host at an offset, or an OCI image layout in a folder: as
+// the one tar that holds its files in a fixed form and order, so that the same layout has
+// the same bytes everywhere. Errors are of the type [*DiskError].
+func OpenDisk(path string, from int64) (*Stream, error) {
+	// Opening a pipe would wait for somebody who writes to it.
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, &DiskError{path, cause(err)}
+	}
+	var body io.ReadSeekCloser
+	var size int64
+	switch {
+	case info.Mode().IsRegular():
+		size = info.Size()
+		body, err = os.Open(path)
+	case info.IsDir():
+		body, size, err = openLayout(path)
+	default:
+		err = errors.New("it is neither a file nor a folder")
+	}
+	if err != nil {
+		return nil, &DiskError{path, cause(err)}
+	}
+	if _, err := body.Seek(from, io.SeekStart); err != nil {
+		_ = body.Close()
+		return nil, &DiskError{path, cause(err)}
+	}
+	return &Stream{Size: size, disk: path, body: body, next: from, answers: 1}, nil
+}
+
+// cause leaves out the path, which the error says already.
+func cause(err error) error {
+	var failed *fs.PathError
+	if errors.As(err, &failed) {
+		return failed.Err
+	}
+	return err
+}
+
+// openLayout reads the folder of an OCI image layout as a tar.
+func openLayout(folder string) (io.ReadSeekCloser, int64, error) {
+	if _, err := os.Stat(filepath.Join(folder, ocitar.LayoutFile)); err != nil {
+		return nil, 0, fmt.Errorf("it is not the folder of an OCI image layout: %s: %w", ocitar.LayoutFile, cause(err))
+	}
+	index, err := os.Stat(filepath.Join(folder, ocitar.IndexFile))
+	if err != nil {
+		return nil, 0, fmt.Errorf("%s: %w", ocitar.IndexFile, cause(err))
+	}
+	members := []ocitar.Member{
+		{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
+		{Name: ocitar.IndexFile, Size: index.Size()},
+	}
+	// In the order of their names.
+	blobs, err := os.ReadDir(filepath.Join(folder, "blobs", digest.SHA256.String()))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, err
+	}
+	for _, b := range blobs {
+		d := digest.NewDigestFromEncoded(digest.SHA256, b.Name())
+		if d.Validate() != nil {
+			continue // what a program that was killed has left
+		}
+		info, err := os.Stat(filepath.Join(folder, filepath.FromSlash(ocitar.BlobName(d))))
+		if err != nil {
+			return nil, 0, err
+		}
+		if info.Mode().IsRegular() {
+			members = append(members, ocitar.Blob(d, info.Size()))
+		}
+	}
+	layout, err := ocitar.NewLayout(members)
+	if err != nil {
+		return nil, 0, err
+	}
+	return &layoutReader{folder: folder, layout: layout}, layout.Size, nil
+}
+
+// layoutReader makes the tar while it is read, one file after another.
+type layoutReader struct {
+	folder string
+	layout *ocitar.Layout
+	offset int64
+	entry  int // that offset lies in or before
+	file   *os.File
+}
+
+func (r *layoutReader) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for r.entry < len(r.layout.Entries) && r.offset >= r.layout.Entries[r.entry].End() {
+		if err := r.Close(); err != nil {
+			return 0, err
+		}
+		r.entry++
+	}
+	if r.entry == len(r.layout.Entries) {
+		return r.zeros(p, r.layout.Size)
+	}
+	e := r.layout.Entries[r.entry]
+	switch content := r.offset - e.Offset; {
+	case content < 0:
+		header, err := ocitar.Header(e.Member)
+		if err != nil {
+			return 0, err
+		}
+		return r.pass(copy(p, header[r.offset-e.HeaderOffset():]))
+	case content >= e.Size:
+		return r.zeros(p, e.End())
+	case e.Name == ocitar.LayoutFile:
+		return r.pass(copy(p, ocitar.LayoutContent[content:]))
+	default:
+		n, err := r.readFile(p[:min(int64(len(p)), e.Size-content)], e, content)
+		if n > 0 {
+			return r.pass(n)
+		}
+		return 0, err
+	}
+}
+
+func (r *layoutReader) readFile(p []byte, e ocitar.Entry, at int64) (int, error) {
+	if r.file == nil {
+		var err error
+		if r.file, err = os.Open(filepath.Join(r.folder, filepath.FromSlash(e.Name))); err != nil {
+			return 0, err
+		}
+	}
+	n, err := r.file.ReadAt(p, at)
+	if n == 0 && errors.Is(err, io.EOF) {
+		err = fmt.Errorf("%s has become shorter: %w", e.Name, io.ErrUnexpectedEOF)
+	}
+	return n, err
+}
+
+func (r *layoutReader) pass(n int) (int, error) {
+	r.offset += int64(n)
+	return n, nil
+}
+
+func (r *layoutReader) zeros(p []byte, end int64) (int, error) {
+	if r.offset == end {
+		return 0, io.EOF
+	}
+	p = p[:min(int64(len(p)), end-r.offset)]
+	clear(p)
+	return r.pass(len(p))
+}
+
+// Seek goes to an offset from the start, before anything was read.
+func (r *layoutReader) Seek(offset int64, _ int) (int64, error) {
+	r.offset = offset
+	return offset, nil
+}
+
+func (r *layoutReader) Close() error {
+	if r.file == nil {
+		return nil
+	}
+	err := r.file.Close()
+	r.file = nil
+	return err
+}

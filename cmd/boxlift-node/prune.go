@@ -1,0 +1,40 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+
+	"github.com/liteboxd/boxlift/node"
+)
+
+// pruneFlags are those of prune and disk: where k3s and boxlift have their files.
+type pruneFlags struct{ k3s, files string }
+
+func (p *pruneFlags) define(flags *flag.FlagSet) {
+	flags.StringVar(&p.k3s, "k3s", node.DefaultK3s, "")
+	flags.StringVar(&p.files, "files", node.FilesDir, "")
+}
+
+func (p *pruneFlags) run(ctx context.Context, stdin io.Reader, stdout io.Writer, images string) error {
+	document, err := io.ReadAll(io.LimitReader(stdin, node.MaxPruneRequest+1))
+	if err != nil {
+		return fmt.Errorf("read what is to be pruned: %w", err)
+	}
+	request, err := node.ParsePruneRequest(document)
+	if err != nil {
+		return err
+	}
+	report, err := node.Prune(ctx, node.PruneOptions{ImagesDir: images, FilesDir: p.files, Ctr: []string{p.k3s, "ctr"}}, request)
+	if err != nil {
+		return err
+	}
+	return printJSON(stdout, report)
+}
+
+func (p *pruneFlags) disk(ctx context.Context, stdout io.Writer, images string) error {
+	return printJSON(stdout, node.MeasureDisk(ctx, node.DiskOptions{ImagesDir: images, FilesDir: p.files, Ctr: []string{p.k3s, "ctr"}}))
+}

@@ -1,0 +1,45 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"flag"
+	"io"
+	"time"
+
+	"github.com/liteboxd/boxlift/node"
+)
+
+// runReach is the subcommands listen and reach, which find out whether hosts reach each
+// other.
+func runReach(ctx context.Context, command string, stdin io.Reader, stdout io.Writer) error {
+	if command == "listen" {
+		return node.Listen(ctx, stdin, stdout)
+	}
+	return node.Reach(ctx, stdin, stdout)
+}
+
+// probeFlags are those of probe.
+type probeFlags struct {
+	targets []node.ProbeTarget
+	wait    time.Duration
+}
+
+func (p *probeFlags) define(flags *flag.FlagSet) {
+	for _, kind := range []node.ProbeKind{node.ProbeName, node.ProbeTCP, node.ProbeHTTP} {
+		flags.Func(string(kind), "", func(target string) error {
+			p.targets = append(p.targets, node.ProbeTarget{Kind: kind, Target: target})
+			return nil
+		})
+	}
+	flags.DurationVar(&p.wait, "wait", 5*time.Second, "")
+}
+
+func (p *probeFlags) run(ctx context.Context, stdout io.Writer) error {
+	report, err := node.Probe(ctx, p.targets, p.wait)
+	if err != nil {
+		return err
+	}
+	return printJSON(stdout, report)
+}

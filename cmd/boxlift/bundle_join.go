@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/volume"
+	"github.com/liteboxd/boxlift/progress"
+)
+
+type bundleJoinOptions struct {
+	formOptions
+	output string
+}
+
+func newBundleJoinCommand(global *globalOptions) *cobra.Command {
+	var o bundleJoinOptions
+	c := &cobra.Command{
+		Use:   "join FILE",
+		Short: "Make one file of a bundle's volumes, or a whole bundle of a delta",
+		Long: `Make one file of the volumes of a bundle: byte for byte the file that "boxlift bundle
+build" writes without --split. FILE is the first volume, or the name of the whole. Every
+volume is compared with the list of checksums. No other command needs this: all of them
+read volumes as they are. An encrypted bundle stays encrypted.
+
+With --base, make the whole bundle of a delta and the bundle that holds what it leaves
+out: byte for byte what "boxlift bundle build" writes without --since, signature
+included. Every blob is proven, and who signed it is for "boxlift bundle verify" to say. What is
+written has the form that --split, --encrypt-to and --passphrase ask for, whatever that of the
+delta is.`,
+		Example: `  boxlift bundle join bundle.tar.000
+  boxlift bundle join --base old.tar delta.tar -o new.tar`,
+		Args: arguments("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
+				if len(o.bases) > 0 {
+					return o.runDelta(cmd.Context(), out, args[0], r)
+				}
+				if o.split != "" || o.isEncrypting(o.passphraseFile) || len(o.identities) > 0 || o.workDir != "" {
+					return withHint(usagef("what --base makes has a form, and there is no --base: joined volumes are what they were"), "name the base if this is a delta")
+				}
+				return runBundleJoin(cmd.Context(), out, args[0], o.output, r)
+			})
+		},
+	}
+	c.Flags().StringVarP(&o.output, "output", "o", "", "the file to write, which must not be there (default: the name of the whole; with --base there is none)")
+	o.addFormFlags(c)
+	o.addBaseFlag(c)
+	return c
+}
+
+func runBundleJoin(ctx context.Context, out io.Writer, path, output string, reporter progress.Reporter) error {
+	written, err := volume.Join(ctx, path, output, reporter)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "%s written\n", written)
+	return err
+}
+
+func (o *bundleJoinOptions) runDelta(ctx context.Context, out io.Writer, path string, reporter progress.Reporter) error {
+	if o.output == "" {
+		return usagef("--output is needed: the name of the whole bundle")
+	}
+	if err := checkOutput(o.output, append([]string{path}, o.bases...)); err != nil {
+		return err
+	}
+	form, err := o.formOptions.output(ctx)
+	if err != nil {
+		return err
+	}
+	options := bundle.BuildOptions{Path: o.output, OutputOptions: form}
+	if err := options.Check(); err != nil {
+		return err
+	}
+	r, err := o.openWhole(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer r.Close() //nolint:errcheck // it was only read
+	result, err := bundle.Join(ctx, r, bundle.JoinOptions{Path: o.output, OutputOptions: form, Reporter: reporter})
+	if err != nil {
+		return damagedHint(err)
+	}
+	w := &errorWriter{w: out}
+	if result.Unchanged {
+		w.printf("%s is complete already; nothing was written\n", o.output)
+	} else {
+		w.printf("%s written\n", o.output)
+	}
+	w.printf("size:   %s (%d bytes), %d blobs\ndigest: %s\n", progress.Bytes(result.Size), result.Size, result.Blobs, result.Digest)
+	return w.err
+}

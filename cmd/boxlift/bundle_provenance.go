@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/spf13/cobra"
+
+	"github.com/liteboxd/boxlift/bundle/provenance"
+	"github.com/liteboxd/boxlift/bundle/signature"
+)
+
+func newBundleProvenanceCommand() *cobra.Command {
+	var o attestationOptions
+	c := &cobra.Command{
+		Use:   "provenance FILE",
+		Short: "State, signed, what a bundle was built from",
+		Long: `State what a bundle was built from: an in-toto statement about the bundle's
+index.json with a SLSA v1 provenance, which names the lock, the version of boxlift and
+everything that the lock pins, each with its digest. All of that is in the bundle, so
+the statement can be made at any time after "boxlift bundle build", and is always the
+same.
+
+The statement is signed with --key, which has to be the key that the bundle was signed
+with. The output is a sigstore bundle.`,
+		Example: `  boxlift bundle provenance bundle.tar --key boxlift.key -o bundle.provenance.sigstore.json
+  tar -xf bundle.tar index.json
+  cosign verify-blob-attestation --key boxlift.pub --insecure-ignore-tlog --type slsaprovenance1 \
+      --bundle bundle.provenance.sigstore.json index.json`,
+		Args: arguments("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runBundleProvenance(cmd.Context(), cmd.OutOrStdout(), args[0], o)
+		},
+	}
+	o.addFlags(c, "private key to sign the statement with (required)")
+	return c
+}
+
+func runBundleProvenance(ctx context.Context, out io.Writer, path string, o attestationOptions) error {
+	if o.key == "" {
+		return usagef("--key is needed: the private key that the bundle was signed with")
+	}
+	r, err := o.openBundle(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer r.Close() //nolint:errcheck // it was only read
+	signer, err := o.signer(ctx, r)
+	if err != nil {
+		return err
+	}
+	statement, err := provenance.Statement(r)
+	if err != nil {
+		return damagedHint(err)
+	}
+	return o.attest(out, signer, statement)
+}
+
+// verifyAttestations checks statements about a bundle.
+func verifyAttestations(ctx context.Context, out io.Writer, path string, o verifyOptions, attestations []string) error {
+	if len(attestations) == 0 {
+		return nil
+	}
+	key, err := o.publicKey()
+	if err != nil {
+		return err
+	}
+	if key == nil {
+		return usagef("--attestation needs --key: a statement is worth what its signer is")
+	}
+	r, err := o.openBundle(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer r.Close() //nolint:errcheck // it was only read
+	w := &errorWriter{w: out}
+	for _, name := range attestations {
+		kind, err := verifyAttestation(name, key, r.Digest())
+		if err != nil {
+			return signatureHint(fmt.Errorf("attestation %s: %w", name, err))
+		}
+		w.printf("%s is about this bundle: %s\n", name, kind)
+	}
+	return w.err
+}
+
+func verifyAttestation(name string, key *signature.PublicKey, about digest.Digest) (predicateType string, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", &inputError{err}
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	text, err := io.ReadAll(io.LimitReader(f, signature.AttestationLimit+1))
+	if err != nil {
+		return "", err
+	}
+	statement, err := signature.VerifyAttestation(key, text)
+	if err != nil {
+		return "", err
+	}
+	return provenance.Check(statement, about)
+}

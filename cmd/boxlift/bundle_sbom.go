@@ -1,0 +1,166 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+
+	"github.com/google/renameio/v2"
+	"github.com/spf13/cobra"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/packages"
+	"github.com/liteboxd/boxlift/bundle/provenance"
+	"github.com/liteboxd/boxlift/bundle/sbom"
+	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/progress"
+)
+
+type bundleSBOMOptions struct {
+	attestationOptions
+	cache   string
+	noCache bool
+}
+
+// attestationOptions are the flags of commands that say something about a bundle.
+type attestationOptions struct {
+	readOptions
+	output       string
+	key          string
+	passwordFile string
+}
+
+func (o *attestationOptions) addFlags(c *cobra.Command, keyHelp string) {
+	o.addReadFlags(c)
+	c.Flags().StringVarP(&o.output, "output", "o", "", "file to write (default: standard output)")
+	c.Flags().StringVar(&o.key, "key", "", keyHelp)
+	c.Flags().StringVar(&o.passwordFile, "key-password-file", "", "file that holds the key's password")
+}
+
+// signer opens the key, which must be the one that the bundle was signed with: a statement
+// is about what its signer has made.
+func (o *attestationOptions) signer(ctx context.Context, r *bundle.Reader) (*signature.Signer, error) {
+	signer, err := loadSigner(ctx, o.key, o.passwordFile)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.VerifySignature(signer.PublicKey()); err != nil {
+		return nil, withHint(err, "a statement about a bundle is signed with the key that the bundle was built with")
+	}
+	return signer, nil
+}
+
+// write writes to the output, or to out when there is none.
+func (o *attestationOptions) write(out io.Writer, content []byte) error {
+	if o.output == "" {
+		_, err := out.Write(content)
+		return err
+	}
+	if err := renameio.WriteFile(o.output, content, 0o644, renameio.WithTempDir(filepath.Dir(o.output))); err != nil {
+		return fmt.Errorf("write %s: %w", o.output, err)
+	}
+	return nil
+}
+
+func newBundleSBOMCommand(global *globalOptions) *cobra.Command {
+	var o bundleSBOMOptions
+	c := &cobra.Command{
+		Use:   "sbom FILE",
+		Short: "List all software in a bundle as a CycloneDX document",
+		Long: `List everything in a bundle as a CycloneDX 1.6 document in JSON: components, files and
+images by digest, and the packages in images and programs, with package URLs and
+licences where they are known. Packages are those of dpkg and apk, the modules of Go
+programs, and what npm and Python have installed; RPM databases are not read. An image
+of which something could not be read is marked as incomplete.
+
+Each layer is read once and proven against its digest, and what was found in it is
+kept for the next time. The same bundle gives the same document. The signature of the
+bundle is not checked: see "boxlift bundle verify".
+
+With --key, which has to be the key that the bundle was signed with, the document is
+signed: the output is a sigstore bundle with an in-toto statement about the bundle's
+index.json.`,
+		Example: `  boxlift bundle sbom bundle.tar -o bundle.cdx.json
+  boxlift bundle sbom bundle.tar --key boxlift.key -o bundle.cdx.sigstore.json
+  tar -xf bundle.tar index.json
+  cosign verify-blob-attestation --key boxlift.pub --insecure-ignore-tlog --type cyclonedx \
+      --bundle bundle.cdx.sigstore.json index.json`,
+		Args: arguments("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
+				return runBundleSBOM(cmd.Context(), out, args[0], o, r)
+			})
+		},
+	}
+	o.addFlags(c, "private key to sign the document with")
+	o.addBaseFlag(c)
+	c.Flags().StringVar(&o.cache, "cache", "", "folder for what was found in layers (default: boxlift/packages in the user's folder for such)")
+	c.Flags().BoolVar(&o.noCache, "no-cache", false, "read all layers, and keep nothing")
+	return c
+}
+
+func (o *bundleSBOMOptions) folder() (string, error) {
+	switch {
+	case o.noCache && o.cache != "":
+		return "", usagef("--cache and --no-cache exclude each other")
+	case o.noCache || o.cache != "":
+		return o.cache, nil
+	}
+	folder, err := os.UserCacheDir()
+	if err != nil {
+		return "", withHint(fmt.Errorf("find the folder for what was found in layers: %w", err), "name one with --cache, or do without: --no-cache")
+	}
+	return filepath.Join(folder, "boxlift", "packages"), nil
+}
+
+func runBundleSBOM(ctx context.Context, out io.Writer, path string, o bundleSBOMOptions, reporter progress.Reporter) error {
+	// As with build: garbage is not worth keeping.
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(128 << 20)
+	}
+	folder, err := o.folder()
+	if err != nil {
+		return err
+	}
+	r, err := o.openWhole(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer r.Close() //nolint:errcheck // it was only read
+	// The key comes before the work, so that nobody has to sit and wait for it.
+	var signer *signature.Signer
+	if o.key != "" {
+		if signer, err = o.signer(ctx, r); err != nil {
+			return err
+		}
+	}
+	document, err := sbom.Make(ctx, r, sbom.Options{Version: version, Cache: packages.Cache{Folder: folder}, Reporter: reporter})
+	if err != nil {
+		return damagedHint(err)
+	}
+	var text bytes.Buffer
+	if err := sbom.Write(&text, document); err != nil {
+		return fmt.Errorf("write the list of software in %s: %w", path, err)
+	}
+	if signer == nil {
+		return o.write(out, text.Bytes())
+	}
+	statement, err := provenance.About(r.Digest(), provenance.CycloneDX, text.Bytes())
+	if err != nil {
+		return err
+	}
+	return o.attest(out, signer, statement)
+}
+
+// attest signs a statement and writes it.
+func (o *attestationOptions) attest(out io.Writer, signer *signature.Signer, statement []byte) error {
+	signed, err := signer.Attest(statement)
+	if err != nil {
+		return err
+	}
+	return o.write(out, append(signed, '\n'))
+}

@@ -1,0 +1,400 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/google/renameio/v2"
+	"github.com/spf13/cobra"
+
+	"github.com/liteboxd/boxlift/install/config"
+)
+
+func newConfigCommand(_ *globalOptions) *cobra.Command {
+	return group("config", "Check, begin and describe install.yaml",
+		newConfigCheckCommand(),
+		newConfigInitCommand(),
+		newConfigSchemaCommand(),
+	)
+}
+
+func newConfigCheckCommand() *cobra.Command {
+	var file, format string
+	c := &cobra.Command{
+		Use:   "check",
+		Short: "Find what is wrong with install.yaml",
+		Long: `Read install.yaml as strictly as install does, without touching any host. Print
+all problems, each with file, line and key, or else what the file means: hosts,
+roles, ways in, versions. Passwords are never shown.
+
+Environment variables that the file refers to have to be set, as for install.
+Exit code 3 means that there are problems; warnings do not count.`,
+		Args: arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkFormat(format); err != nil {
+				return err
+			}
+			return runConfigCheck(cmd.OutOrStdout(), file, format)
+		},
+	}
+	c.Flags().StringVarP(&file, "file", "f", "install.yaml", "the configuration")
+	c.Flags().StringVarP(&format, "output", "o", "table", "format: table or json")
+	return c
+}
+
+// configReport is what config check prints with -o json.
+type configReport struct {
+	File     string          `json:"file"`
+	Valid    bool            `json:"valid"`
+	Problems []configFinding `json:"problems"`
+	Warnings []configFinding `json:"warnings"`
+	Cluster  *clusterPicture `json:"cluster,omitempty"` // absent when there are problems
+}
+
+type configFinding struct {
+	File string `json:"file"`
+	Line int    `json:"line,omitempty"` // 0: the file as a whole
+	Path string `json:"path,omitempty"`
+	Text string `json:"text"`
+}
+
+type clusterPicture struct {
+	Name        string        `json:"name"`
+	APIEndpoint string        `json:"apiEndpoint"`
+	K3s         string        `json:"k3s,omitempty"`    // "" means the bundle's
+	Cilium      string        `json:"cilium,omitempty"` // "" means the bundle's
+	PodCIDR     string        `json:"podCIDR"`
+	Seeding     *seedingView  `json:"seeding,omitempty"` // absent when every host gets all images
+	Registries  []string      `json:"registries,omitempty"`
+	Fingerprint string        `json:"fingerprint"`
+	Hosts       []hostPicture `json:"hosts"`
+}
+
+type seedingView struct {
+	Mode       config.SeedingMode  `json:"mode"`
+	Agents     config.AgentSeeding `json:"agents"`
+	PeerToPeer bool                `json:"peerToPeer"`
+	Port       int                 `json:"port,omitempty"`     // of mode registry
+	Registry   string              `json:"registry,omitempty"` // its URL, of mode external
+	Push       string              `json:"push,omitempty"`     // user; absent when nothing is pushed
+	Pull       string              `json:"pull,omitempty"`     // user; absent when nodes pull without a login
+}
+
+type hostPicture struct {
+	Host   string            `json:"host"`
+	Role   config.Role       `json:"role"`
+	Node   string            `json:"node,omitempty"` // "" means the host's own name
+	NodeIP string            `json:"nodeIP,omitempty"`
+	Login  string            `json:"login"`
+	With   []string          `json:"with"` // in the order in which they are tried
+	Sudo   bool              `json:"sudo"`
+	Way    []string          `json:"way,omitempty"` // bastions, the first to connect to first
+	Labels map[string]string `json:"labels,omitempty"`
+	Taints []string          `json:"taints,omitempty"`
+	K3s    []string          `json:"k3sKeys,omitempty"` // keys of k3s' config; values may be long
+}
+
+func runConfigCheck(out io.Writer, file, format string) error {
+	c, warnings, err := config.Load(file, os.LookupEnv)
+	var invalid *config.InvalidError
+	if err != nil && !errors.As(err, &invalid) {
+		err = &inputError{err}
+		if errors.Is(err, fs.ErrNotExist) {
+			return withHint(err, "`boxlift config init -f "+file+"` writes one to begin with")
+		}
+		return err
+	}
+	report := configReport{File: file, Valid: err == nil, Problems: []configFinding{}, Warnings: []configFinding{}}
+	for _, w := range warnings {
+		report.Warnings = append(report.Warnings, configFinding(w))
+	}
+	var summary error
+	if invalid != nil {
+		for _, p := range invalid.Problems {
+			report.Problems = append(report.Problems, configFinding(p))
+		}
+		// The problems are the command's output; the error only counts them.
+		summary = &inputError{fmt.Errorf("%s has %s", file, count(len(invalid.Problems)+invalid.More, "problem"))}
+	} else {
+		report.Cluster = picture(c)
+	}
+	if format == "json" {
+		return errors.Join(summary, printJSON(out, report))
+	}
+	return errors.Join(summary, printReport(out, report))
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func picture(c *config.Config) *clusterPicture {
+	p := &clusterPicture{
+		Name: c.Cluster.Name, APIEndpoint: c.Cluster.APIEndpoint, K3s: c.K3sVersion(), Cilium: c.Network.Cilium.Version,
+		PodCIDR: c.Network.Cilium.PodCIDR.String(), Fingerprint: c.Fingerprint(),
+	}
+	if p.APIEndpoint == "" {
+		first := c.Cluster.Servers[0]
+		first.Port = 6443
+		p.APIEndpoint = first.Address()
+	}
+	p.Seeding = viewOf(c.Seeding)
+	if c.Registries != nil {
+		for name := range c.Registries.Mirrors {
+			p.Registries = append(p.Registries, name)
+		}
+		for name := range c.Registries.Configs {
+			p.Registries = append(p.Registries, name)
+		}
+		slices.Sort(p.Registries)
+		p.Registries = slices.Compact(p.Registries)
+	}
+	for _, h := range c.Hosts() {
+		host := hostPicture{Host: h.Host, Role: h.Role, Node: h.Name, Login: h.User + "@" + h.Address(), Sudo: h.Sudo, Labels: h.Labels}
+		if h.NodeIP.IsValid() {
+			host.NodeIP = h.NodeIP.String()
+		}
+		for _, way := range []struct {
+			name  string
+			given bool
+		}{{"key file", h.IdentityFile != ""}, {"agent", h.SSHAgent}, {"password", !h.Password.IsEmpty()}} {
+			if way.given {
+				host.With = append(host.With, way.name)
+			}
+		}
+		for b := h.Bastion; b != nil; b = b.Bastion {
+			host.Way = append(host.Way, b.User+"@"+b.Address())
+		}
+		slices.Reverse(host.Way)
+		for _, t := range h.Taints {
+			host.Taints = append(host.Taints, t.String())
+		}
+		for key := range h.K3s.Config {
+			host.K3s = append(host.K3s, key)
+		}
+		for _, s := range h.K3s.Settings {
+			host.K3s = append(host.K3s, s.Key)
+		}
+		slices.Sort(host.K3s)
+		p.Hosts = append(p.Hosts, host)
+	}
+	return p
+}
+
+func viewOf(s config.Seeding) *seedingView {
+	if s.Mode == config.SeedImages && !s.PeerToPeer {
+		return nil
+	}
+	v := &seedingView{Mode: s.Mode, Agents: s.Agents, PeerToPeer: s.PeerToPeer}
+	if s.Mode == config.SeedRegistry {
+		v.Port = s.Registry.Port
+	}
+	if e := s.External; e != nil {
+		v.Registry = e.URL()
+		if e.Push != nil {
+			v.Push = e.Push.Username
+		}
+		if e.Pull != nil {
+			v.Pull = e.Pull.Username
+		}
+	}
+	return v
+}
+
+// String says in a line what the seeding is.
+func (v *seedingView) String() string {
+	text := string(v.Mode)
+	switch {
+	case v.Port != 0:
+		text += fmt.Sprintf(" on port %d of every server", v.Port)
+	case v.Registry != "" && v.Push == "":
+		text += " from " + v.Registry + ", nothing is pushed"
+	case v.Registry != "":
+		text += " from " + v.Registry + ", pushed as " + v.Push
+	}
+	if v.Pull != "" {
+		text += ", pulled as " + v.Pull
+	}
+	if v.Agents == config.AgentsBoot {
+		text += ", agents get what they need to start"
+	}
+	if v.PeerToPeer {
+		text += ", nodes get images from each other"
+	}
+	return text
+}
+
+// printReport shows problems and warnings one on a line, as compilers do, so that editors
+// find the places.
+func printReport(out io.Writer, r configReport) error {
+	w := &errorWriter{w: out}
+	for _, p := range r.Problems {
+		w.printf("%s\n", indented(config.Problem(p).String()))
+	}
+	if p := r.Cluster; p != nil {
+		servers := 0
+		for _, h := range p.Hosts {
+			if h.Role == config.Server {
+				servers++
+			}
+		}
+		w.printf("cluster %s: %s, %s; API at %s\n", p.Name, count(servers, "server"), count(len(p.Hosts)-servers, "agent"), p.APIEndpoint)
+		w.printf("k3s %s, Cilium %s, pods in %s\n", orBundle(p.K3s), orBundle(p.Cilium), p.PodCIDR)
+		if p.Seeding != nil {
+			w.printf("seeding: %s\n", p.Seeding)
+		}
+		if len(p.Registries) > 0 {
+			w.printf("registries: %s\n", strings.Join(p.Registries, ", "))
+		}
+		if w.err == nil {
+			w.err = printHosts(out, p.Hosts)
+		}
+	}
+	for _, p := range r.Warnings {
+		w.printf("warning: %s\n", indented(config.Problem(p).String()))
+	}
+	if r.Valid {
+		w.printf("%s is valid\n", indented(r.File))
+	}
+	return w.err
+}
+
+func orBundle(version string) string {
+	if version == "" {
+		return "as in the bundle"
+	}
+	return version
+}
+
+func printHosts(out io.Writer, hosts []hostPicture) error {
+	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	w := &errorWriter{w: t}
+	w.printf("HOST\tROLE\tNODE\tLOGIN\tWITH\tTHROUGH\tLABELS\tTAINTS\n")
+	for _, h := range hosts {
+		login := h.Login
+		if h.Sudo {
+			login += " (sudo)"
+		}
+		node := h.Node
+		if h.NodeIP != "" {
+			node = strings.TrimSpace(node + " " + h.NodeIP)
+		}
+		labels := make([]string, 0, len(h.Labels))
+		for key, value := range h.Labels {
+			labels = append(labels, key+"="+value)
+		}
+		slices.Sort(labels)
+		w.printf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", h.Host, h.Role, orDash(node), login, strings.Join(h.With, ", "),
+			orDash(strings.Join(h.Way, ", ")), orDash(strings.Join(labels, ",")), orDash(strings.Join(h.Taints, ",")))
+	}
+	if w.err != nil {
+		return w.err
+	}
+	return t.Flush()
+}
+
+type configInitOptions struct {
+	file      string
+	servers   []string
+	agents    []string
+	overwrite bool
+}
+
+func newConfigInitCommand() *cobra.Command {
+	var o configInitOptions
+	c := &cobra.Command{
+		Use:   "init",
+		Short: "Write an install.yaml to begin with",
+		Long: `Write an install.yaml in which every key is explained, most of them in comments.
+With --server it is valid at once and logs in with the keys of the SSH agent;
+without, the server's address has to be filled in. Only its owner can read the file.`,
+		Example: `  boxlift config init --server 10.0.0.11 --agent 10.0.0.12 --agent 10.0.0.13
+  boxlift config check`,
+		Args: arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error { return runConfigInit(cmd.OutOrStdout(), o) },
+	}
+	c.Flags().StringVarP(&o.file, "file", "f", "install.yaml", "the file to write")
+	c.Flags().StringArrayVar(&o.servers, "server", nil, "address or DNS name of a server; once for each, an odd number")
+	c.Flags().StringArrayVar(&o.agents, "agent", nil, "address or DNS name of an agent; once for each")
+	c.Flags().BoolVar(&o.overwrite, "overwrite-existing-file", false, "replace a file that is there already, with all that is in it")
+	return c
+}
+
+func runConfigInit(out io.Writer, o configInitOptions) error {
+	content, err := config.Example(o.servers, o.agents)
+	if err != nil {
+		return &usageError{err}
+	}
+	if err := writeConfig(o.file, content, o.overwrite); err != nil {
+		return err
+	}
+	w := &errorWriter{w: out}
+	w.printf("wrote %s\n", o.file)
+	next := "look through it"
+	if len(o.servers) == 0 {
+		next = "fill in the server's address"
+	}
+	w.printf("next: %s, then run `boxlift config check -f %s`\n", next, o.file)
+	return w.err
+}
+
+// writeConfig writes a file that only its owner can read, since passwords may come into it.
+func writeConfig(path string, content []byte, overwrite bool) error {
+	wrap := func(err error) error {
+		if err != nil {
+			err = fmt.Errorf("write the configuration: %w", err)
+		}
+		return err
+	}
+	if overwrite {
+		// Not renameio.WriteFile: it would keep the permissions of the old file.
+		f, err := renameio.NewPendingFile(path, renameio.WithStaticPermissions(0o600), renameio.WithTempDir(filepath.Dir(path)))
+		if err != nil {
+			return wrap(err)
+		}
+		if _, err = f.Write(content); err == nil {
+			err = f.CloseAtomicallyReplace()
+		}
+		return wrap(errors.Join(err, f.Cleanup()))
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return withHint(&inputError{wrap(err)}, "choose another name with -f, or replace the file with --overwrite-existing-file")
+	} else if err != nil {
+		return wrap(err)
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		_ = os.Remove(path)
+	}
+	return wrap(err)
+}
+
+func newConfigSchemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON schema of install.yaml",
+		Long: `Print the JSON schema (draft 7) of install.yaml. Editors with a YAML language
+server complete and check keys with it when the file begins with
+
+  # yaml-language-server: $schema=./install.schema.json
+
+"boxlift config check" knows more: addresses, versions, and what goes together.`,
+		Example: `  boxlift config schema > install.schema.json`,
+		Args:    arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := cmd.OutOrStdout().Write(config.Schema())
+			return err
+		},
+	}
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/progress"
+)
+
+type healthOptions struct {
+	config string
+	format string
+	only   []string
+}
+
+func newHealthCommand(global *globalOptions) *cobra.Command {
+	var o healthOptions
+	c := &cobra.Command{
+		Use:   "health",
+		Short: "Try out whether a platform does what it is for",
+		Long: `Look at the hosts of install.yaml and at the cluster, and try out what they are for:
+nodes, Cilium, DNS, LiteBoxd and its volume, the way from outside to LiteBoxd and from its
+gateway to sandboxes, what sandboxes must not reach, certificates, clocks and disks. The
+bundle is not needed. Nothing is changed; a few pods that it takes are gone at the end.
+
+Exit code 7 means that something is not well, 6 that a host or the cluster cannot be
+reached. Warnings and what was skipped do not count.
+
+--only makes some checks alone: ` + strings.Join(install.HealthChecks(), ", ") + `.`,
+		Example: `  boxlift health -f install.yaml
+  boxlift health -f install.yaml --only registry,certificate
+  boxlift health -f install.yaml -o json`,
+		Args: arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
+				return runHealth(cmd.Context(), out, global, o, r)
+			})
+		},
+	}
+	c.Flags().StringVarP(&o.config, "file", "f", "install.yaml", "the configuration")
+	c.Flags().StringVarP(&o.format, "output", "o", "table", "format: table or json")
+	c.Flags().StringSliceVar(&o.only, "only", nil, "make these checks alone, with commas between them")
+	return c
+}
+
+func runHealth(ctx context.Context, out io.Writer, global *globalOptions, o healthOptions, reporter progress.Reporter) error {
+	if err := checkFormat(o.format); err != nil {
+		return err
+	}
+	for _, c := range o.only {
+		if !slices.Contains(install.HealthChecks(), c) {
+			return usagef("--only: there is no check %q: expected %s", c, strings.Join(install.HealthChecks(), ", "))
+		}
+	}
+	options, err := loadConfiguration(o.config, global.warner(reporter))
+	if err != nil {
+		return err
+	}
+	options.Reporter, options.Log = reporter, global.logger(reporter)
+	health, err := install.CheckHealth(ctx, options, o.only)
+	if health == nil {
+		return err
+	}
+	return errors.Join(err, printHealth(out, health, o.format))
+}
+
+func printHealth(out io.Writer, h *install.Health, format string) error {
+	if format == "json" {
+		return printJSON(out, h)
+	}
+	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	w := &errorWriter{w: t}
+	counts := make(map[install.HealthState]int)
+	w.printf("CHECK\tSTATE\tWHERE\tFOUND\n")
+	for _, c := range h.Checks {
+		counts[c.State]++
+		w.printf("%s\t%s\t%s\t%s\n", c.Check, c.State, orDash(c.Subject), c.Detail)
+		if c.Hint != "" {
+			w.printf("\t\t\t%s\n", c.Hint)
+		}
+	}
+	if w.err == nil {
+		w.err = t.Flush()
+	}
+	w.w = out
+	w.printf("cluster %s: %d ok, %d warnings, %d failed, %d skipped\n", h.Cluster,
+		counts[install.HealthOK], counts[install.HealthWarning], counts[install.HealthFailed], counts[install.HealthSkipped])
+	if w.err != nil {
+		return fmt.Errorf("print what was found: %w", w.err)
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/release"
+	"github.com/liteboxd/boxlift/progress"
+)
+
+type historyOptions struct {
+	config string
+	state  string
+	format string
+	lock   int
+}
+
+func newHistoryCommand(global *globalOptions) *cobra.Command {
+	var o historyOptions
+	c := &cobra.Command{
+		Use:   "history",
+		Short: "List the releases of a cluster",
+		Long: `List what was installed on the cluster: the last ten releases, each with its state, bundle,
+versions, who, when and what came of it. The cluster keeps the record itself; when it
+cannot be asked, the copy beside the state is shown, and the exit code is 6. No bundle is
+needed, and nothing is changed.
+
+States: created (nothing of what runs was changed yet), running, succeeded, failed,
+rolled_back.`,
+		Example: `  boxlift history -f install.yaml
+  boxlift history -f install.yaml --lock 3 >versions.lock`,
+		Args: arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
+				return runHistory(cmd.Context(), out, global, o, r)
+			})
+		},
+	}
+	c.Flags().StringVarP(&o.config, "file", "f", "install.yaml", "the configuration")
+	c.Flags().StringVar(&o.state, "state", "", "where state.json is, beside which the copy lies (default: beside the configuration)")
+	c.Flags().StringVarP(&o.format, "output", "o", "table", "format: table or json")
+	c.Flags().IntVar(&o.lock, "lock", 0, "print the lock of this release instead")
+	return c
+}
+
+func runHistory(ctx context.Context, out io.Writer, global *globalOptions, o historyOptions, reporter progress.Reporter) error {
+	if err := checkFormat(o.format); err != nil {
+		return err
+	}
+	options, err := loadConfiguration(o.config, global.warner(reporter))
+	if err != nil {
+		return err
+	}
+	options.StatePath, options.Reporter, options.Log = statePath(o.state, o.config), reporter, global.logger(reporter)
+	record, err := install.History(ctx, options)
+	if err != nil && record != nil {
+		err = withHint(err, "what is shown is the copy beside the state: others may have changed the cluster since")
+	}
+	if record == nil && err != nil {
+		return err
+	}
+	if o.lock != 0 {
+		return errors.Join(printLock(out, record, o.lock), err)
+	}
+	return errors.Join(printHistory(out, options.Config.Cluster.Name, record, o.format), err)
+}
+
+// printLock prints the lock that a release was made from, as the bundle had it.
+func printLock(out io.Writer, record *release.Record, number int) error {
+	var one *release.Release
+	if record != nil {
+		one = record.Find(number)
+	}
+	if one == nil {
+		return &inputError{fmt.Errorf("the record has no release %d: boxlift history lists those that it has", number)}
+	}
+	_, text, err := record.Lock(one)
+	if err != nil {
+		return &inputError{err}
+	}
+	_, err = out.Write(text)
+	return err
+}
+
+// historyEntry is a release for programs.
+type historyEntry struct {
+	release.Release
+	// Current tells that it is the one that runs, as far as the record goes.
+	Current bool `json:"current"`
+}
+
+// history is what history prints for programs.
+type history struct {
+	Cluster  string         `json:"cluster"`
+	Releases []historyEntry `json:"releases"`
+}
+
+// printHistory shows the releases, the newest first.
+func printHistory(out io.Writer, cluster string, record *release.Record, format string) error {
+	h := history{Cluster: cluster, Releases: []historyEntry{}}
+	if record != nil {
+		for i := range slices.Backward(record.Releases) {
+			h.Releases = append(h.Releases, historyEntry{record.Releases[i], &record.Releases[i] == record.Current()})
+		}
+	}
+	if format == "json" {
+		return printJSON(out, h)
+	}
+	if len(h.Releases) == 0 {
+		w := &errorWriter{w: out}
+		w.printf("cluster %s has no record of releases: boxlift adopt makes one\n", cluster)
+		return w.err
+	}
+	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	w := &errorWriter{w: t}
+	w.printf("RELEASE\tSTATE\tSTARTED\tTOOK\tBY\tCOMMAND\tBUNDLE\tVERSIONS\tRESULT\n")
+	for _, r := range h.Releases {
+		state := string(r.State)
+		if r.Current {
+			state += " *"
+		}
+		took := "-"
+		if !r.Ended.IsZero() {
+			took = progress.Duration(r.Ended.Sub(r.Started))
+		}
+		first, _, _ := strings.Cut(r.Result, "\n")
+		w.printf("%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Number, state, r.Started.Format(time.RFC3339), took, r.By, r.Command,
+			shortDigest(r.Bundle.String()), versionsOf(r.Components), orDash(shortened(first)))
+	}
+	if w.err == nil {
+		w.err = t.Flush()
+	}
+	return w.err
+}
+
+// maxShownResult bounds a result in a table, in characters.
+const maxShownResult = 80
+
+func shortened(text string) string {
+	if runes := []rune(text); len(runes) > maxShownResult {
+		return string(runes[:maxShownResult]) + "…"
+	}
+	return text
+}
+
+func versionsOf(components []release.Component) string {
+	texts := make([]string, 0, len(components))
+	for _, c := range components {
+		texts = append(texts, c.Name+" "+c.Version)
+	}
+	return strings.Join(texts, ", ")
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/progress"
+)
+
+func newNodeCommand(global *globalOptions) *cobra.Command {
+	return group("node", "Add and remove hosts of a cluster", newNodeAddCommand(global), newNodeRemoveCommand(global))
+}
+
+func newNodeAddCommand(global *globalOptions) *cobra.Command {
+	var o installOptions
+	var hosts []string
+	c := &cobra.Command{
+		Use:   "add",
+		Short: "Join hosts that were added to install.yaml",
+		Long: `Join the hosts that --hosts names, which install.yaml already has, to the running
+cluster. It is boxlift install for these hosts and the servers: other agents are not
+looked at.`,
+		Example: `  boxlift node add --hosts 10.0.0.14 --bundle bundle.tar --key boxlift.pub -f install.yaml`,
+		Args:    arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(hosts) == 0 {
+				return usagef("--hosts is needed: the addresses or names of the hosts to add")
+			}
+			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
+				o.hosts, o.command = hosts, "node add"
+				return runInstall(cmd.Context(), out, global, o, r)
+			})
+		},
+	}
+	o.addFlags(c)
+	c.Flags().StringSliceVar(&hosts, "hosts", nil, "addresses or names of the hosts, as in install.yaml (required)")
+	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be done and change nothing")
+	return c
+}
+
+type nodeRemoveOptions struct {
+	config            string
+	state             string
+	format            string
+	hosts             []string
+	dryRun            bool
+	deleteUnmanaged   bool
+	forgetUnreachable bool
+}
+
+func newNodeRemoveCommand(global *globalOptions) *cobra.Command {
+	var o nodeRemoveOptions
+	c := &cobra.Command{
+		Use:   "remove",
+		Short: "Remove hosts from a cluster",
+		Long: `Remove hosts from the running cluster, one after the other: cordon and drain the
+node, delete it, uninstall k3s from the host. Draining respects PodDisruptionBudgets, and
+stops before pods that no controller brings back elsewhere, which sandboxes are, unless
+--delete-unmanaged-pods says to end them. The first failure ends it; running the command
+again goes on. The last server is never removed.`,
+		Example: `  boxlift node remove --hosts 10.0.0.13 -f install.yaml`,
+		Args:    arguments(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
+				return runNodeRemove(cmd.Context(), out, global, o, r)
+			})
+		},
+	}
+	c.Flags().StringVarP(&o.config, "file", "f", "install.yaml", "the configuration")
+	c.Flags().StringVar(&o.state, "state", "", "where to keep state.json (default: beside the configuration)")
+	c.Flags().StringVarP(&o.format, "output", "o", "table", "format: table or json")
+	c.Flags().StringSliceVar(&o.hosts, "hosts", nil, "addresses or names of the hosts, as install.yaml or the cluster has them (required)")
+	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be done and change nothing")
+	c.Flags().BoolVar(&o.deleteUnmanaged, "delete-unmanaged-pods", false, "end pods that nothing brings back elsewhere, such as sandboxes, with all their data")
+	c.Flags().BoolVar(&o.forgetUnreachable, "forget-unreachable-host", false, "remove the node of a host that cannot be reached, which then keeps k3s and all its data")
+	return c
+}
+
+func runNodeRemove(ctx context.Context, out io.Writer, global *globalOptions, o nodeRemoveOptions, reporter progress.Reporter) error {
+	if err := checkFormat(o.format); err != nil {
+		return err
+	}
+	if len(o.hosts) == 0 {
+		return usagef("--hosts is needed: the addresses or names of the hosts to remove")
+	}
+	options, err := loadConfiguration(o.config, global.warner(reporter))
+	if err != nil {
+		return err
+	}
+	options.StatePath, options.DryRun = statePath(o.state, o.config), o.dryRun
+	options.Reporter, options.Log = reporter, global.logger(reporter)
+	summary, err := install.RemoveNodes(ctx, install.RemoveOptions{
+		Options: options, Hosts: o.hosts, DeleteUnmanagedPods: o.deleteUnmanaged, ForgetUnreachable: o.forgetUnreachable,
+	})
+	if summary == nil {
+		return err
+	}
+	return errors.Join(err, printChanges(out, summary, o.format))
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/gate"
+	"github.com/liteboxd/boxlift/install/release"
+)
+
+func TestPrintHistory(t *testing.T) {
+	start := time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
+	r := release.New("lan-1")
+	one := release.Release{
+		Number: 3, State: release.Succeeded, Command: "install", Bundle: digest.FromString("a"), By: "op@laptop", Started: start, Ended: start.Add(73 * time.Second),
+		Components: []release.Component{{Name: "k3s", Version: "v1.34.4+k3s1"}, {Name: "cilium", Version: "1.18.12"}}, Result: "23 changes",
+	}
+	two := one
+	two.Number, two.State, two.Command, two.Ended = 4, release.Failed, "install --only liteboxd", start.Add(time.Hour)
+	two.Result = "1 of 3 hosts failed: " + strings.Repeat("é", 100) + "\nmore"
+	three := one
+	three.Number, three.State, three.Ended, three.Result = 5, release.Created, time.Time{}, ""
+	r.Releases = []release.Release{one, two, three}
+	show := func(r *release.Record, format string) string {
+		var out bytes.Buffer
+		if err := printHistory(&out, "lan-1", r, format); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	want := `RELEASE  STATE        STARTED               TOOK   BY         COMMAND                  BUNDLE               VERSIONS                          RESULT
+5        created      2026-11-20T10:00:00Z  -      op@laptop  install                  sha256:ca978112ca1b  k3s v1.34.4+k3s1, cilium 1.18.12  -
+4        failed       2026-11-20T10:00:00Z  1h00m  op@laptop  install --only liteboxd  sha256:ca978112ca1b  k3s v1.34.4+k3s1, cilium 1.18.12  1 of 3 hosts failed: ` + strings.Repeat("é", 59) + `…
+3        succeeded *  2026-11-20T10:00:00Z  1m13s  op@laptop  install                  sha256:ca978112ca1b  k3s v1.34.4+k3s1, cilium 1.18.12  23 changes
+`
+	if diff := cmp.Diff(want, show(r, "table")); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	var read history
+	if err := json.Unmarshal([]byte(show(r, "json")), &read); err != nil || len(read.Releases) != 3 || !read.Releases[2].Current || read.Releases[1].Current || read.Releases[1].Result != two.Result {
+		t.Errorf("%v: %+v", err, read)
+	}
+	if got := show(nil, "table"); got != "cluster lan-1 has no record of releases: boxlift adopt makes one\n" {
+		t.Error(got)
+	}
+	if got := show(nil, "json"); !strings.Contains(got, `"releases": []`) {
+		t.Error(got)
+	}
+}
+
+func TestPrintLock(t *testing.T) {
+	const text = "apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\ncomponents:\n  k3s:\n    version: v1 # as it was written\n    images:\n      - {ref: docker.io/rancher/mirrored-pause:3.6}\n"
+	r := release.New("lan-1")
+	if _, err := r.Begin(release.Release{Bundle: digest.FromString("a"), Config: strings.Repeat("0", 64)}, []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := printLock(&out, r, 1); err != nil || out.String() != text {
+		t.Errorf("%v: %q", err, out.String())
+	}
+	for _, record := range []*release.Record{nil, r} {
+		if err := printLock(&out, record, 2); exitCode(err) != exitInput || !strings.Contains(err.Error(), "no release 2") {
+			t.Errorf("a release that is not there: %v", err)
+		}
+	}
+	clear(r.Locks)
+	if err := printLock(&out, r, 1); exitCode(err) != exitInput || !strings.Contains(err.Error(), "does not carry the lock") {
+		t.Errorf("a lock that is gone: %v", err)
+	}
+}
+
+func TestPrintUpgradePlan(t *testing.T) {
+	p := &install.UpgradePlan{
+		Cluster: "lan-1", Release: 3, From: digest.FromString("a").String(), To: digest.FromString("b").String(),
+		Components: []install.ComponentChange{{Name: "k3s", From: []string{"v1.33.13+k3s1"}, To: "v1.34.4+k3s1"}, {Name: "liteboxd", To: "v0.6.10"}},
+		Gates: []gate.Finding{
+			{Gate: gate.Record, Outcome: gate.Passed, Reason: "the last release is finished"},
+			{Gate: gate.Drift, Outcome: gate.Accepted, Subject: "10.0.0.12", Reason: "one\ntwo", Way: "the upgrade overwrites it"},
+		},
+		Hosts: []install.UpgradeHost{
+			{Host: "10.0.0.11", Role: config.Server, Node: "s1", K3s: "v1.33.13+k3s1", Ship: 3 << 20, Held: 200 << 20},
+			{Host: "10.0.0.12", Role: config.Agent, Error: "no route"},
+		},
+		Upload:   3 << 20,
+		Order:    []install.UpgradeStep{{What: "ship", Hosts: []string{"10.0.0.11", "10.0.0.12"}}, {What: "upgrade Cilium from 1.18.6 to 1.18.12"}},
+		Warnings: []string{"something"},
+	}
+	show := func() string {
+		var out bytes.Buffer
+		if err := printUpgradePlan(&out, p, "table"); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	const tables = `cluster lan-1: from release 3, bundle sha256:ca978112ca1b to bundle sha256:3e23e8160039
+
+COMPONENT  FROM           TO
+k3s        v1.33.13+k3s1  v1.34.4+k3s1
+liteboxd   -              v0.6.10
+
+GATE    OUTCOME   WHERE      WHY
+record  passed    -          the last release is finished
+drift   accepted  10.0.0.12  one; two
+                             the upgrade overwrites it
+
+HOST       ROLE    NODE  K3S            TO SHIP  HELD
+10.0.0.11  server  s1    v1.33.13+k3s1  3.0 MiB  200.0 MiB
+10.0.0.12  agent   -     -              -        -
+
+3.0 MiB would leave this machine; hosts hand on to each other what several of them lack
+
+`
+	for _, test := range []struct {
+		name   string
+		change func()
+		want   string
+	}{
+		{"the order", func() {}, "an upgrade would, in this order:\n  1. ship on 10.0.0.11, 10.0.0.12\n  2. upgrade Cilium from 1.18.6 to 1.18.12\n"},
+		{"nothing to do", func() { p.Order = nil }, "nothing would change: the cluster runs these versions and holds all of the bundle\n"},
+		{"too far", func() {
+			p.Path = []gate.Step{{K3s: "1.34", Cilium: "1.18"}, {Bundle: "far.tar", K3s: "v1.35.1+k3s1", Cilium: "1.19.0"}}
+		}, "the way there, one upgrade after the other:\n  1. k3s 1.34, Cilium 1.18\n  2. far.tar: k3s v1.35.1+k3s1, Cilium 1.19.0\n"},
+	} {
+		test.change()
+		if diff := cmp.Diff(tables+test.want+"warning: something\n", show()); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", test.name, diff)
+		}
+	}
+	var out bytes.Buffer
+	if err := printUpgradePlan(&out, p, "json"); err != nil {
+		t.Fatal(err)
+	}
+	var read install.UpgradePlan
+	if err := json.Unmarshal(out.Bytes(), &read); err != nil || !cmp.Equal(*p, read) {
+		t.Errorf("%v\n%s", err, cmp.Diff(*p, read))
+	}
+}
+
+func TestPrintAdoption(t *testing.T) {
+	a := &install.Adoption{
+		Cluster: "lan-1", New: true, Nodes: map[string]string{"s1": "v1.34.4+k3s1", "a1": "v1.34.4+k3s1"}, Cilium: "1.18.12", LiteBoxd: "v0.6.10",
+		Release: release.Release{Number: 1, Bundle: digest.FromString("a")},
+	}
+	const found = "node a1: k3s v1.34.4+k3s1\nnode s1: k3s v1.34.4+k3s1\nCilium 1.18.12\nLiteBoxd v0.6.10\n"
+	for isNew, want := range map[bool]string{
+		true:  found + "cluster lan-1 is recorded as release 1, of bundle sha256:ca978112ca1b\n",
+		false: found + "nothing to do: cluster lan-1 is on record as release 1, of bundle sha256:ca978112ca1b\n",
+	} {
+		a.New = isNew
+		var out bytes.Buffer
+		if err := printAdoption(&out, a, "table"); err != nil || out.String() != want {
+			t.Errorf("%v: %s", err, out.String())
+		}
+	}
+}

@@ -1,0 +1,307 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/remote"
+	"github.com/liteboxd/boxlift/node"
+)
+
+// CertificateWarning is how long before a certificate's end there is a warning: from then on
+// k3s renews its own at a start (k3s 1.34 and later; earlier ones from 90 days on), so that a
+// cluster that is started again in time never gets there.
+const CertificateWarning = 120 * 24 * time.Hour
+
+// Certificate is a certificate of the cluster, in a file on a host or on this machine.
+type Certificate struct {
+	// Host is "" for this machine.
+	Host     string    `json:"host,omitempty"`
+	Path     string    `json:"path"`
+	Subject  string    `json:"subject"`
+	CA       bool      `json:"ca,omitempty"`
+	NotAfter time.Time `json:"notAfter"`
+	// DaysLeft are whole days, by this machine's clock; negative when it has ended.
+	DaysLeft int `json:"daysLeft"`
+	// Renewal says what renews it, when it ends soon.
+	Renewal string `json:"renewal,omitempty"`
+}
+
+// Certificates are those of a cluster, those that end first at the beginning.
+type Certificates struct {
+	Cluster      string        `json:"cluster"`
+	Certificates []Certificate `json:"certificates"`
+	// Problems are files that no certificate can be read from.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// Soon are the certificates that end soon, or have ended.
+func (c *Certificates) Soon() []Certificate {
+	i := slices.IndexFunc(c.Certificates, func(c Certificate) bool { return c.Renewal == "" })
+	if i < 0 {
+		i = len(c.Certificates)
+	}
+	return c.Certificates[:i]
+}
+
+// ErrCertificates says that certificates end soon, or have ended.
+var ErrCertificates = errors.New("certificates end soon")
+
+// CheckCertificates reads when the certificates of a cluster end. The error wraps
+// [ErrCertificates] when any does within [CertificateWarning], and [ErrHosts] when a host
+// could not be asked; what was found is there all the same.
+func CheckCertificates(ctx context.Context, o Options) (*Certificates, error) {
+	in, err := newInstaller(o)
+	if err != nil {
+		return nil, err
+	}
+	defer in.close()
+	in.mode = plan
+	now := time.Now()
+	found := make([]Certificates, len(in.hosts))
+	_ = in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) (err error) {
+		found[slices.Index(in.hosts, h)], err = in.certificatesOf(ctx, h, now)
+		return err
+	})
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	all := in.ownCertificates(now)
+	for _, f := range found {
+		all.Certificates = append(all.Certificates, f.Certificates...)
+		all.Problems = append(all.Problems, f.Problems...)
+	}
+	slices.SortStableFunc(all.Certificates, func(a, b Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
+	return all, errors.Join(in.hostErrors(), all.err())
+}
+
+func (c *Certificates) err() error {
+	soon := c.Soon()
+	if len(soon) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %d of %d, the first in %s", ErrCertificates, len(soon), len(c.Certificates), counted(soon[0].DaysLeft, "day"))
+}
+
+// ownCertificates are those of the cluster that this machine has.
+func (in *installer) ownCertificates(now time.Time) *Certificates {
+	all := &Certificates{Cluster: in.Config.Cluster.Name, Certificates: []Certificate{}}
+	report := node.Certificates(filepath.Join(in.authorityOptions().Dir, "ca.crt"))
+	for _, c := range report.Certificates {
+		all.Certificates = append(all.Certificates, judged(c, "", now))
+	}
+	all.Problems = report.Problems
+	return all
+}
+
+func (in *installer) certificatesOf(ctx context.Context, h *host, now time.Time) (found Certificates, err error) {
+	if err := in.connect(ctx, h); err != nil {
+		return found, err
+	}
+	if err := in.checkHelper(ctx, h); err != nil {
+		return found, err
+	}
+	args := []string{helperPath, "certificates"}
+	for _, path := range append(slices.Clone(node.CertificatePaths), registryPair) {
+		args = append(args, "-path", path)
+	}
+	out, err := h.root(ctx, "read the certificates", args...)
+	var exit *remote.ExitError
+	if errors.As(err, &exit) && exit.Code == usageExit {
+		return found, fmt.Errorf("%w: %s does not know certificates, since it is of an older boxlift: install with a bundle that this boxlift built", err, helperPath)
+	}
+	if err != nil {
+		return found, helperError(err)
+	}
+	report, err := node.ParseCertificatesReport(out)
+	if err != nil {
+		return found, err
+	}
+	for _, c := range report.Certificates {
+		found.Certificates = append(found.Certificates, judged(c, h.name, now))
+	}
+	for _, p := range report.Problems {
+		found.Problems = append(found.Problems, h.name+": "+printable(clip(p, 300)))
+	}
+	return found, nil
+}
+
+// judged says of a certificate how long it lasts, and what to do when that is not long.
+func judged(c node.Certificate, host string, now time.Time) Certificate {
+	const day = 24 * time.Hour
+	left := c.NotAfter.Sub(now)
+	one := Certificate{
+		Host: host, Path: printable(clip(c.Path, 300)), Subject: printable(clip(c.Subject, 300)), CA: c.CA,
+		NotAfter: c.NotAfter, DaysLeft: int((left - day + 1) / day),
+	}
+	if left >= 0 {
+		one.DaysLeft = int(left / day)
+	}
+	if left > CertificateWarning {
+		return one
+	}
+	switch {
+	case host == "" || c.Path == registryPair:
+		one.Renewal = "boxlift install renews it in time"
+	case c.CA:
+		one.Renewal = "nothing renews it by itself: k3s certificate rotate-ca, before it ends"
+	default:
+		one.Renewal = "boxlift certs rotate, or any start of k3s when it is near its end"
+	}
+	return one
+}
+
+// RotateCertificates lets k3s make its certificates anew, on one host after the other,
+// servers first, and starts it again there; pods go on running. The first failure ends it.
+// Done again after an interruption, it begins anew, which harms nothing.
+func RotateCertificates(ctx context.Context, o Options) (*Summary, error) {
+	o.Command = "certs rotate"
+	return o.runPhase(ctx, "certificates", func(ctx context.Context, in *installer) error { return in.rotate(ctx) })
+}
+
+func (in *installer) rotate(ctx context.Context) error {
+	// All of them first: a host that does not answer is no time to begin.
+	err := in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
+		if err := in.connect(ctx, h); err != nil {
+			return err
+		}
+		if err := in.checkHelper(ctx, h); err != nil || !in.changing() {
+			return err
+		}
+		return in.hold(ctx, h)
+	})
+	if err != nil {
+		return err
+	}
+	ordered, err := in.rotationOrder(ctx)
+	if err != nil {
+		return err
+	}
+	for _, h := range ordered {
+		if err := in.eachHost(ctx, []*host{h}, in.rotateOn); err != nil {
+			return err
+		}
+	}
+	if in.changing() {
+		in.warn("copies of the administrator's kubeconfig have their own certificate, which lasts as long as before: boxlift install --kubeconfig writes a new one")
+	}
+	return nil
+}
+
+// rotationOrder has servers first, and of these those that are down: restarting another one
+// beside them could cost etcd its majority.
+func (in *installer) rotationOrder(ctx context.Context) ([]*host, error) {
+	var down, up []*host
+	for _, h := range in.servers() {
+		state, err := h.serviceState(ctx, unit(config.Server))
+		if err != nil {
+			return nil, err
+		}
+		if isReady(state) {
+			up = append(up, h)
+		} else {
+			down = append(down, h)
+		}
+	}
+	return slices.Concat(down, up, in.agents()), nil
+}
+
+func (in *installer) rotateOn(ctx context.Context, h *host) error {
+	service := unit(h.config.Role)
+	n := &k3sNode{installer: in, host: h}
+	return in.runSteps(ctx, "certificates", &h.subject, []step{{
+		title: "renew the certificates of " + service,
+		needed: func(ctx context.Context) (string, error) {
+			state, err := h.serviceState(ctx, service)
+			if err != nil {
+				return "", err
+			}
+			waiting, err := h.read(ctx, restoringFile)
+			switch {
+			case err != nil:
+				return "", err
+			case waiting != "":
+				return "", errRestoring
+			case state["LoadState"] != "loaded":
+				return "", fmt.Errorf("there is no service %s: run boxlift install", service)
+			}
+			return "it is asked for", nil
+		},
+		run: func(ctx context.Context) error { return n.renew(ctx, service) },
+	}})
+}
+
+// renew follows k3s' documentation of certificate rotate: stop, rotate, start. A k3s without
+// that command renews what is near its end whenever it starts.
+func (n *k3sNode) renew(ctx context.Context, service string) error {
+	const script = `set -e
+"$2" certificate rotate --help >/dev/null 2>&1 || { echo restart; exit 0; }
+systemctl stop "$1.service"
+"$2" certificate rotate >&2`
+	out, err := n.root(ctx, "renew the certificates", "/bin/sh", "-c", script, "sh", service, k3sBinary)
+	if err != nil {
+		return errors.Join(err, n.restartAfter(ctx, service))
+	}
+	if strings.TrimSpace(string(out)) == "restart" {
+		n.warn("%s: this k3s has no certificate rotate: it was started again, which renews what ends within 120 days", n.name)
+	}
+	if err := n.restartAfter(ctx, service); err != nil {
+		return err
+	}
+	return n.awaitReady(ctx)
+}
+
+// restartAfter starts k3s and waits for it.
+func (n *k3sNode) restartAfter(ctx context.Context, service string) error {
+	state, err := n.serviceState(ctx, service)
+	if err != nil {
+		return err
+	}
+	if err := n.restart(ctx, service, state); err != nil {
+		return err
+	}
+	return n.waitReady(ctx, service)
+}
+
+// awaitReady waits until the host's node is Ready again: only then the next host's turn
+// comes.
+func (n *k3sNode) awaitReady(ctx context.Context) error {
+	if n.host.config.Role == config.Server {
+		if err := n.awaitServer(ctx, n.host); err != nil {
+			return err
+		}
+		if n.api == nil {
+			api, err := n.apiThrough(ctx, n.host)
+			if err != nil {
+				return err
+			}
+			n.installer.api = api
+		}
+	}
+	return n.waiting(ctx, "wait for the node of "+n.host.name, func(ctx context.Context) error {
+		return poll(ctx, func(ctx context.Context) (bool, error) {
+			nodes, err := n.api.Nodes(ctx)
+			if err != nil {
+				return false, err
+			}
+			return readyAgain(n.nodeOf(n.host, nodes))
+		})
+	})
+}
+
+func readyAgain(n *kube.Node) (bool, error) {
+	switch {
+	case n == nil:
+		return false, errors.New("its node is not registered")
+	case !n.Ready:
+		return false, fmt.Errorf("its node is not Ready: %s", n.Reason)
+	}
+	return true, nil
+}

@@ -1,0 +1,307 @@
+package cilium
+
+import (
+	"context"
+	"flag"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+
+	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/test/need"
+	"github.com/liteboxd/boxlift/test/upstream"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata")
+
+const kubernetes = "v1.34.4+k3s1"
+
+var versions = []string{"1.18.6", "1.18.12", "1.20.0"}
+
+// chart returns Cilium's own chart.
+func chart(t *testing.T, version string) []byte {
+	t.Helper()
+	data, err := upstream.Chart(version)
+	if err != nil {
+		need.LeaveOut(t, err.Error())
+	}
+	return data
+}
+
+func input() Input {
+	return Input{
+		PodCIDR: netip.MustParsePrefix("10.42.0.0/16"), KubeProxyReplacement: true, EnableEgressGateway: true,
+		Nodes: 3, UpgradeCompatibility: "1.18",
+	}
+}
+
+func TestValuesGolden(t *testing.T) {
+	got, err := yaml.Marshal(Values(input()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden := filepath.Join("testdata", "values.yaml")
+	if *update {
+		if err := os.WriteFile(golden, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("values (-want +got), go test -update rewrites them:\n%s", diff)
+	}
+}
+
+// Every image that a chart can render is asked for by tag, whatever is turned on.
+func TestNoDigests(t *testing.T) {
+	for _, version := range versions {
+		t.Run(version, func(t *testing.T) {
+			data := chart(t, version)
+			loaded, err := loader.LoadArchive(strings.NewReader(string(data)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var missing []string
+			for _, path := range blocksWithDigest(loaded.Values, "") {
+				if !slices.Contains(imageBlocks, path) {
+					missing = append(missing, path)
+				}
+			}
+			if len(missing) > 0 {
+				t.Errorf("imageBlocks lacks %q", missing)
+			}
+
+			in := input()
+			in.Extra = map[string]any{
+				"hubble":      map[string]any{"relay": map[string]any{"enabled": true}, "ui": map[string]any{"enabled": true}, "tls": map[string]any{"auto": map[string]any{"method": "cronJob"}}},
+				"nodeinit":    map[string]any{"enabled": true},
+				"preflight":   map[string]any{"enabled": true},
+				"clustermesh": map[string]any{"useAPIServer": true},
+			}
+			images := images(t, data, Values(in))
+			for _, image := range images {
+				if strings.Contains(image, "@") {
+					t.Errorf("image %s has a digest", image)
+				}
+			}
+			for _, part := range []string{"/cilium:", "/operator-generic:", "/cilium-envoy:", "/hubble-relay:", "/hubble-ui:", "/hubble-ui-backend:", "/certgen:", "/startup-script:", "/clustermesh-apiserver:"} {
+				if !slices.ContainsFunc(images, func(image string) bool { return strings.Contains(image, part) }) {
+					t.Errorf("no image %s among %q: the test does not turn on what it should", part, images)
+				}
+			}
+		})
+	}
+}
+
+func blocksWithDigest(values map[string]any, prefix string) []string {
+	var paths []string
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if m, ok := values[key].(map[string]any); ok {
+			if _, ok := m["useDigest"]; ok {
+				paths = append(paths, prefix+key)
+			}
+			paths = append(paths, blocksWithDigest(m, prefix+key+".")...)
+		}
+	}
+	return paths
+}
+
+func images(t *testing.T, chart []byte, values map[string]any) []string {
+	t.Helper()
+	images, err := kube.Images(render(t, chart, values))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return images
+}
+
+func render(t *testing.T, chart []byte, values map[string]any) []byte {
+	t.Helper()
+	manifest, err := kube.RenderRelease(context.Background(), Release(chart, values, 0), kubernetes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return manifest
+}
+
+// object is as much of a rendered object as the tests look at.
+type object struct {
+	Kind     string
+	Metadata struct{ Name, Namespace string }
+	Data     map[string]string
+	Spec     struct {
+		Replicas int
+		Strategy struct {
+			RollingUpdate struct {
+				MaxUnavailable string `yaml:"maxUnavailable"`
+			} `yaml:"rollingUpdate"`
+		}
+		Template struct {
+			Metadata struct{ Annotations map[string]string }
+			Spec     struct {
+				Containers []struct {
+					Env []struct{ Name, Value string }
+				}
+			}
+		}
+	}
+}
+
+func objects(t *testing.T, manifest []byte) map[string]object {
+	t.Helper()
+	all := map[string]object{}
+	for document := range strings.SplitSeq(string(manifest), "\n---\n") {
+		var o object
+		if err := yaml.Unmarshal([]byte(document), &o); err != nil && o.Kind == "" {
+			t.Fatal(err)
+		}
+		all[o.Kind+"/"+o.Metadata.Name] = o
+	}
+	return all
+}
+
+func TestRender(t *testing.T) {
+	for _, version := range versions {
+		data := chart(t, version)
+		t.Run(version, func(t *testing.T) {
+			values := Values(input())
+			manifest := render(t, data, values)
+			got := objects(t, manifest)
+
+			config := got["ConfigMap/cilium-config"].Data
+			want := map[string]string{
+				"cluster-pool-ipv4-cidr":     "10.42.0.0/16",
+				"kube-proxy-replacement":     "true",
+				"enable-bpf-masquerade":      "true",
+				"enable-ipv4-egress-gateway": "true",
+			}
+			if _, old := config["enable-ipv4-egress-gateway"]; !old {
+				delete(want, "enable-ipv4-egress-gateway")
+				want["enable-egress-gateway"] = "true"
+			}
+			for key, value := range want {
+				if config[key] != value {
+					t.Errorf("cilium-config: %s is %q, want %q", key, config[key], value)
+				}
+			}
+			agent := got["DaemonSet/cilium"]
+			env := map[string]string{}
+			for _, e := range agent.Spec.Template.Spec.Containers[0].Env {
+				env[e.Name] = e.Value
+			}
+			if env["KUBERNETES_SERVICE_HOST"] != "127.0.0.1" || env["KUBERNETES_SERVICE_PORT"] != "6444" {
+				t.Errorf("the agent looks for the API at %q:%q", env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"])
+			}
+			for _, name := range []string{"DaemonSet/cilium", "Deployment/cilium-operator", "DaemonSet/cilium-envoy"} {
+				if !slices.ContainsFunc(slices.Collect(maps.Keys(got[name].Spec.Template.Metadata.Annotations)), func(key string) bool { return strings.HasSuffix(key, "configmap-checksum") }) {
+					t.Errorf("%s is not rolled out when its configuration changes", name)
+				}
+			}
+			if n := got["Deployment/cilium-operator"].Spec.Replicas; n != 2 {
+				t.Errorf("the operator has %d replicas on three nodes, want 2", n)
+			}
+			if n := got["Deployment/cilium-operator"].Spec.Strategy.RollingUpdate.MaxUnavailable; n != "100%" {
+				t.Errorf("maxUnavailable of the operator is %q", n)
+			}
+			if diff := cmp.Diff(rendered(got), names(Workloads(values))); diff != "" {
+				t.Errorf("workloads (-rendered +Workloads):\n%s", diff)
+			}
+
+			in := input()
+			in.Nodes, in.KubeProxyReplacement, in.EnableEgressGateway = 1, false, false
+			in.Extra = map[string]any{"envoy": map[string]any{"enabled": false}, "operator": map[string]any{"extraArgs": []any{"--x"}}}
+			values = Values(in)
+			got = objects(t, render(t, data, values))
+			if n := got["Deployment/cilium-operator"].Spec.Replicas; n != 1 {
+				t.Errorf("the operator has %d replicas on one node, want 1", n)
+			}
+			config = got["ConfigMap/cilium-config"].Data
+			if config["kube-proxy-replacement"] != "false" || config["enable-bpf-masquerade"] == "true" {
+				t.Errorf("cilium-config: kube-proxy-replacement %q, enable-bpf-masquerade %q", config["kube-proxy-replacement"], config["enable-bpf-masquerade"])
+			}
+			if diff := cmp.Diff(rendered(got), names(Workloads(values))); diff != "" {
+				t.Errorf("workloads without envoy (-rendered +Workloads):\n%s", diff)
+			}
+		})
+	}
+}
+
+func rendered(objects map[string]object) []string {
+	var found []string
+	for name, o := range objects {
+		if o.Kind == kube.DaemonSet || o.Kind == kube.Deployment || o.Kind == kube.StatefulSet {
+			found = append(found, name)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+func names(workloads []kube.Workload) []string {
+	var out []string
+	for _, w := range workloads {
+		out = append(out, w.Kind+"/"+w.Name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestExtraWins(t *testing.T) {
+	in := input()
+	extra := map[string]any{
+		"operator":       map[string]any{"replicas": 5},
+		"ipam":           map[string]any{"mode": "kubernetes"},
+		"k8sServicePort": 7444,
+		"envoy":          nil,
+		"image":          "not a block",
+	}
+	in.Extra = extra
+	got := Values(in)
+	operator := got["operator"].(map[string]any)
+	if operator["replicas"] != 5 || operator["rollOutPods"] != true {
+		t.Errorf("operator is %v", operator)
+	}
+	ipam := got["ipam"].(map[string]any)
+	if ipam["mode"] != "kubernetes" || ipam["operator"] == nil {
+		t.Errorf("ipam is %v", ipam)
+	}
+	if got["k8sServicePort"] != 7444 || got["envoy"] != nil || got["image"] != "not a block" {
+		t.Errorf("k8sServicePort %v, envoy %v, image %v", got["k8sServicePort"], got["envoy"], got["image"])
+	}
+	ipam["mode"] = "changed"
+	if extra["ipam"].(map[string]any)["mode"] != "kubernetes" {
+		t.Error("the result shares maps with Extra")
+	}
+}
+
+func TestFirstMinor(t *testing.T) {
+	state := func(version string, values map[string]any) *kube.ReleaseState {
+		return &kube.ReleaseState{ChartVersion: version, Values: values}
+	}
+	for name, c := range map[string]struct {
+		installed *kube.ReleaseState
+		version   string
+		want      string
+	}{
+		"first":           {nil, "1.18.6", "1.18"},
+		"with a v":        {nil, "v1.20.0", "1.20"},
+		"kept":            {state("1.20.0", map[string]any{"upgradeCompatibility": "1.18"}), "1.20.1", "1.18"},
+		"by another tool": {state("1.18.6", nil), "1.20.0", "1.18"},
+		"no version":      {nil, "main", ""},
+	} {
+		if got := FirstMinor(c.installed, c.version); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package install
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/release"
+	"github.com/liteboxd/boxlift/install/cilium"
+	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/manifests"
+)
+
+// plainSite is an install.yaml that leaves everything at its default.
+const plainSite = "cluster: {servers: [{host: 192.0.2.1, agent: true}]}\nliteboxd: {}\n"
+
+// CheckLock makes sure that a lock pins every image that a site with no settings of its own
+// needs: those of Cilium's chart and of LiteBoxd's manifests. What a site sets later is
+// checked by [Install] and [Preflight]. chart is the archive of Cilium's chart, empty when
+// the lock has none. The error wraps [ErrLock].
+func CheckLock(ctx context.Context, l *lock.Lock, chart []byte) error {
+	site, _, err := config.Parse("install.yaml", []byte(plainSite), func(string) (string, bool) { return "", false })
+	if err != nil {
+		return err
+	}
+	in := &installer{Options: Options{Config: site}, misfit: ErrLock, contents: contentsOf(l)}
+	in.k3s = in.version(k3sComponent)
+	if len(chart) > 0 && in.k3s != "" {
+		release, err := in.releaseOf(ctx, chart)
+		if err != nil {
+			return err
+		}
+		if err := in.checkReleaseImages(ctx, release); err != nil {
+			return err
+		}
+	}
+	if in.version(liteboxdComponent) == "" {
+		return nil
+	}
+	parameters, err := in.manifestParameters()
+	if err != nil {
+		return err
+	}
+	rendered, err := manifests.Render(manifests.Overlay{Bases: manifests.Embedded(), Parameters: parameters})
+	if err != nil {
+		return fmt.Errorf("render LiteBoxd's manifests: %w", err)
+	}
+	return in.checkImages(rendered.Images())
+}
+
+// ChartImages lists the images that Cilium's chart names for a site with no settings of its
+// own. Without a version of k3s, that of the oldest Kubernetes that the chart may run on is
+// assumed.
+func ChartImages(ctx context.Context, chart []byte, ciliumVersion, k3sVersion string) ([]string, error) {
+	site, _, err := config.Parse("install.yaml", []byte(plainSite), func(string) (string, bool) { return "", false })
+	if err != nil {
+		return nil, err
+	}
+	if k3sVersion == "" {
+		k3sVersion = oldestKubernetes
+	}
+	in := &installer{Options: Options{Config: site}, k3s: k3sVersion, contents: contentsOf(&lock.Lock{})}
+	values := in.ciliumValues(cilium.FirstMinor(nil, ciliumVersion), false)
+	return in.imagesOf(ctx, cilium.Release(chart, values, 0))
+}
+
+// ManifestImages lists the images that LiteBoxd's manifests name, with these of a release,
+// for a site with no settings of its own.
+func ManifestImages(of release.LiteBoxdImages) ([]string, error) {
+	rendered, err := manifests.Render(manifests.Overlay{Bases: manifests.Embedded(), Parameters: manifests.Parameters{
+		Images:           manifests.Images{API: of.API, Gateway: of.Gateway, Web: of.Web, Helper: of.Helper},
+		SandboxResources: true,
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("render LiteBoxd's manifests: %w", err)
+	}
+	var images []string
+	for _, use := range rendered.Images() {
+		images = append(images, use.Image)
+	}
+	return images, nil
+}
+
+// oldestKubernetes is the oldest that Cilium 1.18 to 1.20 are made for.
+const oldestKubernetes = "v1.30.0"
+
+// contentsOf lists what a bundle of a lock will carry, as far as the lock tells.
+func contentsOf(l *lock.Lock) *bundle.Contents {
+	c := &bundle.Contents{}
+	for _, component := range l.Components {
+		c.Components = append(c.Components, component.Name)
+		add := func(image bundle.Image) {
+			image.Component, image.Version = component.Name, component.Version
+			if !slices.ContainsFunc(c.Images, func(i bundle.Image) bool { return i.Component == image.Component && i.Name == image.Name }) {
+				c.Images = append(c.Images, image)
+			}
+		}
+		for _, i := range component.Images {
+			switch {
+			case i.Ref != "":
+				add(bundle.Image{Name: i.Ref, Digest: i.Digest})
+			case i.Contents != nil:
+				for _, inside := range i.Contents.Images {
+					add(bundle.Image{Name: inside.Ref, Digest: inside.Digest})
+				}
+			}
+		}
+		for _, f := range component.Files {
+			c.Files = append(c.Files, bundle.File{Component: component.Name, Version: component.Version, Name: f.Name, Platform: f.Platform})
+		}
+	}
+	return c
+}

@@ -1,0 +1,142 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+
+	"github.com/liteboxd/boxlift/registry/rewrite"
+)
+
+// Source is where nodes pull from what the bundle holds.
+type Source struct {
+	Registries []string // that the bundle has images of, such as docker.io
+	// Endpoints are URLs such as https://192.0.2.1:5443 in the order to try. None means that
+	// k3s' embedded registry is all there is: nodes then take part in it for every registry.
+	Endpoints             []string
+	Login                 *RegistryLogin // at every endpoint; nil for none
+	CAFile                string         // absolute path on the hosts; "" means what hosts trust
+	InsecureSkipTLSVerify bool
+	Rewrites              rewrite.Rules
+}
+
+// seedingCA stands for the path on the hosts while a file is checked, where only counts
+// whether there is one.
+const seedingCA = "/ca.crt"
+
+// Source returns where nodes pull from with this registry; caFile is where CAFile was put
+// on the hosts.
+func (e ExternalRegistry) Source(rules rewrite.Rules, caFile string) Source {
+	s := Source{Endpoints: []string{e.URL()}, Login: e.Pull, InsecureSkipTLSVerify: e.InsecureSkipTLSVerify, Rewrites: rules}
+	if e.CAFile != "" {
+		s.CAFile = caFile
+	}
+	return s
+}
+
+// Merge returns the registries.yaml by which nodes pull from the source: for every registry
+// of the bundle, for every registry that has rules for rewriting, and for all others. It is
+// meant to go with disable-default-registry-endpoint when there are endpoints, so that
+// nothing else is asked. users are the user's own and may be nil; they are not changed.
+//
+// The source comes first, and the user's endpoints for the same registry after it. A mirror
+// of a registry hides that for "*", so the user's endpoints for "*" follow where the user
+// has none for the registry. Registries that only the user names keep their endpoints, and
+// one without endpoints gets itself as such, which is what that means to k3s otherwise.
+//
+// k3s has one set of rewrites for all endpoints of a registry, and one login and one set of
+// certificates for each host. When the source and the user want different ones, it is an
+// error, which names the place in install.yaml: either would silently break the other.
+func (s Source) Merge(users *Registries) (*Registries, error) {
+	if users == nil {
+		users = &Registries{}
+	}
+	merged := &Registries{Mirrors: map[string]Mirror{}, Configs: maps.Clone(users.Configs)}
+	for name, m := range users.Mirrors {
+		if len(m.Endpoints) == 0 && len(s.Endpoints) > 0 {
+			m.Endpoints = []string{name}
+		}
+		merged.Mirrors[name] = m
+	}
+	if len(s.Endpoints) == 0 {
+		if _, ok := merged.Mirrors[rewrite.All]; !ok {
+			merged.Mirrors[rewrite.All] = Mirror{}
+		}
+		return merged, nil
+	}
+	for _, name := range slices.Concat(s.Registries, s.Rewrites.Registries(), []string{rewrite.All}) {
+		if err := parseRegistry(name); err != nil {
+			return nil, fmt.Errorf("found registry %q, %w", name, err)
+		}
+		m, err := s.mirror(name, users)
+		if err != nil {
+			return nil, err
+		}
+		merged.Mirrors[name] = m
+	}
+	for _, endpoint := range s.Endpoints {
+		if err := s.configure(endpoint, merged); err != nil {
+			return nil, err
+		}
+	}
+	return merged, nil
+}
+
+// mirror is what nodes try for a registry.
+func (s Source) mirror(name string, users *Registries) (Mirror, error) {
+	from := name
+	own, ok := users.Mirrors[name]
+	if !ok {
+		own, from = users.Mirrors[rewrite.All], rewrite.All
+	}
+	rewrites := s.Rewrites.Mapping(name)
+	if (len(own.Endpoints) > 0 || len(own.Rewrites) > 0) && !maps.Equal(own.Rewrites, rewrites) {
+		return Mirror{}, fmt.Errorf("registries.mirrors[%q] and seeding want different rewrites for %s, and k3s has one set for all of a registry's endpoints: write the same in both, or leave one out", from, name)
+	}
+	m := Mirror{Endpoints: slices.Clone(s.Endpoints), Rewrites: rewrites}
+	for _, endpoint := range own.Endpoints {
+		if !slices.Contains(m.Endpoints, endpoint) {
+			m.Endpoints = append(m.Endpoints, endpoint)
+		}
+	}
+	return m, nil
+}
+
+// configure adds how to talk to an endpoint to what the user says of the same host.
+func (s Source) configure(endpoint string, merged *Registries) error {
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Host == "" {
+		return fmt.Errorf("found endpoint %q, expected a URL such as https://192.0.2.1:5443", endpoint)
+	}
+	if _, err := parseURL(endpoint); err != nil {
+		return fmt.Errorf("found endpoint %q, %w", u.Redacted(), err)
+	}
+	c := merged.Configs[u.Host]
+	where := fmt.Sprintf("registries.configs[%q]", u.Host)
+	if s.Login != nil {
+		if c.Auth != nil {
+			return fmt.Errorf("%s has a login, and seeding has one for the same host: leave it out there", where)
+		}
+		c.Auth = &RegistryAuth{Username: s.Login.Username, Password: s.Login.Password}
+	}
+	if s.CAFile != "" || s.InsecureSkipTLSVerify {
+		var tls RegistryTLS
+		if c.TLS != nil {
+			tls = *c.TLS
+		}
+		if tls.CAFile != "" || tls.InsecureSkipVerify {
+			return fmt.Errorf("%s says how to check the certificate, and seeding does for the same host: leave ca_file and insecure_skip_verify out there", where)
+		}
+		tls.CAFile, tls.InsecureSkipVerify = s.CAFile, s.InsecureSkipTLSVerify
+		c.TLS = &tls
+	}
+	if c == (RegistryConfig{}) {
+		return nil
+	}
+	if merged.Configs == nil {
+		merged.Configs = map[string]RegistryConfig{}
+	}
+	merged.Configs[u.Host] = c
+	return nil
+}

@@ -1,0 +1,442 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/liteboxd/boxlift/lazyregexp"
+	"github.com/liteboxd/boxlift/registry/rewrite"
+)
+
+// Seeding says how images come to the hosts.
+type Seeding struct {
+	Mode   SeedingMode  // SeedImages unless given
+	Agents AgentSeeding // AgentsFull unless given
+	// PeerToPeer turns on the embedded registry of k3s, by which nodes get from each other
+	// what they do not have. Only with the versions that CheckPeerToPeer accepts.
+	PeerToPeer bool
+	Registry   SeedingRegistry   // of SeedRegistry; has its defaults in every mode
+	External   *ExternalRegistry // not nil with SeedExternal, and only then
+}
+
+// SeedingMode says where nodes get images from that do not lie on them.
+type SeedingMode string
+
+// The modes.
+const (
+	SeedImages   SeedingMode = "images"   // nowhere: every node has what it needs
+	SeedRegistry SeedingMode = "registry" // the servers run a registry with what lies on them
+	SeedExternal SeedingMode = "external" // a registry that is there already, to which everything is pushed
+)
+
+// AgentSeeding says what is put on agents before they start.
+type AgentSeeding string
+
+// What agents get.
+const (
+	AgentsFull AgentSeeding = "full" // everything
+	AgentsBoot AgentSeeding = "boot" // what a node needs to start; the rest is pulled. Not with SeedImages
+)
+
+// SeedingRegistry is the registry that servers run.
+type SeedingRegistry struct {
+	Port int // 5443 unless given, on every server
+	// CAFile and CAKeyFile are PEM files of an authority to sign the servers' certificates:
+	// both or none. Relative to the folder of install.yaml, ~/ is $HOME. "" means an
+	// authority that boxlift makes.
+	CAFile, CAKeyFile string
+}
+
+// ExternalRegistry is a registry that is there already, such as Harbor.
+type ExternalRegistry struct {
+	Address  string         // host or host:port, as the file has it
+	Rewrites []rewrite.Rule // what rewrite.Parse accepts; nil for none
+	Push     *RegistryLogin // nil: nothing is pushed
+	Pull     *RegistryLogin // nil: nodes pull without a login
+	// CAFile is a PEM file of the authority that signed the registry's certificate. Relative
+	// to the folder of install.yaml, ~/ is $HOME. "" means those that each machine trusts.
+	CAFile                string
+	PlainHTTP             bool
+	InsecureSkipTLSVerify bool
+}
+
+// URL returns the address with its scheme and without a path.
+func (e ExternalRegistry) URL() string {
+	if e.PlainHTTP {
+		return "http://" + e.Address
+	}
+	return "https://" + e.Address
+}
+
+// HostPort returns the host, an IP address without brackets, and the port.
+func (e ExternalRegistry) HostPort() (host string, port int) {
+	host, text, err := net.SplitHostPort(e.Address)
+	if err != nil {
+		host = strings.Trim(e.Address, "[]")
+		if e.PlainHTTP {
+			return host, 80
+		}
+		return host, 443
+	}
+	port, _ = strconv.Atoi(text) // parseRegistryAddress has seen to it
+	return host, port
+}
+
+// RegistryLogin is a user of a registry, such as a robot account.
+type RegistryLogin struct {
+	Username string
+	Password Secret
+}
+
+// defaultRegistryPort is no port of k3s, Cilium or the usual registries.
+const defaultRegistryPort = 5443
+
+// K3sConfig returns the keys of k3s' config.yaml that follow from the seeding, for hosts
+// of a role. Nobody else may set them.
+func (s Seeding) K3sConfig(role Role) map[string]any {
+	keys := map[string]any{}
+	if s.Mode != SeedImages {
+		// Without it every image that is nowhere is asked for on the internet, which takes
+		// the time-out of a connection.
+		keys["disable-default-registry-endpoint"] = true
+	}
+	if s.PeerToPeer && role == Server {
+		keys["embedded-registry"] = true
+	}
+	return keys
+}
+
+// sharing has the first release of each minor version of k3s whose embedded registry
+// shares images that came from a file. Later minor versions all do.
+var sharing = [][3]int{{1, 32, 11}, {1, 33, 7}, {1, 34, 3}, {1, 35, 0}}
+
+// CheckPeerToPeer accepts the versions of k3s, such as v1.36.4+k3s1, whose embedded registry
+// shares images that came from a file. The error names them.
+func CheckPeerToPeer(k3s string) error {
+	v, err := parseRelease(k3s)
+	if err != nil {
+		return err
+	}
+	newest := sharing[len(sharing)-1]
+	if slices.Compare(v[:], newest[:]) >= 0 {
+		return nil
+	}
+	var names []string
+	for _, first := range sharing {
+		if slices.Equal(v[:2], first[:2]) && v[2] >= first[2] {
+			return nil
+		}
+		names = append(names, fmt.Sprintf("v%d.%d.%d", first[0], first[1], first[2]))
+	}
+	last := len(names) - 1
+	return fmt.Errorf("found k3s %s, expected %s or %s, or a newer one of these: older ones do not share images that came from a file",
+		k3s, strings.Join(names[:last], ", "), names[last])
+}
+
+var release = lazyregexp.New(`^v([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(-[0-9A-Za-z.]+)?\+k3s[0-9]+$`)
+
+// parseRelease returns the numbers of a version of k3s. What comes before a release has the
+// numbers of the one before.
+func parseRelease(k3s string) (v [3]int, err error) {
+	m := release.FindStringSubmatch(k3s)
+	if m == nil {
+		return v, fmt.Errorf("found k3s %.100q, expected a version such as v1.36.4+k3s1", k3s)
+	}
+	for i := range v {
+		v[i], _ = strconv.Atoi(m[i+1]) // at most six digits
+	}
+	if m[4] != "" {
+		v[2]--
+	}
+	return v, nil
+}
+
+// meaning is what counts for the cluster: nil for the default.
+func (s Seeding) meaning() *Seeding {
+	if s == defaultSeeding() {
+		return nil
+	}
+	s.Registry.CAFile, s.Registry.CAKeyFile = "", ""
+	if s.External != nil {
+		e := *s.External
+		e.CAFile, e.Push = "", nil
+		s.External = &e
+	}
+	return &s
+}
+
+func defaultSeeding() Seeding {
+	return Seeding{Mode: SeedImages, Agents: AgentsFull, Registry: SeedingRegistry{Port: defaultRegistryPort}}
+}
+
+// seedingNode is the seeding section as it was read.
+type seedingNode struct {
+	at     node
+	fields map[string]node
+}
+
+// field returns the place of a key, or the section's when it was not written.
+func (s seedingNode) field(key string) node {
+	if n, ok := s.fields[key]; ok {
+		return n
+	}
+	return s.at
+}
+
+func (d *decoder) seeding(n node, s *Seeding) seedingNode {
+	present := n.mapping(
+		field{"mode", false, "Where nodes get images from that do not lie on them: images (nowhere, all lie on them), registry (the servers run one), or external (one that is there already). Default: images.",
+			func(n node) { s.Mode = oneOf(n, SeedImages, SeedRegistry, SeedExternal) }},
+		field{"agents", false, "What is put on agents: full (everything), or boot (what a node needs to start, the rest is pulled). Default: full.",
+			func(n node) { s.Agents = oneOf(n, AgentsFull, AgentsBoot) }},
+		field{"peerToPeer", false, "Nodes get from each other what they do not have, by the embedded registry of k3s. Default: false.", func(n node) { s.PeerToPeer = n.boolean() }},
+		field{"registry", false, "The registry that the servers run, for mode registry.", func(n node) { d.seedingRegistry(n, &s.Registry) }},
+		field{"external", false, "The registry that is there already, for mode external.", func(n node) { s.External = d.externalRegistry(n) }},
+	)
+	return seedingNode{at: n, fields: present}
+}
+
+// oneOf reads one of a few words.
+func oneOf[T ~string](n node, words ...T) T {
+	texts := make([]string, len(words))
+	for i, w := range words {
+		texts[i] = string(w)
+	}
+	last := len(texts) - 1
+	read := text(n, func(s string) (T, error) {
+		for _, w := range words {
+			if s == string(w) {
+				return w, nil
+			}
+		}
+		return "", errors.New("expected " + strings.Join(texts[:last], ", ") + " or " + texts[last])
+	})
+	n.among(texts...)
+	return read
+}
+
+func (d *decoder) seedingRegistry(n node, r *SeedingRegistry) {
+	present := n.mapping(
+		field{"port", false, "Port of the registry on every server. Default: 5443.", func(n node) { r.Port = n.number(1, 65535) }},
+		field{"caFile", false, "Authority to sign the servers' certificates with, PEM; relative to the folder of this file. Default: one that boxlift makes.",
+			func(n node) { r.CAFile = text(n, d.parsePath) }},
+		field{"caKeyFile", false, "Key of caFile, PEM.", func(n node) { r.CAKeyFile = text(n, d.parsePath) }},
+	)
+	_, certificate := present["caFile"]
+	_, key := present["caKeyFile"]
+	if certificate != key {
+		n.fail("found one of caFile and caKeyFile, expected both")
+	}
+}
+
+func (d *decoder) externalRegistry(n node) *ExternalRegistry {
+	e := &ExternalRegistry{}
+	present := n.mapping(
+		field{"address", true, "Host and port of the registry, without https:// and path.", func(n node) { e.Address = text(n, parseRegistryAddress) }},
+		field{"rewrites", false, "Other names for repositories there. For each repository one rule at most may change it.",
+			func(n node) { e.Rewrites = d.rewrites(n) }},
+		field{"push", false, "Login to push images with. Default: nothing is pushed, and everything has to be there.", func(n node) { e.Push = d.registryLogin(n) }},
+		field{"pull", false, "Login that nodes pull with. Default: none.", func(n node) { e.Pull = d.registryLogin(n) }},
+		field{"caFile", false, "Authority that signed the registry's certificate, PEM; relative to the folder of this file. boxlift places it on the hosts. Default: those that each machine trusts.",
+			func(n node) { e.CAFile = text(n, d.parsePath) }},
+		field{"plainHTTP", false, "The registry has no TLS. Default: false.", func(n node) { e.PlainHTTP = n.boolean() }},
+		field{"insecureSkipTLSVerify", false, "Accept any certificate. Default: false.", func(n node) { e.InsecureSkipTLSVerify = n.boolean() }},
+	)
+	if n.schema != nil {
+		return e
+	}
+	switch {
+	case e.PlainHTTP && e.InsecureSkipTLSVerify:
+		present["insecureSkipTLSVerify"].fail("found true, expected false because plainHTTP is true: there is no certificate")
+	case e.PlainHTTP && e.CAFile != "":
+		present["caFile"].fail("found an authority, expected none because plainHTTP is true: there is no certificate")
+	case e.InsecureSkipTLSVerify && e.CAFile != "":
+		present["caFile"].fail("found an authority, expected none because insecureSkipTLSVerify is true: it would not be looked at")
+	}
+	if e.PlainHTTP && (e.Push != nil || e.Pull != nil) {
+		present["plainHTTP"].warn("everybody between here and the registry can read the passwords")
+	}
+	return e
+}
+
+func (d *decoder) registryLogin(n node) *RegistryLogin {
+	l := &RegistryLogin{}
+	n.mapping(
+		field{"username", true, "User, such as a robot account.", func(n node) { l.Username = text(n, parseRegistryUser) }},
+		field{"password", true, "Password. Better a ${NAME} than the password itself.", func(n node) { l.Password = n.secret() }},
+	)
+	return l
+}
+
+// parseRegistryUser accepts what fits into HTTP's basic authentication.
+func parseRegistryUser(s string) (string, error) {
+	if len(s) > 255 || strings.Contains(s, ":") || strings.ContainsFunc(s, unicode.IsControl) {
+		return "", errors.New("expected a user name without a colon")
+	}
+	return s, nil
+}
+
+func (d *decoder) rewrites(n node) []rewrite.Rule {
+	var rules []rewrite.Rule
+	var items []node
+	n.list(func(_ int, item node) {
+		rule := rewrite.Rule{Registry: rewrite.All}
+		before := len(d.problems)
+		item.mapping(
+			field{"registry", false, `Registry whose repositories are meant, such as docker.io, or "*" for those without rules of their own. Default: "*".`,
+				func(n node) { rule.Registry = text(n, anyLine) }},
+			field{"match", true, "Regular expression (Go's) for the repository without the registry.", func(n node) { rule.Match = text(n, anyLine) }},
+			field{"replace", true, "What to put in place of every match; $1 is the first group.", func(n node) { rule.Replace = n.replacement() }},
+		)
+		if item.schema != nil || len(d.problems) > before {
+			return
+		}
+		if rule, ok := item.rule(rule); ok {
+			rules, items = append(rules, rule), append(items, item)
+		}
+	})
+	_, err := rewrite.Parse(rules)
+	var faulty *rewrite.RuleError
+	if errors.As(err, &faulty) {
+		items[faulty.Index].fail("%s", faulty.Text)
+	}
+	return rules
+}
+
+// rule checks one rule by itself.
+func (n node) rule(r rewrite.Rule) (rewrite.Rule, bool) {
+	_, err := rewrite.Parse([]rewrite.Rule{r})
+	var faulty *rewrite.RuleError
+	if errors.As(err, &faulty) {
+		n.fail("%s", faulty.Text)
+	}
+	return r, err == nil
+}
+
+// anyLine accepts every text that is no value of its own kind.
+func anyLine(s string) (string, error) { return s, nil }
+
+// replacement reads a text that may be empty.
+func (n node) replacement() string {
+	if n.schema != nil {
+		n.schema.Type = "string"
+		return ""
+	}
+	if !n.usable("text") {
+		return ""
+	}
+	if n.yaml.Kind != yaml.ScalarNode || n.yaml.Tag != "!!str" {
+		n.fail("found %s, expected text: put it in quotes", n.kind())
+		return ""
+	}
+	s, _ := n.expand(lineOrEmpty)
+	return s
+}
+
+// parseRegistryAddress accepts host or host:port.
+func parseRegistryAddress(s string) (string, error) {
+	switch {
+	case strings.Contains(s, "://"):
+		return "", errors.New("expected a host and port without https:// or http://: write plainHTTP: true for a registry without TLS")
+	case strings.Contains(s, "@"):
+		return "", errors.New("expected a host and port without a user: write push and pull")
+	case strings.Contains(s, "/"):
+		return "", errors.New("expected a host and port without a path: rewrites put repositories into a project")
+	}
+	host := s
+	if h, port, err := net.SplitHostPort(s); err == nil {
+		if number, err := strconv.ParseUint(port, 10, 16); err != nil || number == 0 || port[0] == '0' {
+			return "", errors.New("expected a port from 1 to 65535")
+		}
+		host = h
+	} else if inner, ok := strings.CutPrefix(s, "["); ok {
+		host = strings.TrimSuffix(inner, "]")
+	} else if strings.Count(s, ":") > 1 {
+		return "", errors.New("expected an IPv6 address in brackets, such as [fd00::5]:5000")
+	}
+	if addr, err := netip.ParseAddr(host); err == nil && addr.Zone() == "" && !addr.IsUnspecified() && !addr.IsMulticast() {
+		return s, nil
+	}
+	if onlyDigits.MatchString(host) || !isDomain(host, 253) {
+		return "", errors.New("expected a host in lower case, and a port where it is not 443: harbor.example.lan or 192.0.2.5:5000")
+	}
+	return s, nil
+}
+
+// checkSeeding reports what does not go together, in the section and with others.
+func checkSeeding(s seedingNode, registries node, cfg *Config, cluster clusterNode) {
+	seeding := cfg.Seeding
+	_, hasRegistry := s.fields["registry"]
+	external, hasExternal := s.fields["external"]
+	mode := seeding.Mode
+	if mode == "" {
+		return // has been reported
+	}
+	if hasRegistry && mode != SeedRegistry {
+		s.field("registry").fail("found the registry that servers run, expected none in mode %s: write mode: registry", mode)
+	}
+	if hasExternal && mode != SeedExternal {
+		external.fail("found a registry that is there already, expected none in mode %s: write mode: external", mode)
+	}
+	if !hasExternal && mode == SeedExternal {
+		s.field("mode").fail("found external, expected external in seeding too: address says where the registry is")
+	}
+	if seeding.Agents == AgentsBoot && mode == SeedImages {
+		s.field("agents").fail("found boot, expected full in mode images: agents would have nowhere to pull the rest from")
+	}
+	if v := cfg.K3sVersion(); seeding.PeerToPeer && v != "" {
+		if err := CheckPeerToPeer(v); err != nil {
+			s.field("peerToPeer").fail("%v", err)
+		}
+	}
+	seeding.checkK3sConfig(cluster)
+	if e := seeding.External; mode == SeedExternal && e != nil && e.Address != "" && cfg.Registries != nil {
+		rules, err := rewrite.Parse(e.Rewrites)
+		if err != nil {
+			return // has been reported
+		}
+		source := e.Source(rules, seedingCA)
+		if _, err := source.Merge(cfg.Registries); err != nil {
+			registries.fail("%v", err)
+		}
+	}
+}
+
+// checkK3sConfig reports settings of k3s that follow from the seeding.
+func (s Seeding) checkK3sConfig(cluster clusterNode) {
+	refuse := func(at node, key string) {
+		at.fail("%s cannot be given here: boxlift sets it because of seeding", key)
+	}
+	for _, group := range []struct {
+		role     Role
+		hosts    []hostNode
+		settings []k3sSetting
+	}{{Server, cluster.servers, cluster.serverConfig}, {Agent, cluster.agents, cluster.agentConfig}} {
+		owned := s.K3sConfig(group.role)
+		for _, setting := range group.settings {
+			if _, ok := owned[setting.key]; ok {
+				refuse(setting.at, setting.key)
+			}
+		}
+		for _, h := range group.hosts {
+			for _, setting := range h.config {
+				if _, ok := owned[setting.key]; ok {
+					refuse(setting.at, setting.key)
+				}
+			}
+			for _, setting := range h.K3s.Settings {
+				if _, ok := owned[setting.Key]; ok {
+					refuse(h.field("k3s"), "--"+setting.Key)
+				}
+			}
+		}
+	}
+}

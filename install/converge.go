@@ -1,0 +1,189 @@
+package install
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/liteboxd/boxlift/install/kube"
+)
+
+// converge brings the cluster's nodes to what install.yaml has: labels and taints of the
+// hosts in it, and, if it says so, nodes that are not in it away.
+func (in *installer) converge(ctx context.Context) error {
+	if in.api == nil {
+		return nil
+	}
+	var failed error // of a host, which harms no other
+	if in.changing() {
+		if failed = cmp.Or(in.rejoin(ctx), in.awaitNodes(ctx)); failed != nil && !in.goesOn(failed) {
+			return failed
+		}
+	}
+	nodes, err := in.api.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, h := range in.hosts {
+		node := in.nodeOf(h, nodes)
+		if h.err != nil || node == nil {
+			continue
+		}
+		if node.Unschedulable {
+			in.warn("the node %s of %s is cordoned, so that nothing new runs there: uncordon it when it is to work again", node.Name, h.name)
+		}
+		err := in.runSteps(ctx, "converge", &h.subject, []step{in.nodeStep(h, node.Name)})
+		if errors.Is(err, kube.ErrNoNode) {
+			h.fail(err) // it has gone meanwhile
+			failed = cmp.Or(failed, h.err)
+		} else if err != nil {
+			return err
+		}
+	}
+	if in.Only != nil {
+		return failed // what is absent can be told from all hosts only
+	}
+	if err := in.convergeAbsent(ctx, in.absent(nodes)); err != nil {
+		return err
+	}
+	return failed
+}
+
+// nodeStep brings labels and taints of a node to those of install.yaml.
+func (in *installer) nodeStep(h *host, name string) step {
+	taints := make([]kube.Taint, 0, len(h.config.Taints))
+	for _, t := range h.config.Taints {
+		taints = append(taints, kube.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
+	}
+	return step{
+		title: "label the node " + name,
+		needed: func(ctx context.Context) (string, error) {
+			return in.api.NodeDiffers(ctx, name, h.config.Labels, taints)
+		},
+		run: func(ctx context.Context) error {
+			_, err := in.api.SetNode(ctx, name, h.config.Labels, taints)
+			return err
+		},
+	}
+}
+
+// awaitNodes waits until every host's node is registered. A host whose node does not
+// come fails, and harms no other.
+func (in *installer) awaitNodes(ctx context.Context) error {
+	return in.awaitEachNode(ctx, "wait for the nodes", in.hosts, func(n *kube.Node) string {
+		if n == nil {
+			return "its node is not registered in the cluster"
+		}
+		return ""
+	})
+}
+
+// awaitEachNode waits until lacks has nothing to say about the node of any of the hosts, which
+// is nil while it is not registered.
+func (in *installer) awaitEachNode(ctx context.Context, what string, hosts []*host, lacks func(*kube.Node) string) error {
+	var waiting []*host
+	for _, h := range hosts {
+		if h.err == nil {
+			waiting = append(waiting, h)
+		}
+	}
+	last := make(map[*host]string)
+	err := in.waiting(ctx, what, func(ctx context.Context) error {
+		return poll(ctx, func(ctx context.Context) (bool, error) {
+			nodes, err := in.api.Nodes(ctx)
+			if err != nil {
+				return false, err
+			}
+			clear(last)
+			for _, h := range waiting {
+				if text := lacks(in.nodeOf(h, nodes)); text != "" {
+					last[h] = text
+				}
+			}
+			return len(last) == 0, nil
+		})
+	})
+	if err == nil || len(last) == 0 {
+		return err
+	}
+	for _, h := range waiting {
+		if last[h] != "" {
+			e := &nodeError{text: fmt.Sprintf("%s (%v)", last[h], err), service: unit(h.config.Role), node: h.nodeName()}
+			if ctx.Err() == nil {
+				e.explanation = strings.TrimSpace(in.api.Explain(ctx, kube.Object{Kind: "Node", Name: h.nodeName()}))
+			}
+			h.fail(e)
+			err = h.err
+		}
+	}
+	return err
+}
+
+// nodeError says what is wrong with a host's node.
+type nodeError struct{ text, service, node, explanation string }
+
+func (e *nodeError) Error() string {
+	if e.explanation == "" {
+		return e.text
+	}
+	return e.text + "; what the cluster says of it:\n    " + strings.ReplaceAll(e.explanation, "\n", "\n    ")
+}
+
+func (e *nodeError) Hint() string {
+	return fmt.Sprintf("see `journalctl -u %s` on the host and `k3s kubectl describe node %s` on a server; then run the same command again", e.service, e.node)
+}
+
+// absent are the nodes that no host of install.yaml is.
+func (in *installer) absent(nodes []kube.Node) []kube.Node {
+	wanted := make(map[string]bool)
+	for _, h := range in.hosts {
+		if n := in.nodeOf(h, nodes); n != nil {
+			wanted[n.Name] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(nodes), func(n kube.Node) bool { return wanted[n.Name] })
+}
+
+// convergeAbsent warns of nodes that install.yaml does not have, or removes those of them
+// that are agents, one after the other, until one cannot be removed.
+func (in *installer) convergeAbsent(ctx context.Context, absent []kube.Node) error {
+	for _, n := range absent {
+		what := fmt.Sprintf("the node %s (%s) is in the cluster and not in install.yaml", n.Name, strings.Join(n.Addresses, ", "))
+		switch {
+		case n.Server:
+			in.warn("%s; it is a server, which boxlift never removes by itself: see boxlift node remove", what)
+		case !in.Config.Runtime.RemoveAbsentAgents:
+			in.warn("%s; it stays: remove it with boxlift node remove, or set runtime.removeAbsentAgents", what)
+		case !in.wholeCluster():
+			// A host that is not reached may be this very node under another name.
+			in.warn("%s; it stays until every host of install.yaml is there", what)
+		case in.resembles(n) != nil:
+			in.warn("%s; it stays, because its name, machine-id or an address is that of %s: remove it with boxlift node remove --hosts %s if it is another machine", what, in.resembles(n).name, n.Name)
+		default:
+			r := &removal{installer: in, node: n, phase: "converge", reason: "it is not in install.yaml"}
+			if err := r.run(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// resembles is a host of install.yaml that has anything in common with a node. Such a node is
+// never removed unasked, even when another node is more like the host.
+func (in *installer) resembles(n kube.Node) *host {
+	for _, h := range in.hosts {
+		if in.nodeOf(h, []kube.Node{n}) != nil {
+			return h
+		}
+	}
+	return nil
+}
+
+// wholeCluster tells whether every host of install.yaml is well so far.
+func (in *installer) wholeCluster() bool {
+	return !slices.ContainsFunc(in.hosts, func(h *host) bool { return h.err != nil })
+}

@@ -1,0 +1,455 @@
+package install
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/remote"
+	"github.com/liteboxd/boxlift/manifests"
+	"github.com/liteboxd/boxlift/node"
+)
+
+// askTimeout bounds one question to a server of the cluster.
+const askTimeout = 15 * time.Second
+
+// answer is what came back over HTTP.
+type answer struct {
+	status int
+	kind   string // media type
+	err    error
+}
+
+func (a answer) String() string {
+	if a.err != nil {
+		return a.err.Error()
+	}
+	if a.kind == "" {
+		return fmt.Sprintf("HTTP %d", a.status)
+	}
+	return fmt.Sprintf("HTTP %d (%s)", a.status, a.kind)
+}
+
+// same says whether two answers may be of the same program. Their content may differ from
+// time to time.
+func (a answer) same(b answer) bool { return a.err == nil && b.err == nil && a == b }
+
+// dialer opens connections as a host does (remote.Host.DialContext).
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// ask sends a request to an address for a name, follows nothing, and keeps nothing of the
+// content.
+func ask(ctx context.Context, dial dialer, address, name, path string) answer {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	transport := &http.Transport{
+		DialContext:            func(ctx context.Context, network, _ string) (net.Conn, error) { return dial(ctx, network, address) },
+		MaxResponseHeaderBytes: 64 << 10, DisableKeepAlives: true,
+	}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+name+path, nil)
+	if err != nil {
+		return answer{err: err}
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer response.Body.Close()                                       //nolint:errcheck // it was only read
+	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10)) // so that the sender gets to its end
+	kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	return answer{status: response.StatusCode, kind: clip(printable(kind), 100)}
+}
+
+// Paths that LiteBoxd answers (v0.6.10). Without a login it tells nobody of sandboxes, and
+// of none that does not exist.
+const (
+	apiPath     = "/api/v1/sandboxes"
+	gatewayPath = "/api/v1/sandbox/boxlift-health/port/80/"
+	// strangerName is a name that no Ingress has.
+	strangerName = "boxlift-health.invalid"
+)
+
+// checkIngress asks by name at the address of a node, as users do.
+func (e *examination) checkIngress(ctx context.Context) []HealthCheck {
+	for _, part := range []string{"traefik", "servicelb"} {
+		if slices.Contains(e.disabled(), part) {
+			return []HealthCheck{{Check: checkIngress, State: HealthSkipped, Detail: "install.yaml turns " + part + " off: what answers instead, and where, boxlift does not know"}}
+		}
+	}
+	dial := e.firstServer().conn.DialContext // there is one, or else no API was reached
+	box := e.Config.LiteBoxd
+	address := net.JoinHostPort(e.nodeAddress(e.ingressHost()), "80")
+	direct := answer{}
+	service, err := e.serviceAddress(ctx, box.NamespaceSystem, manifests.Gateway)
+	if err != nil {
+		direct.err = err
+	} else {
+		direct = ask(ctx, dial, service, box.GatewayIngressHost, gatewayPath)
+	}
+	return []HealthCheck{
+		judgePage(box.IngressHost, ask(ctx, dial, address, box.IngressHost, "/")),
+		judgeAPI(box.IngressHost, ask(ctx, dial, address, box.IngressHost, apiPath)),
+		judgeGateway(box.GatewayIngressHost,
+			ask(ctx, dial, address, box.GatewayIngressHost, gatewayPath), direct, ask(ctx, dial, address, strangerName, gatewayPath)),
+	}
+}
+
+// ingressHost is the first host on whose node k3s' servicelb may run, which no taint of its
+// own keeps out.
+func (e *examination) ingressHost() *host {
+	for _, h := range e.hosts {
+		n := e.nodeOf(h, e.nodes)
+		if n != nil && n.Ready && !slices.ContainsFunc(n.Taints, func(t kube.Taint) bool { return t.Effect != "PreferNoSchedule" }) {
+			return h
+		}
+	}
+	return e.hosts[0]
+}
+
+const ingressHint = "see the Ingress liteboxd and the Deployment traefik in kube-system, on a server with k3s kubectl describe; boxlift install brings LiteBoxd's Ingress back"
+
+func judgePage(name string, a answer) HealthCheck {
+	c := HealthCheck{Check: checkIngress, Subject: name + "/", State: HealthOK, Detail: "the web pages answer: " + a.String()}
+	if a.err != nil || a.status != http.StatusOK {
+		c.State, c.Detail, c.Hint = HealthFailed, "the web pages do not answer with HTTP 200: "+a.String(), ingressHint
+	}
+	return c
+}
+
+// judgeAPI looks whether the API answers, with whatever it has to say to a stranger.
+func judgeAPI(name string, a answer) HealthCheck {
+	c := HealthCheck{Check: checkIngress, Subject: name + apiPath, State: HealthFailed, Hint: ingressHint}
+	switch {
+	case a.err != nil, a.status == http.StatusNotFound, a.status >= http.StatusInternalServerError:
+		c.Detail = "the API does not answer: " + a.String()
+	case a.kind == "text/html":
+		// To a path that they do not know, the web pages answer with their first page.
+		c.Detail = "not the API, but the web pages answer: " + a.String()
+	default:
+		c.State, c.Detail, c.Hint = HealthOK, "the API answers: "+a.String(), ""
+	}
+	return c
+}
+
+// judgeGateway compares the answer that came through the ingress with that of the gateway
+// itself, and with the ingress' own to a name that it does not know: both the gateway and
+// the ingress may say 404.
+func judgeGateway(name string, through, direct, stranger answer) HealthCheck {
+	c := HealthCheck{Check: checkIngress, Subject: name + "/api/v1/sandbox/", State: HealthFailed, Hint: ingressHint}
+	switch {
+	case direct.err != nil:
+		c.Detail = "the gateway's Service does not answer: " + direct.String()
+	case through.err != nil, through.status >= http.StatusInternalServerError:
+		c.Detail = "the gateway does not answer: " + through.String()
+	case !through.same(direct):
+		c.Detail = fmt.Sprintf("not the gateway answers: %s, and the gateway itself %s", through, direct)
+	case through.same(stranger):
+		c.State, c.Hint = HealthSkipped, ""
+		c.Detail = fmt.Sprintf("the gateway answers as the ingress does where it knows nothing: %s; which one it was cannot be told", through)
+	default:
+		c.State, c.Detail, c.Hint = HealthOK, "the gateway answers: "+through.String(), ""
+	}
+	return c
+}
+
+// firstServer is the first one that was reached.
+func (e *examination) firstServer() *host {
+	for _, h := range e.servers() {
+		if h.err == nil {
+			return h
+		}
+	}
+	return nil
+}
+
+// nodeAddress is where others in the cluster reach a host.
+func (e *examination) nodeAddress(h *host) string {
+	if n := e.nodeOf(h, e.nodes); n != nil && len(n.Addresses) > 0 {
+		return n.Addresses[0]
+	}
+	return h.lanAddress()
+}
+
+// settleTime is how long a pod that has just started is given to be reached.
+const settleTime = 30 * time.Second
+
+// checkGateway reaches a pod that stands in for a sandbox from the gateway. The program
+// runs on the gateway's host and in the network of a gateway's own pod: what the policies
+// say of it holds, and the system namespace, whose Pod Security level keeps volumes of the
+// host out, needs no pod more.
+func (e *examination) checkGateway(ctx context.Context) []HealthCheck {
+	box := e.Config.LiteBoxd
+	failed := func(err error) []HealthCheck { return []HealthCheck{failedCheck(checkGateway, "", err)} }
+	gateway, h, err := e.gatewayPod(ctx)
+	if err != nil {
+		return failed(err)
+	}
+	where, err := e.probeNode()
+	if err != nil {
+		return failed(err)
+	}
+	// Its own program listens on port 80.
+	image, err := e.imageOf(ctx, box.NamespaceSystem, manifests.Web)
+	if err != nil {
+		return failed(err)
+	}
+	var result node.ProbeResult
+	pod := kube.ProbePod{Namespace: box.NamespaceSandbox, Labels: map[string]string{"app": sandboxApp}, Node: where, Image: image}
+	err = e.api.WithPod(ctx, pod, func(ctx context.Context, address string) (err error) {
+		target := node.ProbeTarget{Kind: node.ProbeHTTP, Target: "http://" + net.JoinHostPort(address, "80") + "/"}
+		for begin := time.Now(); ; {
+			if result, err = h.probeFrom(ctx, gateway, target); err != nil || result.State == node.ReachOK || time.Since(begin) > settleTime {
+				return err
+			}
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-time.After(pollInterval):
+			}
+		}
+	})
+	if err != nil {
+		return failed(err)
+	}
+	return []HealthCheck{judgeWay(gateway, where, result)}
+}
+
+func judgeWay(gateway kube.Pod, where string, r node.ProbeResult) HealthCheck {
+	way := fmt.Sprintf("from %s on %s to a pod in the place of a sandbox on %s, port 80", gateway.Name, gateway.Node, where)
+	if r.State == node.ReachOK {
+		return HealthCheck{Check: checkGateway, State: HealthOK, Detail: way + ": " + outcome(r)}
+	}
+	return HealthCheck{
+		Check: checkGateway, State: HealthFailed, Detail: way + ": " + outcome(r),
+		Hint: "see whether the NetworkPolicies of the sandboxes' namespace are there (allow-gateway-ingress, allow-gateway-ingress-web), and whether pods of one of these nodes reach those of the other: Cilium on both, and UDP port 8472 between them",
+	}
+}
+
+// gatewayPod is a gateway that runs, and its host.
+func (e *examination) gatewayPod(ctx context.Context) (kube.Pod, *host, error) {
+	pods, err := e.api.Pods(ctx, e.Config.LiteBoxd.NamespaceSystem, "app="+manifests.Gateway)
+	if err != nil {
+		return kube.Pod{}, nil, err
+	}
+	for _, p := range pods {
+		if p.Ready && p.UID != "" {
+			h, err := e.hostOf(ctx, p.Node)
+			if err == nil && h.err != nil {
+				err = fmt.Errorf("%s runs on a host that was not reached: %s", p, h.name)
+			}
+			return p, h, err
+		}
+	}
+	return kube.Pod{}, nil, errors.New("no pod of the gateway is ready")
+}
+
+// probeFrom lets boxlift-node try a target from the network of a pod of this host.
+func (h *host) probeFrom(ctx context.Context, p kube.Pod, target node.ProbeTarget) (node.ProbeResult, error) {
+	// Control groups have the UID of their pod in their names: as it is, or, where systemd
+	// makes them, with underscores.
+	const script = `found=$(grep -lsF -e "pod$1" -e "pod$2" /proc/[0-9]*/cgroup | head -n 1)
+[ -n "$found" ] || { echo "no process of the pod runs on this host" >&2; exit 1; }
+shift 2
+exec nsenter --net="${found%/cgroup}/ns/net" -- "$@"`
+	targets := []node.ProbeTarget{target}
+	args := append([]string{"/bin/sh", "-c", script, "sh", p.UID, strings.ReplaceAll(p.UID, "-", "_"), helperPath}, probeArgs(targets)...)
+	result, err := h.conn.Run(ctx, remote.Command{Title: "try the network of " + p.String(), Args: args, Root: true})
+	if err != nil {
+		return node.ProbeResult{}, err
+	}
+	results, err := readProbe(result.Stdout, targets)
+	if err != nil {
+		return node.ProbeResult{}, err
+	}
+	return results[0], nil
+}
+
+// internetTarget answers wherever there is a way out (a public resolver).
+const internetTarget = "1.1.1.1:443"
+
+// enforceLooks is how often a pod looks before its last look counts, once its first look
+// was a surprise: what is enforced on a pod may be so a moment after it has started. Where
+// something does not answer, each look takes as long as probeWait.
+const enforceLooks = 2
+
+// checkSandbox looks at the world as a sandbox does.
+func (e *examination) checkSandbox(ctx context.Context) []HealthCheck {
+	all := func(err error) (checks []HealthCheck) {
+		for _, check := range []string{checkSandboxDNS, checkSandboxAPI, checkSandboxNet} {
+			checks = append(checks, failedCheck(check, "", err))
+		}
+		return checks
+	}
+	box := e.Config.LiteBoxd
+	image, err := e.imageOf(ctx, box.NamespaceSystem, manifests.Web)
+	if err != nil {
+		return all(err)
+	}
+	api, err := e.serviceAddress(ctx, "default", "kubernetes")
+	if err != nil {
+		return all(err)
+	}
+	targets := []node.ProbeTarget{
+		{Kind: node.ProbeName, Target: knownName}, {Kind: node.ProbeTCP, Target: api},
+	}
+	if h := e.firstServer(); h != nil {
+		targets = append(targets, node.ProbeTarget{Kind: node.ProbeTCP, Target: net.JoinHostPort(e.nodeAddress(h), apiPort)})
+	}
+	pod := kube.ProbePod{Namespace: box.NamespaceSandbox, Labels: map[string]string{"app": sandboxApp}, Image: image}
+	var checks []HealthCheck
+	looks := slices.Repeat([][]string{probeArgs(targets)}, enforceLooks)
+	for _, pod.Before = range [][][]string{nil, looks} {
+		results, err := e.probe(ctx, pod, targets)
+		if err != nil {
+			return all(err)
+		}
+		checks = judgeSandbox(results, e.fromPod)
+		if !slices.ContainsFunc(checks, func(c HealthCheck) bool { return c.State == HealthFailed }) {
+			break
+		}
+	}
+	pod.Before = looks // with them, it does not go out before policies are enforced on it
+	return append(checks, e.checkSandboxInternet(ctx, pod, checks[1]))
+}
+
+// checkSandboxInternet tries the internet from a sandbox, and only where sandboxes were seen
+// to be kept from what others reach: elsewhere, packets would leave the network.
+func (e *examination) checkSandboxInternet(ctx context.Context, pod kube.ProbePod, api HealthCheck) HealthCheck {
+	if api.State != HealthOK {
+		return HealthCheck{Check: checkSandboxNet, State: HealthSkipped, Detail: "not tried, so that nothing leaves the network: it is only when " + checkSandboxAPI + " is ok"}
+	}
+	results, err := e.probe(ctx, pod, []node.ProbeTarget{{Kind: node.ProbeTCP, Target: internetTarget}})
+	if err != nil {
+		return failedCheck(checkSandboxNet, "", err)
+	}
+	return judgeInternet(results[0])
+}
+
+func judgeInternet(r node.ProbeResult) HealthCheck {
+	if r.State == node.ReachOK {
+		return HealthCheck{Check: checkSandboxNet, State: HealthFailed, Detail: "a sandbox reaches " + r.Target, Hint: sandboxPolicies}
+	}
+	return HealthCheck{
+		Check: checkSandboxNet, State: HealthOK,
+		Detail: "not reached: " + r.Target + ": " + outcome(r) + "; policies are enforced on sandboxes (" + checkSandboxAPI + "). In a network without a way out nothing answers in any case",
+	}
+}
+
+// sandboxPolicies is what to do about a sandbox that reaches more or less than it should.
+const sandboxPolicies = "see the NetworkPolicies of the sandboxes' namespace, on a server with k3s kubectl get networkpolicy: default-deny-all, allow-dns; and whether others allow more"
+
+// judgeSandbox judges what a sandbox found: a name, the API's Service, and further ways to
+// the API. Control is what another pod found of the API's Service, nil when
+// that is not known: where nobody reaches it, that a sandbox does not says nothing.
+func judgeSandbox(results []node.ProbeResult, control *node.ProbeResult) []HealthCheck {
+	name, apis := results[0], results[1:]
+
+	api := HealthCheck{Check: checkSandboxAPI, State: HealthOK}
+	for _, r := range apis {
+		text := r.Target + ": " + outcome(r)
+		if r.State == node.ReachOK {
+			api.State, api.Hint = HealthFailed, sandboxPolicies
+		}
+		api.Detail += "; " + text
+	}
+	api.Detail = strings.TrimPrefix(api.Detail, "; ")
+	enforced := api.State == HealthOK && control != nil && control.State == node.ReachOK
+	switch {
+	case api.State == HealthFailed:
+		api.Detail = "a sandbox reaches the API server: " + api.Detail
+	case enforced:
+		api.Detail = "denied: " + api.Detail + "; a pod that is no sandbox reaches it"
+	default:
+		api.State = HealthSkipped
+		api.Detail = "not reached: " + api.Detail + "; but no other pod was seen to reach it either, so that this says nothing"
+	}
+	return []HealthCheck{judgeName(checkSandboxDNS, "", name, sandboxPolicies), api}
+}
+
+// kubeletPort is where every node's kubelet answers.
+const kubeletPort = "10250"
+
+// checkCertificates looks at what servers and kubelets prove themselves with. Agents are
+// asked from a server, as the API server asks them: their sshd need not forward.
+func (e *examination) checkCertificates(ctx context.Context) []HealthCheck {
+	var checks []HealthCheck
+	for _, h := range e.hosts {
+		from, address, ports := h, "127.0.0.1", []string{apiPort, kubeletPort}
+		if slices.Contains(e.agents(), h) {
+			from, address, ports = e.firstServer(), e.nodeAddress(h), ports[1:]
+		}
+		for _, port := range ports {
+			subject := h.name + ", port " + port
+			if h.err != nil || from == nil {
+				checks = append(checks, HealthCheck{Check: checkCertificate, Subject: subject, State: HealthSkipped, Detail: "the host was not reached, or no server was to ask it from"})
+				continue
+			}
+			shown, err := shownCertificate(ctx, from.conn.DialContext, net.JoinHostPort(address, port))
+			if err != nil {
+				checks = append(checks, failedCheck(checkCertificate, subject, err))
+				continue
+			}
+			// It is the hosts that compare it with their clocks.
+			checks = append(checks, judgeCertificate(subject, shown, time.Now().Add(from.offset),
+				"k3s makes new ones when it starts; on the host: systemctl restart "+unit(h.config.Role)))
+		}
+	}
+	return checks
+}
+
+// shownCertificate is the certificate that is shown at an address.
+func shownCertificate(ctx context.Context, dial dialer, address string) (*x509.Certificate, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	conn, err := dial(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close() //nolint:errcheck // nothing was sent over it
+	// Also one that nobody should trust any more is to be looked at. Nothing is sent.
+	client := tls.Client(conn, &tls.Config{InsecureSkipVerify: true}) // #nosec G402: see above
+	if err := client.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("see the certificate at %s: %w", address, err)
+	}
+	shown := client.ConnectionState().PeerCertificates
+	if len(shown) == 0 {
+		return nil, fmt.Errorf("see the certificate at %s: none was shown", address)
+	}
+	return shown[0], nil
+}
+
+// renewalDays is when the end of a certificate is told of. k3s renews them when it starts,
+// from 90 days before their end on (120 in newer versions).
+const renewalDays = 30
+
+func judgeCertificate(subject string, shown *x509.Certificate, now time.Time, hint string) HealthCheck {
+	begin, end := shown.NotBefore.UTC(), shown.NotAfter.UTC()
+	left := end.Sub(now)
+	days := int(left / (24 * time.Hour))
+	c := HealthCheck{
+		Check: checkCertificate, Subject: subject, State: HealthOK,
+		Detail: fmt.Sprintf("ends in %s, on %s", counted(days, "day"), end.Format(time.DateOnly)),
+	}
+	switch {
+	case now.Before(begin):
+		// Clocks differ by minutes more often than by days, so the time is part of it.
+		c.State, c.Detail = HealthFailed, "begins in the future, at "+begin.Format(time.RFC3339)
+		c.Hint = "see whether the host's clock is behind (the check " + checkClock + "); if it is right: " + hint
+	case left <= 0:
+		c.State, c.Detail, c.Hint = HealthFailed, "ended on "+end.Format(time.DateOnly), hint
+	case days < renewalDays:
+		c.State, c.Hint = HealthWarning, hint
+	}
+	return c
+}

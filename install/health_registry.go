@@ -1,0 +1,200 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/node"
+)
+
+// checkRegistry asks every registry that nodes are to pull from, with what each node itself
+// has for that: another file than install.yaml asks for is found here.
+func (e *examination) checkRegistry(ctx context.Context) []HealthCheck {
+	if e.Config.Seeding.Mode == config.SeedImages {
+		detail := "boxlift installs none: every node has all images"
+		if e.Config.Registries != nil {
+			detail += "; those that install.yaml names are not asked"
+		}
+		return []HealthCheck{{Check: checkRegistry, State: HealthSkipped, Detail: detail}}
+	}
+	checks := make([]HealthCheck, len(e.hosts))
+	_ = e.eachHost(ctx, e.hosts, func(ctx context.Context, h *host) error {
+		checks[slices.Index(e.hosts, h)] = e.registriesOf(ctx, h)
+		return nil
+	})
+	for i, h := range e.hosts {
+		if h.err != nil {
+			checks[i] = HealthCheck{Check: checkRegistry, Subject: h.name, State: HealthSkipped, Detail: "the host was not reached"}
+		}
+	}
+	return checks
+}
+
+// seedingURLs are the registries that nodes are to pull from.
+func (in *installer) seedingURLs() []string {
+	if e := in.Config.Seeding.External; e != nil {
+		return []string{e.URL()}
+	}
+	urls := make([]string, 0, len(in.servers()))
+	for _, s := range in.servers() {
+		urls = append(urls, "https://"+in.registryAddress(s))
+	}
+	return urls
+}
+
+// registriesOf asks the registries from one node's point of view.
+func (e *examination) registriesOf(ctx context.Context, h *host) HealthCheck {
+	const hint = "boxlift install writes registries.yaml anew, and brings boxlift's registries back"
+	file, err := h.nodeRegistries(ctx)
+	if err != nil {
+		return failedCheck(checkRegistry, h.name, err)
+	}
+	asked := e.seedingURLs()
+	var failures []string
+	for _, u := range asked {
+		if err := e.askFrom(ctx, h, file, u); err != nil {
+			failures = append(failures, clip(printable(strings.TrimPrefix(err.Error(), h.name+": ")), 300))
+		}
+	}
+	c := HealthCheck{
+		Check: checkRegistry, Subject: h.name, State: HealthOK,
+		Detail: fmt.Sprintf("%d of %s answer to the node's login", len(asked)-len(failures), countedRegistries(len(asked))),
+	}
+	if failures == nil {
+		return c
+	}
+	c.State, c.Hint = HealthWarning, hint // the node pulls from another one
+	c.Detail += ": " + strings.Join(failures, "; ")
+	if len(failures) == len(asked) {
+		c.State = HealthFailed
+	}
+	return c
+}
+
+func countedRegistries(n int) string {
+	if n == 1 {
+		return "1 registry"
+	}
+	return strconv.Itoa(n) + " registries"
+}
+
+// registriesFile is as much of a node's registries.yaml as it takes to ask a registry.
+type registriesFile struct {
+	Mirrors map[string]struct {
+		Endpoint []string `yaml:"endpoint"`
+	} `yaml:"mirrors"`
+	Configs map[string]struct {
+		Auth struct {
+			Username string `yaml:"username"`
+			Password string `yaml:"password"`
+		} `yaml:"auth"`
+		TLS struct {
+			CAFile             string `yaml:"ca_file"`
+			InsecureSkipVerify bool   `yaml:"insecure_skip_verify"`
+		} `yaml:"tls"`
+	} `yaml:"configs"`
+}
+
+func (h *host) nodeRegistries(ctx context.Context) (*registriesFile, error) {
+	content, err := h.read(ctx, k3sRegistries)
+	if err != nil {
+		return nil, err
+	}
+	var file registriesFile
+	if err := yaml.Unmarshal([]byte(content), &file); err != nil {
+		return nil, errors.New(k3sRegistries + " cannot be read: it is no registries.yaml") // the error may quote a password
+	}
+	return &file, nil
+}
+
+// askFrom asks a registry as a node does. Agents' sshd need not forward: for them, a server
+// asks with what they have for it, and boxlift-node finds out whether they get there.
+func (e *examination) askFrom(ctx context.Context, h *host, file *registriesFile, address string) error {
+	u, err := url.Parse(address)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(file.Mirrors[allRegistries].Endpoint, address) {
+		return fmt.Errorf("%s is no endpoint in the node's registries.yaml", u.Host)
+	}
+	c := file.Configs[u.Host]
+	login := registryLogin{plain: u.Scheme == "http", insecure: c.TLS.InsecureSkipVerify, address: u.Host, username: c.Auth.Username, password: c.Auth.Password}
+	if c.TLS.CAFile != "" {
+		ca, err := h.read(ctx, c.TLS.CAFile)
+		if err != nil {
+			return err
+		}
+		login.ca = []byte(ca)
+	}
+	from := h
+	if slices.Contains(e.agents(), h) {
+		if err := e.reaches(ctx, h, u); err != nil {
+			return err
+		}
+		if from = e.firstServer(); from == nil {
+			return errors.New("no server was reached to ask it from")
+		}
+	}
+	return login.ask(ctx, from.conn.DialContext)
+}
+
+// reaches tells whether a host opens connections to a registry.
+func (e *examination) reaches(ctx context.Context, h *host, u *url.URL) error {
+	if err := e.factless[h]; err != nil {
+		return fmt.Errorf("whether the node reaches %s cannot be found out: %w", u.Host, err)
+	}
+	targets := []node.ProbeTarget{{Kind: node.ProbeTCP, Target: dialAddress(u)}}
+	out, err := h.root(ctx, "see whether it reaches the registry", append([]string{helperPath}, probeArgs(targets)...)...)
+	if err != nil {
+		return err
+	}
+	results, err := readProbe(out, targets)
+	if err != nil {
+		return err
+	}
+	if results[0].State != node.ReachOK {
+		return fmt.Errorf("%s is not reached from the node: %s", u.Host, outcome(results[0]))
+	}
+	return nil
+}
+
+// dialAddress is a URL's host with its port.
+func dialAddress(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}
+
+// checkRegistryCertificates looks how long the servers' registries can prove themselves.
+func (e *examination) checkRegistryCertificates(ctx context.Context) []HealthCheck {
+	if e.Config.Seeding.Mode != config.SeedRegistry {
+		return nil
+	}
+	checks := make([]HealthCheck, 0, len(e.servers()))
+	for _, h := range e.servers() {
+		subject := h.name + ", port " + strconv.Itoa(e.Config.Seeding.Registry.Port)
+		if h.err != nil {
+			checks = append(checks, HealthCheck{Check: checkCertificate, Subject: subject, State: HealthSkipped, Detail: "the host was not reached"})
+			continue
+		}
+		shown, err := shownCertificate(ctx, h.conn.DialContext, e.registryAddress(h))
+		if err != nil {
+			checks = append(checks, failedCheck(checkCertificate, subject, err))
+			continue
+		}
+		checks = append(checks, judgeCertificate(subject, shown, time.Now().Add(h.offset), "boxlift install makes a new one"))
+	}
+	return checks
+}

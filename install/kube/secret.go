@@ -1,0 +1,54 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ErrConflict is wrapped by errors that say that somebody else has changed an object since it
+// was read.
+var ErrConflict = errors.New("somebody else has changed it meanwhile")
+
+// VersionedSecret returns a Secret's data and the version of it that
+// [Cluster.ReplaceSecret] takes. When there is no such Secret, data is nil and version "".
+func (c *Cluster) VersionedSecret(ctx context.Context, namespace, name string) (data map[string][]byte, version string, err error) {
+	s, err := c.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, "", nil
+	case err != nil:
+		return nil, "", fmt.Errorf("%s: get Secret %s/%s: %w", c.name, namespace, name, err)
+	case s.Data == nil:
+		s.Data = map[string][]byte{}
+	}
+	return s.Data, s.ResourceVersion, nil
+}
+
+// ReplaceSecret gives a Secret these data and no others, if it is still of the version, and
+// makes it of the type if version is "". It returns the new version. The error wraps
+// [ErrConflict] when the Secret was changed, made or deleted meanwhile. The namespace must
+// exist.
+func (c *Cluster) ReplaceSecret(ctx context.Context, namespace, name string, kind corev1.SecretType, data map[string][]byte, version string) (newVersion string, err error) {
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, ResourceVersion: version, Labels: map[string]string{managedByLabel: fieldManager}},
+		Type:       kind, Data: data,
+	}
+	secrets := c.client.CoreV1().Secrets(namespace)
+	if version == "" {
+		secret, err = secrets.Create(ctx, secret, metav1.CreateOptions{FieldManager: fieldManager})
+	} else {
+		secret, err = secrets.Update(ctx, secret, metav1.UpdateOptions{FieldManager: fieldManager})
+	}
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err) && version != "":
+		return "", fmt.Errorf("%s: replace Secret %s/%s: %w: %w", c.name, namespace, name, ErrConflict, err)
+	case err != nil:
+		return "", fmt.Errorf("%s: replace Secret %s/%s: %w", c.name, namespace, name, err)
+	}
+	return secret.ResourceVersion, nil
+}

@@ -1,0 +1,525 @@
+package install
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/manifests"
+	"github.com/liteboxd/boxlift/manifests/lint"
+)
+
+const (
+	liteboxdComponent = "liteboxd"
+	// liteboxdRelease is the Helm release that all of LiteBoxd's objects belong to. Its
+	// records lie apart from the objects: their namespaces have names that users choose.
+	liteboxdRelease   = "liteboxd"
+	releasesNamespace = "kube-system"
+	// maxManifests bounds the bases in a bundle, in bytes; they have some 50 kB.
+	maxManifests = 4 << 20
+)
+
+// Deployment is LiteBoxd as a site is to have it.
+type Deployment struct {
+	Version  string
+	Rendered *manifests.Rendered
+	// Findings are what the linter has to say about it.
+	Findings []lint.Finding
+	release  kube.Release
+}
+
+var errNoLiteBoxd = fmt.Errorf("%w: install.yaml has no section liteboxd: add one, `liteboxd: {}` takes all defaults", ErrConfig)
+
+// RenderLiteBoxd makes LiteBoxd's objects from the manifests in a bundle and what
+// install.yaml and its configDir say. It asks no host. The error wraps [ErrConfig] when the
+// two do not go together, among them when an image is asked for that the bundle does not
+// carry.
+func RenderLiteBoxd(o Options) (*Deployment, error) {
+	in, err := newInstaller(o)
+	if err != nil {
+		return nil, err
+	}
+	if o.Config.LiteBoxd == nil {
+		return nil, errNoLiteBoxd
+	}
+	return in.renderLiteBoxd()
+}
+
+func (in *installer) renderLiteBoxd() (*Deployment, error) {
+	bases, err := in.manifestBases()
+	if err != nil {
+		return nil, err
+	}
+	parameters, err := in.manifestParameters()
+	if err != nil {
+		return nil, err
+	}
+	site, err := siteFolder(in.Config.LiteBoxd.ConfigDir)
+	if err != nil {
+		return nil, err
+	}
+	d := &Deployment{Version: in.version(liteboxdComponent)}
+	if d.Rendered, err = manifests.Render(manifests.Overlay{Bases: bases, Site: site, Parameters: parameters}); err != nil {
+		return nil, fmt.Errorf("%w: render LiteBoxd's manifests: %w", ErrConfig, err)
+	}
+	if err := in.checkImages(d.Rendered.Images()); err != nil {
+		return nil, err
+	}
+	if err := in.checkParts(d.Rendered.Objects()); err != nil {
+		return nil, err
+	}
+	if err := in.lint(d, parameters.SystemNamespace); err != nil {
+		return nil, err
+	}
+	chart, err := kube.ChartOf(liteboxdRelease, d.Version, d.Rendered.YAML())
+	if err != nil {
+		return nil, fmt.Errorf("%w: LiteBoxd's manifests: %w", ErrConfig, err)
+	}
+	d.release = kube.Release{
+		Name: liteboxdRelease, Namespace: releasesNamespace, Chart: chart, Timeout: in.Config.Runtime.CommandTimeout, NoRollback: in.NoRollback,
+		LateKinds: true, // Traefik's come with a chart that k3s installs by itself
+	}
+	return d, nil
+}
+
+// lint refuses what cannot work on a cluster, and warns of what may not.
+func (in *installer) lint(d *Deployment, namespace string) error {
+	d.Findings = lint.Check(d.Rendered.Objects(), lint.Options{Known: manifests.MadeByInstaller(namespace)})
+	var errs []error
+	for _, f := range d.Findings {
+		switch {
+		case f.Severity == lint.Error:
+			errs = append(errs, fmt.Errorf("%w: %s", ErrConfig, f))
+		case in.mode != inspect: // it is no difference of the cluster
+			in.warn("%s", f)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// siteFolder is the user's own folder; nil when there is none.
+func siteFolder(dir string) (fs.FS, error) {
+	if dir == "" {
+		return nil, nil //nolint:nilnil // no folder is as good as any
+	}
+	info, err := os.Stat(dir)
+	if err == nil && !info.IsDir() {
+		err = errors.New("it is not a folder")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: liteboxd.configDir: %w", ErrConfig, err)
+	}
+	return os.DirFS(dir), nil
+}
+
+// manifestBases are those that the bundle carries.
+func (in *installer) manifestBases() (fs.FS, error) {
+	f, ok := in.contents.File(liteboxdComponent, bundle.ManifestsFile, "")
+	if !ok {
+		return nil, fmt.Errorf("%w: install.yaml asks for LiteBoxd, and the bundle carries no %s of the component %s: build it with the component %s in the lock, or take the section liteboxd out",
+			ErrConfig, bundle.ManifestsFile, liteboxdComponent, liteboxdComponent)
+	}
+	content, err := in.readFile(f, maxManifests)
+	if err != nil {
+		return nil, err
+	}
+	return manifests.Unpack(content)
+}
+
+// readFile reads a small file of the bundle.
+func (in *installer) readFile(f bundle.File, most int64) ([]byte, error) {
+	if f.Size > most {
+		return nil, fmt.Errorf("%w: the bundle's %s has %d bytes, %d is the most", ErrConfig, f.Name, f.Size, most)
+	}
+	blob, err := in.Bundle.Blob(f.Digest)
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(blob)
+}
+
+// manifestParameters are what install.yaml says of LiteBoxd, with the bundle's images where
+// it names none.
+func (in *installer) manifestParameters() (manifests.Parameters, error) {
+	box := in.Config.LiteBoxd
+	p := manifests.Parameters{
+		SystemNamespace: box.NamespaceSystem, SandboxNamespace: box.NamespaceSandbox,
+		Host: box.IngressHost, GatewayHost: box.GatewayIngressHost, GatewayURL: box.GatewayURL,
+		StorageClass: box.StorageClass, GatewayReplicas: box.GatewayReplicas,
+		ShutdownTimeout: box.ShutdownTimeout, TerminationGrace: box.TerminationGrace,
+		MetadataRetentionDays: box.MetadataRetentionDays,
+		EncryptionKeyID:       box.Security.EncryptionKeyID, AdminUsername: box.Security.AdminUsername,
+		SandboxResources: box.DeploySandboxResources,
+	}
+	for _, one := range []struct {
+		to                     *string
+		given, key, repository string
+	}{
+		{&p.Images.API, box.Images.API, "api", "liteboxd-server"},
+		{&p.Images.Gateway, box.Images.Gateway, "gateway", "liteboxd-gateway"},
+		{&p.Images.Web, box.Images.Web, "web", "web"},
+		{&p.Images.Helper, box.Images.Helper, "helper", "ubuntu"},
+	} {
+		if *one.to = one.given; one.given != "" {
+			continue
+		}
+		var found []string
+		for _, image := range in.contents.Images {
+			if repository, _, _ := strings.Cut(path.Base(image.Name), ":"); image.Component == liteboxdComponent && repository == one.repository {
+				found = append(found, image.Name)
+			}
+		}
+		if len(found) != 1 {
+			return p, fmt.Errorf("%w: the component %s carries %s called %s, expected one: put it into the lock, or say in liteboxd.images.%s of install.yaml which image to use",
+				in.misfit, liteboxdComponent, counted(len(found), "image"), one.repository, one.key)
+		}
+		*one.to = found[0]
+	}
+	return p, nil
+}
+
+// checkImages makes sure that the bundle carries every image that is used, or that
+// install.yaml lists besides: on the hosts there is no other place to get one from.
+func (in *installer) checkImages(uses []manifests.ImageUse) error {
+	for _, image := range in.Config.LiteBoxd.ExtraImages {
+		uses = append(uses, manifests.ImageUse{Image: image, Object: "install.yaml", Container: "liteboxd.extraImages"})
+	}
+	var errs []error
+	for _, use := range uses {
+		_, err := in.carriedImage(use.Image)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%w: %s (%s) needs the image %s: %w", in.misfit, use.Object, use.Container, use.Image, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkParts makes sure that install.yaml leaves those parts of k3s on that objects need.
+func (in *installer) checkParts(objects []*unstructured.Unstructured) error {
+	off := in.disabled()
+	for _, o := range objects {
+		needs := ""
+		switch class, _, _ := unstructured.NestedString(o.Object, "spec", "ingressClassName"); {
+		case class == "traefik", strings.HasPrefix(o.GetAPIVersion(), "traefik.io/"):
+			needs = "traefik"
+		}
+		if class, _, _ := unstructured.NestedString(o.Object, "spec", "storageClassName"); class == "local-path" {
+			needs = "local-storage"
+		}
+		if needs != "" && slices.Contains(off, needs) {
+			return fmt.Errorf("%w: the %s %s needs k3s' %s, which install.yaml turns off: leave it on, or change the object with a patch in liteboxd.configDir", ErrConfig, o.GetKind(), o.GetName(), needs)
+		}
+	}
+	return nil
+}
+
+// carriedImage finds an image by a reference, as the nodes will.
+func (in *installer) carriedImage(reference string) (bundle.Image, error) {
+	ref, digest, _ := strings.Cut(reference, "@")
+	parsed, err := name.ParseReference(ref)
+	if err != nil {
+		return bundle.Image{}, err
+	}
+	// Kubernetes and containerd complete a short name as Docker does.
+	full := strings.Replace(parsed.Name(), name.DefaultRegistry+"/", "docker.io/", 1)
+	i := slices.IndexFunc(in.contents.Images, func(i bundle.Image) bool { return i.Name == full })
+	switch {
+	case i < 0:
+		return bundle.Image{}, fmt.Errorf("it is not carried: add `- {ref: %s}` to the images of the component %s in versions.lock, then run boxlift bundle lock and boxlift bundle build",
+			full, liteboxdComponent)
+	case digest != "" && digest != string(in.contents.Images[i].Digest):
+		return bundle.Image{}, fmt.Errorf("the bundle carries it with the digest %s: take the digest out or correct it", in.contents.Images[i].Digest)
+	case digest != "" && !namesDigests(in.k3s):
+		return bundle.Image{}, fmt.Errorf("k3s %s gives imported images no name with a digest, so that no node would find it: take the digest out", in.k3s)
+	}
+	return in.contents.Images[i], nil
+}
+
+// checkPlatform makes sure that the bundle carries every image that LiteBoxd uses for a
+// node's platform: pods may come to run on any node.
+func (in *installer) checkPlatform(platform lock.Platform) error {
+	if in.deployment == nil {
+		return nil
+	}
+	var missing []string
+	images := slices.Clone(in.Config.LiteBoxd.ExtraImages)
+	for _, use := range in.deployment.Rendered.Images() {
+		images = append(images, use.Image)
+	}
+	slices.Sort(images)
+	for _, reference := range slices.Compact(images) {
+		image, err := in.carriedImage(reference)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(image.Platforms, func(p bundle.PlatformImage) bool { return p.Platform.Match(platform) }) {
+			missing = append(missing, image.Name)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("the host is %s, and the bundle carries these images for other platforms only: %s; use hosts of those platforms, or build images for this one and name them in liteboxd.images", platform, strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// liteboxd brings LiteBoxd to the bundle's version and install.yaml's settings, without
+// harm to the sandboxes that run.
+func (in *installer) liteboxd(ctx context.Context) error {
+	d := in.deployment
+	if d == nil {
+		return in.warnOfLiteBoxd(ctx)
+	}
+	differs := sync.OnceValues(func() (string, error) {
+		if in.api == nil {
+			return "there is no cluster yet", nil
+		}
+		return in.api.ReleaseDiffers(ctx, d.release)
+	})
+	if err := in.checkLiteBoxd(ctx, d, differs); err != nil {
+		return err
+	}
+	u := in.upgradeTo(d.Version)
+	return in.runSteps(ctx, "liteboxd", &in.cluster, append([]step{in.secretsStep(), u.backupStep(differs)}, u.changeSteps(step{
+		title:  "deploy LiteBoxd " + d.Version,
+		needed: func(context.Context) (string, error) { return differs() },
+		run: func(ctx context.Context) error {
+			return in.api.ApplyRelease(ctx, d.release, in.Reporter.Message)
+		},
+	})...))
+}
+
+// workloads are those of the control plane.
+func (d *Deployment) workloads() []kube.Workload {
+	var workloads []kube.Workload
+	for _, o := range d.Rendered.System {
+		switch kind := o.GetKind(); kind {
+		case kube.Deployment, kube.DaemonSet, kube.StatefulSet:
+			workloads = append(workloads, kube.Workload{Kind: kind, Name: o.GetName()})
+		}
+	}
+	return workloads
+}
+
+// warnOfLiteBoxd tells of a LiteBoxd that install.yaml does not know of.
+func (in *installer) warnOfLiteBoxd(ctx context.Context) error {
+	if in.api == nil || in.Config.LiteBoxd != nil {
+		return nil
+	}
+	running, err := in.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
+	if running != nil {
+		in.warn("LiteBoxd %s runs on the cluster, and install.yaml has no section liteboxd: it is left alone", running.ChartVersion)
+	}
+	return err
+}
+
+// checkLiteBoxd refuses changes that LiteBoxd or its users would not survive.
+func (in *installer) checkLiteBoxd(ctx context.Context, d *Deployment, differs func() (string, error)) error {
+	if in.api == nil {
+		return nil
+	}
+	reason, err := differs()
+	if reason == "" || err != nil {
+		return err
+	}
+	if in.changing() {
+		for _, h := range in.hosts {
+			if h.err != nil {
+				return fmt.Errorf("LiteBoxd is left as it is (%s), because %s failed: its pods may come to run there, and the images may be missing", reason, h.name)
+			}
+		}
+	}
+	running, err := in.runningObjects(ctx)
+	if err != nil {
+		return err
+	}
+	if err := in.checkNamespaces(running); err != nil {
+		return err
+	}
+	if len(d.Rendered.Sandbox) > 0 || !slices.ContainsFunc(running, func(o kube.Object) bool { return o.Kind == "NetworkPolicy" }) {
+		return nil
+	}
+	sandboxes, err := in.api.Pods(ctx, in.Config.LiteBoxd.NamespaceSandbox, sandboxSelector)
+	if len(sandboxes) > 0 {
+		return fmt.Errorf("%w: liteboxd.deploySandboxResources is false now, and %s run: without the policies and roles that would go they would be open to everybody, and LiteBoxd could not end them; end them first, or leave it true", ErrRefused, counted(len(sandboxes), "sandbox pod"))
+	}
+	return err
+}
+
+// runningObjects are those of LiteBoxd in the cluster, none when it was never rolled out.
+func (in *installer) runningObjects(ctx context.Context) ([]kube.Object, error) {
+	manifest, err := in.api.ReleaseManifest(ctx, releasesNamespace, liteboxdRelease)
+	if errors.Is(err, kube.ErrNoRevision) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return kube.ManifestObjects(manifest)
+}
+
+// checkNamespaces makes sure that LiteBoxd stays in its namespaces: in another one it would
+// begin anew, without its data.
+func (in *installer) checkNamespaces(running []kube.Object) error {
+	box := in.Config.LiteBoxd
+	for _, is := range []struct{ kind, name, key, wanted string }{
+		{kube.Deployment, manifests.API, "namespaceSystem", box.NamespaceSystem},
+		{"NetworkPolicy", "default-deny-all", "namespaceSandbox", box.NamespaceSandbox},
+	} {
+		for _, o := range running {
+			if o.Kind == is.kind && o.Name == is.name && o.Namespace != is.wanted {
+				return fmt.Errorf("%w: LiteBoxd is in the namespace %s, and liteboxd.%s in install.yaml says %s: there it would begin anew, without its data and sandboxes; set it back", ErrRefused, o.Namespace, is.key, is.wanted)
+			}
+		}
+	}
+	return nil
+}
+
+// Names in the Secrets that LiteBoxd's pods take their environment from.
+const (
+	keyVariable      = "SANDBOX_TOKEN_ENCRYPTION_KEY"
+	usernameVariable = "ADMIN_USERNAME"
+	passwordVariable = "ADMIN_INITIAL_PASSWORD"
+	// shownMark is in the Secret once its password was shown.
+	shownMark = "shown"
+)
+
+// errForeignKey says that the stored tokens were made with another key.
+var errForeignKey = errors.New("liteboxd.security.sandboxTokenEncryptionKey is not the key that the cluster has: with another one, LiteBoxd cannot read the sandboxes' stored tokens; take it out of install.yaml, and the cluster's is kept")
+
+// secretsStep makes what is not to be in any manifest: the key of the stored tokens, which
+// must outlive every upgrade, and the first login. Neither is ever a default that others
+// know.
+func (in *installer) secretsStep() step {
+	box := in.Config.LiteBoxd
+	var keys, auth map[string][]byte
+	return step{
+		title: "make LiteBoxd's key and first login",
+		needed: func(ctx context.Context) (reason string, err error) {
+			if in.api == nil {
+				return "there is no cluster yet", nil
+			}
+			if keys, err = in.api.Secret(ctx, box.NamespaceSystem, manifests.KeysSecret); err != nil {
+				return "", err
+			}
+			if auth, err = in.api.Secret(ctx, box.NamespaceSystem, manifests.AuthSecret); err != nil {
+				return "", err
+			}
+			given := box.Security.EncryptionKey.Reveal()
+			switch {
+			case len(keys[keyVariable]) == 0:
+				return "the Secret " + manifests.KeysSecret + " is missing", nil
+			case given != "" && given != string(keys[keyVariable]):
+				return "", fmt.Errorf("%w: %w", ErrRefused, errForeignKey)
+			case len(auth[passwordVariable]) == 0:
+				return "the Secret " + manifests.AuthSecret + " is missing", nil
+			}
+			return "", nil
+		},
+		run: func(ctx context.Context) error {
+			if err := in.api.EnsureNamespace(ctx, box.NamespaceSystem, liteboxdRelease, releasesNamespace); err != nil {
+				return err
+			}
+			if len(keys[keyVariable]) == 0 {
+				if err := in.makeKey(ctx); err != nil {
+					return err
+				}
+			}
+			if len(auth[passwordVariable]) == 0 {
+				return in.makeLogin(ctx)
+			}
+			return nil
+		},
+	}
+}
+
+// makeKey gives the cluster its key. With data that was written with another one, it must
+// be that one.
+func (in *installer) makeKey(ctx context.Context) error {
+	box := in.Config.LiteBoxd
+	key := box.Security.EncryptionKey.Reveal()
+	if key == "" {
+		claim, err := in.api.Claim(ctx, box.NamespaceSystem, manifests.DataClaim)
+		if err != nil {
+			return err
+		}
+		if claim != nil && claim.Volume != "" {
+			return fmt.Errorf("%w: LiteBoxd's data is there and the Secret %s/%s with its key is not: put the key, which every backup has in the file %s, into install.yaml as liteboxd.security.sandboxTokenEncryptionKey",
+				ErrRefused, box.NamespaceSystem, manifests.KeysSecret, backupKeyFile)
+		}
+		random := make([]byte, 32)
+		_, _ = rand.Read(random) // it does not fail (crypto/rand, Go 1.24)
+		key = hex.EncodeToString(random)
+	}
+	return in.api.PutSecret(ctx, box.NamespaceSystem, manifests.KeysSecret, map[string][]byte{keyVariable: []byte(key)})
+}
+
+// makeLogin makes what LiteBoxd looks at only when it has no user yet: it is made once.
+func (in *installer) makeLogin(ctx context.Context) error {
+	s := in.Config.LiteBoxd.Security
+	data := map[string][]byte{usernameVariable: []byte(s.AdminUsername), passwordVariable: []byte(rand.Text())}
+	if given := s.AdminInitialPassword.Reveal(); given != "" {
+		data[passwordVariable], data[shownMark] = []byte(given), []byte("given in install.yaml")
+	}
+	return in.api.PutSecret(ctx, in.Config.LiteBoxd.NamespaceSystem, manifests.AuthSecret, data)
+}
+
+// Login is the first user of LiteBoxd.
+type Login struct {
+	Username string `json:"username"`
+	Password string `json:"password"`
+}
+
+// showLogin gets the first login into the summary, once.
+func (in *installer) showLogin(ctx context.Context) error {
+	if in.deployment == nil || !in.changing() {
+		return nil
+	}
+	namespace := in.Config.LiteBoxd.NamespaceSystem
+	auth, err := in.api.Secret(ctx, namespace, manifests.AuthSecret)
+	if err != nil || len(auth[passwordVariable]) == 0 || auth[shownMark] != nil {
+		return err
+	}
+	auth[shownMark] = []byte("by boxlift")
+	if err := in.api.PutSecret(ctx, namespace, manifests.AuthSecret, auth); err != nil {
+		return err
+	}
+	in.login = &Login{Username: string(auth[usernameVariable]), Password: string(auth[passwordVariable])}
+	return nil
+}
+
+// DiffLiteBoxd says what an installation would change of LiteBoxd's objects in the running
+// cluster. It changes nothing.
+func DiffLiteBoxd(ctx context.Context, o Options) ([]kube.ObjectDiff, error) {
+	in, err := newInstaller(o)
+	if err != nil {
+		return nil, err
+	}
+	defer in.close()
+	in.mode, in.Scope = plan, OnlyLiteBoxd
+	if err := in.check(ctx); err != nil {
+		return nil, err
+	}
+	if err := in.connectServers(ctx, nil); err != nil {
+		return nil, err
+	}
+	diffs, err := in.api.DiffRelease(ctx, in.deployment.release)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCluster, err)
+	}
+	return diffs, nil
+}

@@ -1,0 +1,629 @@
+package install
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/liteboxd/boxlift/install/database"
+	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/remote"
+	"github.com/liteboxd/boxlift/manifests"
+	"github.com/liteboxd/boxlift/node"
+)
+
+// Names beside the state. Everything there is the operator's alone (0700, 0600).
+const (
+	backupsDir       = "liteboxd-backups" // a folder for each backup, named by its time
+	lastGoodDir      = "liteboxd-last-good"
+	lastGoodRecord   = "release.json"
+	backupRecord     = "backup.json"
+	backupDatabase   = "liteboxd.db"
+	backupKeyFile    = "sandbox-token-encryption-key"
+	backupObjects    = "objects.yaml" // what ran then
+	backupTimeFormat = "20060102T150405.000Z"
+	unfinishedSuffix = ".unfinished"
+)
+
+// databaseFile is what LiteBoxd calls its database in its volume (v0.6.10).
+const databaseFile = "liteboxd.db"
+
+// keptTables are those whose rows an upgrade has to leave alone: templates and what was
+// pulled ahead. Those of sandboxes come and go by themselves.
+var keptTables = []string{"templates", "template_versions", "image_prepulls"}
+
+// sandboxSelector is that of all pods of sandboxes (v0.6.10), without those that stand in for
+// one while the platform's health is looked at.
+const sandboxSelector = "app=" + sandboxApp + ",!" + kube.ProbeLabel
+
+// sandboxApp is the label app of sandboxes' pods; network policies go by it.
+const sandboxApp = "liteboxd"
+
+// Backup is what was kept before LiteBoxd was changed.
+type Backup struct {
+	Format  int       `json:"format"`
+	Cluster string    `json:"cluster"`
+	Time    time.Time `json:"time"`
+	// From is the revision of the release that ran, To what it was to become.
+	From int    `json:"from"`
+	To   string `json:"to"`
+	// SHA256 is that of the database, empty when there was none yet.
+	SHA256    string        `json:"sha256,omitempty"`
+	Rows      database.Keys `json:"rows"`
+	Sandboxes []Sandbox     `json:"sandboxes"`
+	// Compared says that the cluster was compared with it after the change.
+	Compared bool `json:"compared"`
+}
+
+// Sandbox is a sandbox's pod.
+type Sandbox struct {
+	Name     string `json:"name"`
+	UID      string `json:"uid"`
+	Node     string `json:"node"`
+	Restarts int    `json:"restarts"`
+}
+
+// liteboxdUpgrade changes LiteBoxd under running sandboxes.
+type liteboxdUpgrade struct {
+	*installer
+	system, sandboxes string // namespaces
+	target            string // what it is to become
+	// seen says when a pod was first seen to leave, by UID; the zero time once it was cut off.
+	seen map[string]time.Time
+}
+
+func (in *installer) upgradeTo(target string) *liteboxdUpgrade {
+	box := in.Config.LiteBoxd
+	return &liteboxdUpgrade{installer: in, system: box.NamespaceSystem, sandboxes: box.NamespaceSandbox, target: target}
+}
+
+// changeSteps are a change of LiteBoxd and what has to come after it, also in a run that
+// goes on after one that was broken off in between.
+func (u *liteboxdUpgrade) changeSteps(change step) []step {
+	apply := change.run
+	change.run = func(ctx context.Context) error { return u.roll(ctx, apply) }
+	return []step{change, u.drainStep(), u.keepStep(), u.compareStep()}
+}
+
+// beside is a folder of the cluster's next to the state. Its path is shown to users: it is
+// absolute, if that can be found out.
+func (in *installer) beside(name string) string {
+	path := filepath.Join(filepath.Dir(in.StatePath), name, in.Config.Cluster.Name)
+	if absolute, err := filepath.Abs(path); err == nil {
+		return absolute
+	}
+	return path
+}
+
+// backupStep keeps what an upgrade could destroy: the database, whose form moves forward
+// only, and the key, without which its tokens are worth nothing.
+func (u *liteboxdUpgrade) backupStep(differs func() (string, error)) step {
+	var from int
+	return step{
+		title: "back up LiteBoxd",
+		needed: func(ctx context.Context) (string, error) {
+			if u.api == nil {
+				return "", nil
+			}
+			running, err := u.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
+			if err != nil || running == nil {
+				return "", err
+			}
+			from = running.Revision
+			reason, err := differs()
+			if err != nil || reason == "" {
+				return "", err
+			}
+			if made, dir, err := u.uncompared(); err != nil || made != nil && u.Resume {
+				u.backup = dir
+				return "", err
+			}
+			return "LiteBoxd is about to be changed: " + reason, nil
+		},
+		run: func(ctx context.Context) error { return u.backUp(ctx, from) },
+	}
+}
+
+// backUp makes a folder with all that is needed to go back. It has its name only when it
+// is complete.
+func (u *liteboxdUpgrade) backUp(ctx context.Context, from int) error {
+	b := &Backup{Format: 1, Cluster: u.Config.Cluster.Name, Time: time.Now().UTC().Truncate(time.Millisecond), From: from, To: u.target}
+	dir := filepath.Join(u.beside(backupsDir), b.Time.Format(backupTimeFormat))
+	unfinished := dir + unfinishedSuffix
+	left, err := filepath.Glob(filepath.Join(u.beside(backupsDir), "*"+unfinishedSuffix))
+	if err != nil {
+		return err
+	}
+	for _, folder := range left { // of runs that were killed; the state is locked
+		if err := os.RemoveAll(folder); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(unfinished, 0o700); err != nil {
+		return err
+	}
+	if err := u.fillBackup(ctx, b, unfinished); err != nil {
+		return errors.Join(err, os.RemoveAll(unfinished))
+	}
+	if err := os.Rename(unfinished, dir); err != nil {
+		return err
+	}
+	u.backup = dir
+	return nil
+}
+
+func (u *liteboxdUpgrade) fillBackup(ctx context.Context, b *Backup, dir string) error {
+	var err error
+	if b.Sandboxes, err = u.listSandboxes(ctx); err != nil {
+		return err
+	}
+	keys, err := u.api.Secret(ctx, u.system, manifests.KeysSecret)
+	if err != nil {
+		return err
+	}
+	objects, err := u.api.ReleaseManifest(ctx, releasesNamespace, liteboxdRelease)
+	if err != nil && !errors.Is(err, kube.ErrNoRevision) {
+		return err
+	}
+	if len(keys[keyVariable]) == 0 {
+		return fmt.Errorf("the Secret %s/%s has no key: without it a backup of the database is worth nothing; put the key of an earlier backup there", u.system, manifests.KeysSecret)
+	}
+	for name, content := range map[string][]byte{backupKeyFile: keys[keyVariable], backupObjects: objects} {
+		if err := renameio.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			return err
+		}
+	}
+	if b.SHA256, b.Rows, err = u.copyDatabase(ctx, filepath.Join(dir, backupDatabase)); err != nil {
+		return err
+	}
+	return b.write(dir)
+}
+
+func (b *Backup) write(dir string) error {
+	content, err := json.MarshalIndent(b, "", "  ")
+	if err != nil {
+		return err
+	}
+	return renameio.WriteFile(filepath.Join(dir, backupRecord), append(content, '\n'), 0o600)
+}
+
+// lastBackup is the newest, and its folder; nil when there is none.
+func (in *installer) lastBackup() (*Backup, string, error) {
+	entries, err := os.ReadDir(in.beside(backupsDir))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, "", err
+	}
+	for _, e := range slices.Backward(entries) { // sorted by name, which is the time
+		if strings.HasSuffix(e.Name(), unfinishedSuffix) {
+			continue
+		}
+		dir := filepath.Join(in.beside(backupsDir), e.Name())
+		content, err := os.ReadFile(filepath.Join(dir, backupRecord))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		var b Backup
+		if err == nil {
+			err = json.Unmarshal(content, &b)
+		}
+		if err != nil {
+			return nil, "", fmt.Errorf("read the backup %s: %w", dir, err)
+		}
+		return &b, dir, nil
+	}
+	return nil, "", nil
+}
+
+func (u *liteboxdUpgrade) listSandboxes(ctx context.Context) ([]Sandbox, error) {
+	pods, err := u.api.Pods(ctx, u.sandboxes, sandboxSelector)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]Sandbox, 0, len(pods))
+	for _, p := range pods {
+		list = append(list, Sandbox{Name: p.Name, UID: p.UID, Node: p.Node, Restarts: p.Restarts})
+	}
+	return list, nil
+}
+
+// copyDatabase brings a consistent copy of the database here and proves that it is sound.
+// Without a database yet, all it returns is empty.
+func (u *liteboxdUpgrade) copyDatabase(ctx context.Context, to string) (digest string, rows database.Keys, err error) {
+	claim, err := u.api.Claim(ctx, u.system, manifests.DataClaim)
+	if err != nil || claim == nil || claim.Volume == "" {
+		return "", nil, err
+	}
+	if claim.Path == "" {
+		return "", nil, fmt.Errorf("the volume %s of %s/%s, which is %s, cannot be read on any node now: for a volume that is not a folder of a node, a pod has to run that mounts it", claim.Volume, u.system, manifests.DataClaim, claim.Phase)
+	}
+	h, err := u.hostOf(ctx, claim.Node)
+	if err != nil {
+		return "", nil, fmt.Errorf("find the volume of %s/%s: %w", u.system, manifests.DataClaim, err)
+	}
+	source := claim.Path + "/" + databaseFile
+	digests, err := h.digests(ctx, source)
+	if err != nil || digests[source] == "" {
+		return "", nil, err
+	}
+	if digest, err = h.fetchDatabase(ctx, source, to); err != nil {
+		return "", nil, fmt.Errorf("copy LiteBoxd's database: %w", err)
+	}
+	if rows, err = database.Read(ctx, to, keptTables...); err != nil {
+		return "", nil, fmt.Errorf("LiteBoxd's database: %w", err)
+	}
+	return digest, rows, nil
+}
+
+// fetchDatabase brings a consistent copy of a SQLite database that is in use here.
+func (h *host) fetchDatabase(ctx context.Context, source, to string) (digest string, err error) {
+	snapshot, err := h.snapshot(ctx, source)
+	if err != nil {
+		return "", err
+	}
+	err = h.fetch(ctx, snapshotTarget, to, snapshot.SHA256)
+	removing, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+	defer cancel()
+	if _, removeErr := h.root(removing, "remove the copy of the database", "rm", "-f", snapshotTarget); err == nil {
+		err = removeErr
+	}
+	return snapshot.SHA256, err
+}
+
+// hostOf finds the host with a node, which has to be one that can be logged in to.
+func (in *installer) hostOf(ctx context.Context, nodeName string) (*host, error) {
+	nodes, err := in.api.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	// What tells a host's node is known once the host was logged in to.
+	for _, connected := range []bool{true, false} {
+		for _, h := range in.hosts {
+			if (h.conn != nil) != connected {
+				continue
+			}
+			if h.conn == nil {
+				if err := in.connect(ctx, h); err != nil {
+					errs = append(errs, err)
+					continue
+				}
+			}
+			if n := in.nodeOf(h, nodes); n != nil && n.Name == nodeName {
+				return h, nil
+			}
+		}
+	}
+	return nil, errors.Join(append([]error{fmt.Errorf("it is on the node %s, which is that of no host that can be logged in to", nodeName)}, errs...)...)
+}
+
+// snapshot lets the helper copy a database that is in use.
+func (h *host) snapshot(ctx context.Context, source string) (s node.SnapshotReport, err error) {
+	out, err := h.root(ctx, "copy a database", helperPath, "snapshot-sqlite", "--source", source, "--target", snapshotTarget)
+	if err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal(out, &s); err != nil {
+		return s, fmt.Errorf("the answer of boxlift-node cannot be read: %w", err)
+	}
+	return s, nil
+}
+
+// snapshotTarget is where copies of databases lie until they have been fetched, under a name
+// that the helper takes for a temporary file.
+const snapshotTarget = node.FilesDir + "/.boxlift-put-liteboxd.db"
+
+// fetch brings a file of the host here and compares its content with a sha256.
+func (h *host) fetch(ctx context.Context, from, to, digest string) error {
+	return h.fetchOutput(ctx, remote.Command{Title: "read " + from, Args: []string{"cat", from}, Root: true}, to, digest)
+}
+
+// fetchOutput brings what a command prints here, which has to have a sha256 unless that is "".
+func (h *host) fetchOutput(ctx context.Context, cmd remote.Command, to, digest string) error {
+	out, err := renameio.NewPendingFile(to, renameio.WithPermissions(0o600))
+	if err != nil {
+		return err
+	}
+	defer out.Cleanup() //nolint:errcheck // it only removes what has not got its name
+	p, err := h.conn.Start(ctx, cmd)
+	if err != nil {
+		return err
+	}
+	hash := sha256.New()
+	_, err = io.Copy(io.MultiWriter(out, hash), p.Stdout)
+	if waited := p.Wait(); waited != nil {
+		err = waited
+	}
+	if err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(hash.Sum(nil)); digest != "" && got != digest {
+		return fmt.Errorf("%s: it arrived with the sha256 %s, expected %s", cmd.Title, got, digest)
+	}
+	return out.CloseAtomicallyReplace()
+}
+
+// roll applies a change.
+func (u *liteboxdUpgrade) roll(ctx context.Context, apply func(context.Context) error) error {
+	task := u.Reporter.Task("wait for LiteBoxd", 0)
+	stop := u.forceLater(ctx)
+	err := apply(ctx)
+	stop()
+	task.Done(err)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	// Nothing follows a step that failed, and what was lost has to be told all the same.
+	before, dir, readErr := u.uncompared()
+	if before == nil {
+		return errors.Join(err, readErr)
+	}
+	return errors.Join(err, u.compareWith(ctx, before, dir))
+}
+
+// drainStep waits until the pods that were replaced have ended: they let their users'
+// connections go on for a while.
+func (u *liteboxdUpgrade) drainStep() step {
+	return step{
+		title: "let the replaced pods of LiteBoxd end",
+		needed: func(ctx context.Context) (string, error) {
+			if u.api == nil || !u.changing() {
+				return "", nil
+			}
+			leaving, err := u.leaving(ctx)
+			if len(leaving) == 0 {
+				return "", err
+			}
+			return podNames(leaving) + " still have connections", err
+		},
+		run: func(ctx context.Context) error {
+			stop := u.forceLater(ctx)
+			defer stop()
+			task := u.Reporter.Task("wait for the replaced pods", 0)
+			err := u.meter.wait(func() error { return u.awaitDrained(ctx) })
+			task.Done(err)
+			return err
+		},
+	}
+}
+
+// uncompared is the backup that was made for this change, until the cluster was compared
+// with it; nil when there is none.
+func (u *liteboxdUpgrade) uncompared() (*Backup, string, error) {
+	b, dir, err := u.lastBackup()
+	if b != nil && (b.Compared || b.To != u.target || b.Cluster != u.Config.Cluster.Name) {
+		b = nil
+	}
+	return b, dir, err
+}
+
+// awaitDrained waits until no pod of the control plane is on its way out.
+func (u *liteboxdUpgrade) awaitDrained(ctx context.Context) error {
+	const margin = time.Minute
+	ctx, cancel := context.WithTimeoutCause(ctx, u.Config.LiteBoxd.TerminationGrace+margin, errors.New("they take longer than they are given"))
+	defer cancel()
+	leaving, err := u.leaving(ctx)
+	if err != nil {
+		return err
+	}
+	return u.api.WaitGone(ctx, leaving, u.Reporter.Message)
+}
+
+// leaving are the pods of the control plane that have been told to end.
+func (u *liteboxdUpgrade) leaving(ctx context.Context) ([]kube.Pod, error) {
+	pods, err := u.api.Pods(ctx, u.system, "")
+	return slices.DeleteFunc(pods, func(p kube.Pod) bool { return p.Terminating.IsZero() }), err
+}
+
+// forceLater ends pods that still have connections when the operator's patience with them
+// ends.
+func (u *liteboxdUpgrade) forceLater(ctx context.Context) (stop func()) {
+	if u.ForceAfter <= 0 {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = poll(ctx, func(ctx context.Context) (bool, error) {
+			u.endOverdue(ctx)
+			return false, nil // until it is told to stop
+		})
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// endOverdue ends the pods that were seen to leave for longer than they may take. What fails
+// is tried again, and the wait for them will say what is wrong.
+func (u *liteboxdUpgrade) endOverdue(ctx context.Context) {
+	leaving, err := u.leaving(ctx)
+	if err != nil {
+		return
+	}
+	if u.seen == nil {
+		u.seen = make(map[string]time.Time)
+	}
+	var overdue []kube.Pod
+	for _, p := range leaving {
+		since, known := u.seen[p.UID]
+		switch {
+		case !known:
+			u.seen[p.UID] = time.Now()
+		case !since.IsZero() && time.Since(since) >= u.ForceAfter:
+			overdue = append(overdue, p)
+		}
+	}
+	if len(overdue) == 0 {
+		return
+	}
+	u.Reporter.Message(fmt.Sprintf("%v are over: cutting off the connections of %s", u.ForceAfter, podNames(overdue)))
+	const grace = time.Second
+	if err := u.api.EndPods(ctx, overdue, grace); err != nil {
+		return
+	}
+	for _, p := range overdue {
+		u.seen[p.UID] = time.Time{} // once is enough
+	}
+}
+
+func podNames(pods []kube.Pod) string {
+	names := make([]string, 0, len(pods))
+	for _, p := range pods {
+		names = append(names, p.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// compareStep proves that the change has left sandboxes and data alone.
+func (u *liteboxdUpgrade) compareStep() step {
+	var before *Backup
+	var dir string
+	return step{
+		title: "compare LiteBoxd with the backup",
+		needed: func(context.Context) (reason string, err error) {
+			if u.api == nil || u.mode == inspect {
+				return "", nil
+			}
+			if before, dir, err = u.uncompared(); before == nil {
+				return "", err
+			}
+			u.backup = dir
+			return "LiteBoxd was changed", nil
+		},
+		run: func(ctx context.Context) error { return u.compareWith(ctx, before, dir) },
+	}
+}
+
+// compareWith says what was lost, once: no further run would bring it back.
+func (u *liteboxdUpgrade) compareWith(ctx context.Context, before *Backup, dir string) error {
+	lost, err := u.compare(ctx, before, dir)
+	if err != nil {
+		return err
+	}
+	before.Compared = true
+	if err := before.write(dir); err != nil {
+		return err
+	}
+	if len(lost) > 0 {
+		return fmt.Errorf("since LiteBoxd was changed, %s; what was there before is in %s", strings.Join(lost, "; "), dir)
+	}
+	return nil
+}
+
+// compare lists what is not as it was before.
+func (u *liteboxdUpgrade) compare(ctx context.Context, before *Backup, dir string) ([]string, error) {
+	now, err := u.listSandboxes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	gone, lost := lostSandboxes(before.Sandboxes, now)
+	if len(gone) > 0 {
+		u.warn("since %s these sandboxes are gone: %s; that is well if their time was up or a user has ended them", before.Time.Format(time.RFC3339), strings.Join(gone, ", "))
+	}
+	if before.SHA256 == "" {
+		return lost, nil
+	}
+	after := filepath.Join(dir, "after.db")
+	_, rows, err := u.copyDatabase(ctx, after)
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range before.Rows.Missing(rows) {
+		lost = append(lost, "the row "+row+" of the database is gone")
+	}
+	return lost, os.Remove(after)
+}
+
+// lostSandboxes compares sandboxes by what makes a pod this one and no other. Those that are
+// gone may have been ended by a user meanwhile, or by their time; a change of LiteBoxd ends
+// none.
+func lostSandboxes(before, now []Sandbox) (gone, restarted []string) {
+	for _, b := range before {
+		i := slices.IndexFunc(now, func(s Sandbox) bool { return s.UID == b.UID })
+		switch {
+		case i < 0:
+			gone = append(gone, fmt.Sprintf("%s on %s", b.Name, b.Node))
+		case now[i].Restarts > b.Restarts:
+			restarted = append(restarted, fmt.Sprintf("the sandbox %s on %s was started again", b.Name, b.Node))
+		}
+	}
+	return gone, restarted
+}
+
+// lastGood says what a kept overlay is.
+type lastGood struct {
+	Cluster  string    `json:"cluster"`
+	Bundle   string    `json:"bundle,omitempty"`
+	Version  string    `json:"version"`
+	Revision int       `json:"revision"`
+	Time     time.Time `json:"time"`
+}
+
+// keepStep keeps what was deployed with success.
+func (u *liteboxdUpgrade) keepStep() step {
+	return step{
+		title: "keep LiteBoxd's last good objects",
+		own:   true,
+		needed: func(ctx context.Context) (string, error) {
+			if u.api == nil || !u.changing() {
+				return "", nil
+			}
+			running, err := u.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
+			if err != nil || running == nil {
+				return "", err
+			}
+			var kept lastGood
+			content, err := os.ReadFile(filepath.Join(u.beside(lastGoodDir), lastGoodRecord))
+			if err == nil {
+				err = json.Unmarshal(content, &kept)
+			}
+			if err == nil && kept.Revision == running.Revision {
+				return "", nil
+			}
+			return fmt.Sprintf("revision %d is new here", running.Revision), nil
+		},
+		run: u.keepLastGood,
+	}
+}
+
+// keepLastGood keeps what was deployed with success beside the state; the cluster keeps
+// it in the records of the release.
+func (in *installer) keepLastGood(ctx context.Context) error {
+	running, err := in.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
+	if err != nil {
+		return err
+	}
+	objects, err := in.api.ReleaseManifest(ctx, releasesNamespace, liteboxdRelease)
+	if err != nil {
+		return err
+	}
+	good := lastGood{Cluster: in.Config.Cluster.Name, Version: running.ChartVersion, Revision: running.Revision, Time: time.Now().UTC().Truncate(time.Second)}
+	if in.Bundle != nil {
+		good.Bundle = in.Bundle.Digest().String()
+	}
+	record, err := json.MarshalIndent(good, "", "  ")
+	if err != nil {
+		return err
+	}
+	dir := in.beside(lastGoodDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return errors.Join(
+		renameio.WriteFile(filepath.Join(dir, backupObjects), objects, 0o600),
+		renameio.WriteFile(filepath.Join(dir, lastGoodRecord), append(record, '\n'), 0o600),
+	)
+}

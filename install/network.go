@@ -1,0 +1,236 @@
+package install
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/install/cilium"
+	"github.com/liteboxd/boxlift/install/kube"
+)
+
+const (
+	// CiliumComponent is the component of a lock that has Cilium's chart.
+	CiliumComponent = "cilium"
+	// maxChart bounds a chart archive in bytes; Cilium's has some 230 kB.
+	maxChart = 8 << 20
+)
+
+// network brings Cilium to the bundle's version and install.yaml's values.
+func (in *installer) network(ctx context.Context) error {
+	release, err := in.ciliumRelease(ctx)
+	if err != nil {
+		return err
+	}
+	steps := []step{{
+		title: "set up Cilium " + in.version(CiliumComponent),
+		needed: func(ctx context.Context) (string, error) {
+			if in.api == nil {
+				return "there is no cluster yet", nil
+			}
+			return in.api.ReleaseDiffers(ctx, release)
+		},
+		run: func(ctx context.Context) error {
+			// It bounds itself: a rollback takes its time too.
+			task := in.Reporter.Task("wait for Cilium", 0)
+			err := in.api.ApplyRelease(ctx, release, in.Reporter.Message)
+			task.Done(err)
+			return err
+		},
+	}}
+	if err := in.runSteps(ctx, "network", &in.cluster, steps); err != nil {
+		return err
+	}
+	return in.placeCiliumCLI(ctx)
+}
+
+// ciliumRelease is what Helm is to install: the chart of the bundle with the values that
+// k3s without flannel needs.
+func (in *installer) ciliumRelease(ctx context.Context) (kube.Release, error) {
+	var chart bundle.File
+	for _, f := range in.contents.Files {
+		if f.Component == CiliumComponent && strings.HasSuffix(f.Name, ".tgz") {
+			chart = f
+		}
+	}
+	if chart.Digest == "" {
+		return kube.Release{}, fmt.Errorf("%w: the bundle carries no chart of Cilium: add it to the component %s in the lock", ErrConfig, CiliumComponent)
+	}
+	content, err := in.readFile(chart, maxChart)
+	if err != nil {
+		return kube.Release{}, err
+	}
+	return in.releaseOf(ctx, content)
+}
+
+// releaseOf is a chart of Cilium with the values that go with the cluster.
+func (in *installer) releaseOf(ctx context.Context, content []byte) (kube.Release, error) {
+	var installed *kube.ReleaseState
+	var err error
+	if in.api != nil {
+		if installed, err = in.api.ReleaseState(ctx, cilium.Namespace, cilium.ReleaseName); err != nil {
+			return kube.Release{}, err
+		}
+	}
+	first := cilium.FirstMinor(installed, in.version(CiliumComponent))
+	release := cilium.Release(content, in.ciliumValues(first, true), in.Config.Runtime.CommandTimeout)
+	if known, err := in.knowsDigests(ctx, release); err != nil || known {
+		return release, err
+	}
+	release.Values = in.ciliumValues(first, false)
+	return release, nil
+}
+
+// ciliumValues are the chart's values.
+func (in *installer) ciliumValues(upgradeCompatibility string, keepDigests bool) map[string]any {
+	c := in.Config.Network.Cilium
+	return cilium.Values(cilium.Input{
+		PodCIDR: c.PodCIDR, KubeProxyReplacement: c.KubeProxyReplacement, EnableEgressGateway: c.EnableEgressGateway,
+		Nodes: len(in.Config.Hosts()), UpgradeCompatibility: upgradeCompatibility, KeepDigests: keepDigests, Extra: c.Values,
+	})
+}
+
+// knowsDigests tells whether the nodes will find a release's images by the digests that its
+// chart gives them: k3s gives imported images a name with the digest that they have in the
+// pack, which is the one in the bundle, or else they are pulled by that digest.
+func (in *installer) knowsDigests(ctx context.Context, release kube.Release) (bool, error) {
+	images, err := in.imagesOf(ctx, release)
+	if err != nil {
+		return false, err
+	}
+	if !namesDigests(in.k3s) && !in.servesDigests(images) {
+		return false, nil
+	}
+	for _, image := range images {
+		name, digest, asked := strings.Cut(image, "@")
+		if asked && !slices.ContainsFunc(in.contents.Images, func(i bundle.Image) bool { return i.Name == name && string(i.Digest) == digest }) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// namesDigests tells whether a version of k3s names imported images by digest too (k3s
+// pull request 13221: v1.32.11, v1.33.7, v1.34.3, and all from v1.35.0 on).
+func namesDigests(k3s string) bool {
+	var minor, patch int
+	if n, _ := fmt.Sscanf(k3s, "v1.%d.%d", &minor, &patch); n != 2 {
+		return false
+	}
+	since, ok := map[int]int{32: 11, 33: 7, 34: 3}[minor]
+	return minor >= 35 || ok && patch >= since
+}
+
+// imagesOf lists the images that a release asks for. It is asked for the same release
+// several times in a run, and each time that Cilium's chart is rendered it makes new RSA keys.
+func (in *installer) imagesOf(ctx context.Context, release kube.Release) ([]string, error) {
+	values, err := json.Marshal(release.Values)
+	if err != nil {
+		return nil, fmt.Errorf("%w: values of the chart: %w", ErrConfig, err)
+	}
+	key := sha256.Sum256(slices.Concat(release.Chart, values))
+	if images, ok := in.releaseImages[key]; ok {
+		return slices.Clone(images), nil
+	}
+	kubernetes, _, _ := strings.Cut(in.k3s, "+")
+	manifest, err := kube.RenderRelease(ctx, release, kubernetes)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	images, err := kube.Images(manifest)
+	if err != nil {
+		return nil, err
+	}
+	if in.releaseImages == nil {
+		in.releaseImages = make(map[[sha256.Size]byte][]string)
+	}
+	in.releaseImages[key] = images
+	return slices.Clone(images), nil
+}
+
+// checkChart makes sure that the bundle carries every image that Cilium's chart names with
+// these values: on the hosts there is no other place to get one from.
+func (in *installer) checkChart(ctx context.Context) error {
+	release, err := in.ciliumRelease(ctx)
+	if err != nil {
+		return err
+	}
+	return in.checkReleaseImages(ctx, release)
+}
+
+func (in *installer) checkReleaseImages(ctx context.Context, release kube.Release) error {
+	images, err := in.imagesOf(ctx, release)
+	if err != nil {
+		return err
+	}
+	carried := make(map[string]bool)
+	for _, i := range in.contents.Images {
+		carried[i.Name] = true
+	}
+	images = slices.DeleteFunc(images, func(image string) bool {
+		name, _, _ := strings.Cut(image, "@")
+		return carried[name]
+	})
+	if len(images) > 0 {
+		return fmt.Errorf("%w: Cilium's chart needs images that are not carried: %s; add them to the component %s of the lock and build the bundle again, or take values in install.yaml back that ask for them",
+			in.misfit, strings.Join(images, ", "), CiliumComponent)
+	}
+	return nil
+}
+
+// ciliumCLI is where the cilium command lies on the first server, and the prefix of the
+// name of its archive (releases of cilium-cli).
+const (
+	ciliumCLI        = "/usr/local/bin/cilium"
+	ciliumCLIArchive = "cilium-linux-"
+)
+
+// placeCiliumCLI puts the cilium command on the first server, if the bundle carries it.
+// boxlift itself has no use for it.
+func (in *installer) placeCiliumCLI(ctx context.Context) error {
+	h := in.hosts[0]
+	f, ok := in.ciliumCLIFile(h)
+	if !ok || h.err != nil {
+		return nil
+	}
+	// The archive's digest is in the name of the file that it was unpacked from.
+	marker := storedPath(f) + ".unpacked"
+	return in.runSteps(ctx, "network", &h.subject, []step{{
+		title: "place the cilium command",
+		needed: func(ctx context.Context) (string, error) {
+			digests, err := h.digests(ctx, ciliumCLI, marker)
+			switch {
+			case err != nil:
+				return "", err
+			case digests[ciliumCLI] == "":
+				return ciliumCLI + " is missing", nil
+			case digests[marker] == "":
+				return ciliumCLI + " is not from this bundle", nil
+			}
+			return "", nil
+		},
+		run: func(ctx context.Context) error {
+			const script = `set -e
+tmp="$2.boxlift-new"
+trap 'rm -f "$tmp"' EXIT
+tar -xzOf "$1" cilium >"$tmp"
+chown 0:0 "$tmp"
+chmod 0755 "$tmp"
+sync "$tmp"
+rm -f "${3%/*}/"` + ciliumCLIArchive + `*.unpacked
+mv -f "$tmp" "$2"
+: >"$3"`
+			_, err := h.root(ctx, "unpack the cilium command", "/bin/sh", "-c", script, "sh", storedPath(f), ciliumCLI, marker)
+			return err
+		},
+	}})
+}
+
+func (in *installer) ciliumCLIFile(h *host) (bundle.File, bool) {
+	_, arch, _ := strings.Cut(string(h.platform), "/")
+	return in.contents.File(CiliumComponent, ciliumCLIArchive+arch+".tar.gz", h.platform)
+}

@@ -1,0 +1,59 @@
+package install
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/install/cilium"
+	"github.com/liteboxd/boxlift/test/need"
+	"github.com/liteboxd/boxlift/test/upstream"
+)
+
+func TestNamesDigests(t *testing.T) {
+	for k3s, want := range map[string]bool{
+		"v1.30.14+k3s1": false, "v1.32.10+k3s1": false, "v1.32.11+k3s1": true, "v1.33.13+k3s1": true,
+		"v1.34.2+k3s1": false, "v1.34.3+k3s1": true, "v1.35.0+k3s3": true, "v1.36.4+k3s1": true, "v2.0.0": false, "": false,
+	} {
+		if got := namesDigests(k3s); got != want {
+			t.Errorf("%s: got %v", k3s, got)
+		}
+	}
+}
+
+// Cilium's own digests stay on where the nodes know them: the version of k3s gives images
+// such names, and the bundle's images are those that the chart means.
+func TestKnowsDigests(t *testing.T) {
+	chart, err := upstream.Chart("1.18.12")
+	if err != nil {
+		need.LeaveOut(t, err.Error())
+	}
+	in := example(t, exampleConfig, "k3s=v1.34.4+k3s1", "cilium=1.18.12")
+	in.k3s = "v1.34.4+k3s1"
+	release := cilium.Release(chart, in.ciliumValues("1.18", true), 0)
+	images, err := in.imagesOf(t.Context(), release)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range images {
+		name, asked, ok := strings.Cut(image, "@")
+		if !ok {
+			t.Errorf("the chart asks for %s without a digest", image)
+		}
+		in.contents.Images = append(in.contents.Images, bundle.Image{Name: name, Digest: digest.Digest(asked)})
+	}
+	check := func(what string, want bool) {
+		t.Helper()
+		if got, err := in.knowsDigests(t.Context(), release); err != nil || got != want {
+			t.Errorf("%s: got %v, %v", what, got, err)
+		}
+	}
+	check("the chart's own images", true)
+	in.k3s = "v1.34.2+k3s1"
+	check("a k3s without such names", false)
+	in.k3s = "v1.34.4+k3s1"
+	in.contents.Images[1].Digest = digest.FromString("another build")
+	check("another image of the same name", false)
+}

@@ -1,0 +1,256 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/install/remote"
+	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/progress"
+)
+
+// PruneOptions say what [Prune] removes. Without Options.Bundle what is recorded on the
+// hosts decides; with it, all that the bundle brings stays as well. Options.DryRun only
+// says what would go.
+type PruneOptions struct {
+	Options
+	// DropPrevious keeps nothing for the previous release, which is then gone for going
+	// back to.
+	DropPrevious bool
+}
+
+// Pruning is what was removed from the hosts of a cluster, or would be.
+type Pruning struct {
+	Cluster string        `json:"cluster"`
+	DryRun  bool          `json:"dryRun,omitempty"`
+	Hosts   []HostPruning `json:"hosts"`
+}
+
+// HostPruning is what was removed from one host, or would be, and what stays.
+type HostPruning struct {
+	Host string `json:"host"`
+	// Current and Previous are the digests of the bundles of the recorded releases.
+	Current  digest.Digest `json:"current,omitempty"`
+	Previous digest.Digest `json:"previous,omitempty"`
+	// Bytes is the room of what goes.
+	Bytes int64            `json:"bytes"`
+	Items []node.PruneItem `json:"items"`
+	Note  string           `json:"note,omitempty"`
+	Error string           `json:"error,omitempty"`
+}
+
+// Bytes is the room of all that goes.
+func (p *Pruning) Bytes() int64 {
+	var sum int64
+	for _, h := range p.Hosts {
+		sum += h.Bytes
+	}
+	return sum
+}
+
+// Empty tells whether nothing goes from any host.
+func (p *Pruning) Empty() bool {
+	goes := func(i node.PruneItem) bool { return i.Remove }
+	return !slices.ContainsFunc(p.Hosts, func(h HostPruning) bool { return slices.ContainsFunc(h.Items, goes) })
+}
+
+// Prune removes from all hosts what neither the current release nor the previous one needs.
+// A host that fails keeps the others from nothing; the error then wraps [ErrHosts], and the
+// result is complete.
+//
+// While an installation is not finished, its packs are not yet recorded as those of a
+// release: then [Prune] refuses to work without a bundle.
+func Prune(ctx context.Context, o PruneOptions) (*Pruning, error) {
+	in, err := newInstaller(o.Options)
+	if err != nil {
+		return nil, err
+	}
+	defer in.close()
+	var last journal.State
+	if o.DryRun {
+		in.mode = plan
+		last, err = journal.Read(o.StatePath)
+	} else {
+		// It is not noted as a run: an installation that was broken off can be gone on with.
+		var j *journal.Journal
+		if j, err = journal.Open(o.StatePath); err == nil {
+			defer j.Close() //nolint:errcheck // it only holds a lock
+			last = j.State()
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if o.Bundle == nil && last.Unfinished() && last.Bundle != "" {
+		return nil, fmt.Errorf("%w: boxlift %s with the bundle %s (%s) was not finished: go on with boxlift resume, or give that bundle, so that what it brought stays",
+			ErrRefused, last.Command, short(last.Bundle), last.BundleFile)
+	}
+	result := &Pruning{Cluster: in.Config.Cluster.Name, DryRun: o.DryRun, Hosts: make([]HostPruning, len(in.hosts))}
+	_ = in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
+		report, err := in.pruneHost(ctx, h, o)
+		result.Hosts[slices.Index(in.hosts, h)] = HostPruning{
+			Current: report.Current, Previous: report.Previous, Bytes: report.Bytes(), Items: report.Items, Note: report.Note,
+		}
+		return err
+	})
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	for i, h := range in.hosts {
+		one := &result.Hosts[i]
+		one.Host, one.Items = h.name, append([]node.PruneItem{}, one.Items...)
+		if h.err != nil {
+			one.Error = h.err.Error()
+		}
+	}
+	return result, in.hostErrors()
+}
+
+// pruneHost prunes one host for a command of its own.
+func (in *installer) pruneHost(ctx context.Context, h *host, o PruneOptions) (node.PruneReport, error) {
+	task := in.Reporter.Task("look for old packs on "+h.name, 0)
+	report, err := in.pruneConnected(ctx, h, o)
+	task.Done(err)
+	return report, err
+}
+
+func (in *installer) pruneConnected(ctx context.Context, h *host, o PruneOptions) (node.PruneReport, error) {
+	if err := in.connect(ctx, h); err != nil {
+		return node.PruneReport{}, err
+	}
+	if err := in.checkHelper(ctx, h); err != nil {
+		return node.PruneReport{}, err
+	}
+	if in.changing() {
+		if err := in.hold(ctx, h); err != nil {
+			return node.PruneReport{}, err
+		}
+	}
+	request := node.PruneRequest{Version: node.PruneVersion, DropPrevious: o.DropPrevious, Remove: in.changing()}
+	if in.Bundle != nil {
+		var err error
+		if h.packs, err = in.packsFor(h); err != nil {
+			return node.PruneReport{}, err
+		}
+		if request.Release, err = in.release(h); err != nil {
+			return node.PruneReport{}, err
+		}
+	}
+	return h.prune(ctx, request)
+}
+
+// checkHelper makes sure that the helper is there: this command puts nothing on hosts.
+func (in *installer) checkHelper(ctx context.Context, h *host) error {
+	_, err := h.root(ctx, "look for boxlift-node", "test", "-x", helperPath)
+	var exit *remote.ExitError
+	if errors.As(err, &exit) && exit.Code == 1 {
+		return errNoHelper
+	}
+	return err
+}
+
+var errNoHelper = errors.New("there is no " + helperPath + ": boxlift install brings it")
+
+// release is what the bundle brings to a host.
+func (in *installer) release(h *host) (*node.Release, error) {
+	want, err := in.wantedOn(h)
+	if err != nil {
+		return nil, err
+	}
+	release := node.ReleaseOf(in.Bundle.Digest(), want)
+	return &release, nil
+}
+
+// prune asks the helper.
+func (h *host) prune(ctx context.Context, request node.PruneRequest) (node.PruneReport, error) {
+	document, err := json.Marshal(request)
+	if err != nil {
+		return node.PruneReport{}, err
+	}
+	result, err := h.conn.Run(ctx, remote.Command{
+		Title: "look for old packs", Args: []string{helperPath, "prune"}, Root: true, Stdin: bytes.NewReader(document),
+	})
+	var exit *remote.ExitError
+	if errors.As(err, &exit) && exit.Code == usageExit {
+		return node.PruneReport{}, fmt.Errorf("%w: %s does not know old packs, since it is of an older boxlift: install with a bundle that this boxlift built", err, helperPath)
+	}
+	if err != nil {
+		return node.PruneReport{}, helperError(err)
+	}
+	return node.ParsePruneReport(result.Stdout)
+}
+
+// usageExit is the exit code of the helper for a command that it does not know.
+const usageExit = 2
+
+// removeOldPacks records on each host that the bundle is the current release, and removes
+// what neither this nor the previous one needs.
+//
+// The cluster is as it is to be by now. What fails here is told and tried again by the next
+// run.
+func (in *installer) removeOldPacks(ctx context.Context) {
+	if !in.makesRelease() {
+		return
+	}
+	failed := make([]error, len(in.hosts))
+	notes := make([]string, len(in.hosts))
+	in.atOnce(in.hosts, func(h *host) {
+		i := slices.Index(in.hosts, h)
+		notes[i], failed[i] = in.removeOldPacksFrom(ctx, h)
+	})
+	if ctx.Err() != nil {
+		return
+	}
+	for i, h := range in.hosts {
+		if notes[i] != "" {
+			in.warn("%s: %s", h.name, notes[i])
+		}
+		if failed[i] != nil {
+			in.warn("%s: old packs were not removed: %v; boxlift prune or the next boxlift install does it", h.name, failed[i])
+		}
+	}
+}
+
+// makesRelease tells whether the run makes its bundle the current release. Only the whole of
+// an installation on all hosts does: where a part is left out, what it had before may still
+// run.
+func (in *installer) makesRelease() bool {
+	return in.changing() && in.Scope == Everything && in.Only == nil && in.hostErrors() == nil
+}
+
+func (in *installer) removeOldPacksFrom(ctx context.Context, h *host) (note string, err error) {
+	request := node.PruneRequest{Version: node.PruneVersion, Current: true}
+	if request.Release, err = in.release(h); err != nil {
+		return "", err
+	}
+	report, err := h.prune(ctx, request)
+	if err != nil {
+		return "", err
+	}
+	return report.Note, in.runSteps(ctx, "finish", &h.subject, []step{{
+		title:  "remove old packs",
+		needed: func(context.Context) (string, error) { return oldPacksReason(report), nil },
+		run: func(ctx context.Context) error {
+			request.Remove = true
+			_, err := h.prune(ctx, request)
+			return err
+		},
+	}})
+}
+
+// oldPacksReason sums up what goes, or is "".
+func oldPacksReason(r node.PruneReport) string {
+	packs, images, files := r.Count(node.PrunePack), r.Count(node.PruneImage), r.Count(node.PruneFile)
+	if packs+images+files == 0 {
+		return ""
+	}
+	return fmt.Sprintf("neither this release nor the previous one needs %s, %s and %s: %s",
+		counted(packs, "pack"), counted(images, "image"), counted(files, "file"), progress.Bytes(r.Bytes()))
+}

@@ -1,0 +1,201 @@
+package install
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/install/authority"
+	"github.com/liteboxd/boxlift/install/config"
+)
+
+// Who asks a registry learns whether it is the right one and takes the login.
+func TestRegistryLogin(t *testing.T) {
+	mine, err := authority.Open(authority.Options{Dir: filepath.Join(t.TempDir(), "mine"), Cluster: "mine"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := authority.Open(authority.Options{Dir: filepath.Join(t.TempDir(), "other"), Cluster: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := mine.Issue([]string{"127.0.0.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := tls.X509KeyPair(pair, pair)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != registryUsername || password != mine.Password() || r.URL.Path != "/v2/" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	})
+	server := httptest.NewUnstartedServer(handler)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
+	server.StartTLS()
+	defer server.Close()
+	plain := httptest.NewServer(handler)
+	defer plain.Close()
+	dial := new(net.Dialer).DialContext
+	login := registryLogin{address: server.Listener.Addr().String(), username: registryUsername, password: mine.Password(), ca: mine.CA()}
+
+	if err := login.ask(t.Context(), dial); err != nil {
+		t.Errorf("the right login: %v", err)
+	}
+	for what, change := range map[string]func(*registryLogin){
+		"HTTP 401":                 func(l *registryLogin) { l.password = "wrong" },
+		"unknown authority":        func(l *registryLogin) { l.ca = other.CA() },
+		"holds no certificate":     func(l *registryLogin) { l.ca = []byte("nothing") },
+		"does not look like a TLS": func(l *registryLogin) { l.address = plain.Listener.Addr().String() },
+	} {
+		wrong := login
+		change(&wrong)
+		if err := wrong.ask(t.Context(), dial); err == nil || !strings.Contains(err.Error(), what) || strings.Contains(err.Error(), mine.Password()) {
+			t.Errorf("want %q, got %v", what, err)
+		}
+	}
+	for what, change := range map[string]func(*registryLogin){
+		"any certificate": func(l *registryLogin) { l.insecure, l.ca = true, nil },
+		"no TLS":          func(l *registryLogin) { l.plain, l.address = true, plain.Listener.Addr().String() },
+	} {
+		other := login
+		change(&other)
+		if err := other.ask(t.Context(), dial); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestDialAddress(t *testing.T) {
+	for address, want := range map[string]string{
+		"https://10.0.0.1:5443": "10.0.0.1:5443", "https://harbor.lan": "harbor.lan:443", "http://harbor.lan": "harbor.lan:80", "https://[fd00::1]:5443": "[fd00::1]:5443",
+	} {
+		u, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := dialAddress(u); got != want {
+			t.Errorf("%s: %s, want %s", address, got, want)
+		}
+	}
+}
+
+// The program is told where to listen and who may ask, and not the password.
+func TestRegistrySettings(t *testing.T) {
+	in := seeded(t, exampleConfig+ownRegistry)
+	in.StatePath = filepath.Join(t.TempDir(), "state.json")
+	in.hosts[0].ip = netip.MustParseAddr("10.0.0.11")
+	s := &registryServer{&k3sNode{installer: in, host: in.hosts[0]}}
+	content, err := s.settings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := in.authority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte(a.Password()))
+	want := map[string]string{
+		"address": "10.0.0.11:5443", "imagesDir": registryImages, "certificate": registryPair, "key": registryPair,
+		"username": registryUsername, "passwordSHA256": hex.EncodeToString(sum[:]),
+	}
+	var got map[string]string
+	if err := json.Unmarshal(content, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if again, err := s.settings(); err != nil || string(again) != string(content) {
+		t.Errorf("the second time it is another one: %v", err)
+	}
+}
+
+// A run that only looks makes no authority, and one that is there is used by both.
+func TestAuthorityIsMadeOnlyByChanges(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.json")
+	open := func(m mode) *authority.Authority {
+		t.Helper()
+		in := seeded(t, exampleConfig+ownRegistry)
+		in.StatePath, in.mode = path, m
+		a, err := in.authority()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	dir := filepath.Join(filepath.Dir(path), "registry-ca", "example")
+	for _, m := range []mode{plan, inspect} {
+		open(m)
+		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+			t.Fatalf("mode %d: %v", m, err)
+		}
+	}
+	made := open(apply)
+	for _, m := range []mode{plan, inspect, apply} {
+		if a := open(m); a.Password() != made.Password() || string(a.CA()) != string(made.CA()) {
+			t.Errorf("mode %d uses another authority", m)
+		}
+	}
+}
+
+// What is left of boxlift's registry is looked for where the mode does without it, and
+// nowhere while a host may still pull from it.
+func TestWhatIsRetired(t *testing.T) {
+	titles := func(in *installer, h *host) string {
+		var list []string
+		for _, s := range in.retireSteps(h) {
+			list = append(list, s.title)
+		}
+		return strings.Join(list, ", ")
+	}
+	const both = "remove boxlift's registry, remove the authority of the registry"
+	for text, want := range map[string][2]string{
+		"":          {both, both},
+		ownRegistry: {"", "remove boxlift's registry"},
+		harbor:      {both, both},
+		strings.Replace(harbor, "    pull:", "    caFile: ca.crt\n    pull:", 1): {"remove boxlift's registry", "remove boxlift's registry"},
+	} {
+		in := seeded(t, exampleConfig+text)
+		if got := [2]string{titles(in, in.hosts[0]), titles(in, in.hosts[1])}; got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+	in := seeded(t, exampleConfig)
+	in.hosts[1].fail(errors.New("is down"))
+	if err := in.retire(t.Context()); err != nil { // it would ask hosts that are not there
+		t.Error(err)
+	}
+	in.hosts[1].err, in.Only = nil, []string{}
+	if err := in.retire(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Agents get what they need to start where the seeding says so; servers get everything.
+func TestBootIsForAgents(t *testing.T) {
+	for text, want := range map[string][2]bool{"": {}, ownRegistry: {false, true}, "seeding: {mode: registry}\n": {}} {
+		in := seeded(t, exampleConfig+text)
+		if got := [2]bool{in.packOptions(in.hosts[0]).Boot, in.packOptions(in.hosts[1]).Boot}; got != want {
+			t.Errorf("%q: server and agent %v, want %v", text, got, want)
+		}
+	}
+	if c := seeded(t, exampleConfig+ownRegistry).Config; c.Seeding.Agents != config.AgentsBoot {
+		t.Errorf("agents are %s", c.Seeding.Agents)
+	}
+}

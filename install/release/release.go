@@ -1,0 +1,484 @@
+// Package release is the record of what was installed on a cluster: its releases, each with
+// the bundle, the lock, the fingerprint of install.yaml, who, when, and what came of it.
+//
+// Contract: a [Record] is one JSON document. The cluster carries it in the Secret
+// [SecretName] of kube-system, and the operator has a copy beside the state; this package
+// knows the document, not where it is kept. Reading is strict and bounded: unknown fields, a
+// format that is not known, numbers that do not increase and texts that are too long are
+// errors, so that what is read is fit for a terminal and for decisions. A record holds no
+// secrets. Locks are carried compressed, each once; they go first when the document would be
+// larger than a Secret may be.
+package release
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/google/renameio/v2"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/lazyregexp"
+	"github.com/liteboxd/boxlift/node"
+)
+
+// Where a cluster carries its record: the key SecretKey of a Secret in SecretNamespace.
+const (
+	SecretNamespace = "kube-system"
+	SecretName      = "boxlift-releases"
+	SecretKey       = "record.json"
+)
+
+const (
+	// Format is the version of the document's form.
+	Format = 1
+	// Kept is how many releases a record keeps. The newest that succeeded is kept besides.
+	Kept = 10
+	// MaxSize is the largest document, in bytes. A Secret may hold 1 MiB (Kubernetes
+	// v1.36, MaxSecretSize).
+	MaxSize = 1000 << 10
+)
+
+// Bounds on what a record says, in bytes, and on its lists.
+const (
+	maxText       = 512
+	maxResult     = 4 << 10
+	maxReleases   = 2 * Kept
+	maxComponents = 256
+)
+
+// State is how far a release has got.
+type State string
+
+// The states.
+const (
+	// Created releases have changed nothing of what runs yet.
+	Created    State = "created"
+	Running    State = "running"
+	Succeeded  State = "succeeded"
+	Failed     State = "failed"
+	RolledBack State = "rolled_back"
+)
+
+// Finished tells whether nothing more comes of a release by itself.
+func (s State) Finished() bool { return s != Created && s != Running }
+
+// Component is a component of a lock.
+type Component struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+}
+
+// Release is one run that changed the cluster.
+type Release struct {
+	// Number counts from 1 and never repeats.
+	Number int   `json:"number"`
+	State  State `json:"state"`
+	// Command is what was run, such as "install --only liteboxd".
+	Command string `json:"command"`
+	// Bundle is the bundle digest, Lock the digest of its lock.
+	Bundle     digest.Digest `json:"bundle"`
+	Lock       digest.Digest `json:"lock"`
+	Components []Component   `json:"components"`
+	// Config is the fingerprint of install.yaml (config.Config.Fingerprint).
+	Config string `json:"config"`
+	// Boxlift is the version of boxlift that did it, By the operator, as user@host.
+	Boxlift string `json:"boxlift"`
+	By      string `json:"by"`
+	// Attempts is how often it was begun.
+	Attempts int       `json:"attempts"`
+	Started  time.Time `json:"started"`
+	Ended    time.Time `json:"ended,omitzero"`
+	// Result says in words what came of it.
+	Result string `json:"result,omitempty"`
+	// Backup is the name of the file with the backup that was made before, "" for none.
+	Backup string `json:"backup,omitempty"`
+}
+
+// Version is that of a component, "" when there is none.
+func (r *Release) Version(component string) string {
+	for _, c := range r.Components {
+		if c.Name == component {
+			return c.Version
+		}
+	}
+	return ""
+}
+
+// Record is the releases of a cluster, the oldest first. The zero value has none; [New] makes
+// one that can be written.
+type Record struct {
+	Format   int       `json:"format"`
+	Cluster  string    `json:"cluster"`
+	Releases []Release `json:"releases"`
+	// Locks are those of the releases, compressed with gzip, by digest. Some may be missing:
+	// see the package's contract.
+	Locks map[digest.Digest][]byte `json:"locks"`
+}
+
+// ErrInvalid is wrapped by errors that say that a record cannot be used.
+var ErrInvalid = errors.New("the record of releases cannot be used")
+
+// ErrNoLock says that a record does not carry a lock.
+var ErrNoLock = errors.New("the record does not carry the lock")
+
+// New returns a record without releases.
+func New(cluster string) *Record {
+	return &Record{Format: Format, Cluster: cluster, Releases: []Release{}, Locks: map[digest.Digest][]byte{}}
+}
+
+// Newest is the last release, nil when there is none.
+func (r *Record) Newest() *Release {
+	if r == nil || len(r.Releases) == 0 {
+		return nil
+	}
+	return &r.Releases[len(r.Releases)-1]
+}
+
+// Current is the last release that succeeded, which is what runs when no later one has
+// changed it; nil when there is none.
+func (r *Record) Current() *Release {
+	if r == nil {
+		return nil
+	}
+	for i := range slices.Backward(r.Releases) {
+		if r.Releases[i].State == Succeeded {
+			return &r.Releases[i]
+		}
+	}
+	return nil
+}
+
+// Find returns a release by its number, nil when the record does not have it.
+func (r *Record) Find(number int) *Release {
+	if r == nil {
+		return nil
+	}
+	i := slices.IndexFunc(r.Releases, func(one Release) bool { return one.Number == number })
+	if i < 0 {
+		return nil
+	}
+	return &r.Releases[i]
+}
+
+// Begin notes that a release begins, and returns it. lockText is the text of its lock. Of run
+// the number, attempts and digest of the lock are set here. A run with the bundle,
+// configuration and command of the newest release that has not succeeded goes on with that one;
+// otherwise what was left unfinished counts as failed.
+func (r *Record) Begin(run Release, lockText []byte) (*Release, error) {
+	run.Lock = digest.FromBytes(lockText)
+	if newest := r.Newest(); newest != nil && newest.goesOnWith(run) {
+		run.Number, run.Attempts, run.Backup = newest.Number, newest.Attempts+1, newest.Backup
+		r.Releases = r.Releases[:len(r.Releases)-1]
+	} else {
+		run.Number, run.Attempts = 1, 1
+		if newest != nil {
+			run.Number = newest.Number + 1
+		}
+	}
+	for i := range r.Releases {
+		if old := &r.Releases[i]; !old.State.Finished() {
+			old.State, old.Ended = Failed, run.Started
+			old.Result = fmt.Sprintf("broken off; release %d followed", run.Number)
+		}
+	}
+	r.Releases = append(r.Releases, run.fit())
+	if err := r.addLock(run.Lock, lockText); err != nil {
+		return nil, err
+	}
+	r.forget()
+	return r.Newest(), nil
+}
+
+// goesOnWith tells whether a run is another attempt at a release.
+func (r *Release) goesOnWith(run Release) bool {
+	return (r.State == Created || r.State == Running || r.State == Failed) &&
+		r.Bundle == run.Bundle && r.Config == run.Config && r.Command == run.Command
+}
+
+// Set gives a release a state and a result. A state that is the end of it gets the time.
+func (r *Record) Set(number int, state State, result string, now time.Time) {
+	one := r.Find(number)
+	if one == nil {
+		return
+	}
+	one.State, one.Result, one.Ended = state, result, time.Time{}
+	if state.Finished() {
+		one.Ended = now.UTC().Truncate(time.Second)
+	}
+	*one = one.fit()
+}
+
+// TakeBack notes that a run, which is a release of its own, has gone back to an earlier one:
+// those in between no longer count.
+func (r *Record) TakeBack(to, run int) {
+	for i := range r.Releases {
+		if one := &r.Releases[i]; one.Number > to && one.Number < run {
+			one.State = RolledBack
+		}
+	}
+}
+
+// fit makes a release's own texts short enough and fit for a terminal.
+func (r Release) fit() Release {
+	r.Started = r.Started.UTC().Truncate(time.Second)
+	r.Command, r.Boxlift, r.By = fitText(r.Command, maxText), fitText(r.Boxlift, maxText), fitText(r.By, maxText)
+	r.Result, r.Backup = fitText(r.Result, maxResult), fitText(r.Backup, maxText)
+	return r
+}
+
+func fitText(text string, limit int) string {
+	text = strings.Map(func(c rune) rune {
+		if c == '\n' || unicode.IsPrint(c) && c != unicode.ReplacementChar {
+			return c
+		}
+		return ' '
+	}, text)
+	if len(text) > limit {
+		text = strings.ToValidUTF8(text[:limit-len("…")], "") + "…"
+	}
+	return text
+}
+
+// forget drops the oldest releases, but never the current one, and the locks that no release
+// names any more.
+func (r *Record) forget() {
+	for len(r.Releases) > Kept {
+		drop := 0
+		if current := r.Current(); current != nil && current.Number == r.Releases[0].Number {
+			if len(r.Releases) == Kept+1 {
+				break
+			}
+			drop = 1
+		}
+		r.Releases = slices.Delete(r.Releases, drop, drop+1)
+	}
+	for d := range r.Locks {
+		if !slices.ContainsFunc(r.Releases, func(one Release) bool { return one.Lock == d }) {
+			delete(r.Locks, d)
+		}
+	}
+}
+
+func (r *Record) addLock(d digest.Digest, text []byte) error {
+	if len(text) > lock.MaxSize {
+		return fmt.Errorf("record the lock: it has %d bytes, %d is the most", len(text), lock.MaxSize)
+	}
+	if r.Locks == nil {
+		r.Locks = make(map[digest.Digest][]byte)
+	}
+	var b bytes.Buffer
+	w, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(text); err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	r.Locks[d] = b.Bytes()
+	return nil
+}
+
+// Lock returns the lock of a release, and its text. The error wraps ErrNoLock when the record
+// does not carry it, and ErrInvalid when it carries something else.
+func (r *Record) Lock(one *Release) (*lock.Lock, []byte, error) {
+	packed, ok := r.Locks[one.Lock]
+	if !ok {
+		return nil, nil, fmt.Errorf("release %d: %w %s", one.Number, ErrNoLock, one.Lock)
+	}
+	invalid := func(err error) error { return fmt.Errorf("%w: lock of release %d: %w", ErrInvalid, one.Number, err) }
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, nil, invalid(err)
+	}
+	text, err := io.ReadAll(io.LimitReader(z, lock.MaxSize+1))
+	if err == nil && len(text) > lock.MaxSize {
+		err = fmt.Errorf("it has more than %d bytes", lock.MaxSize)
+	}
+	if err == nil && digest.FromBytes(text) != one.Lock {
+		err = errors.New("its digest is another one")
+	}
+	if err != nil {
+		return nil, nil, invalid(err)
+	}
+	l, err := lock.Parse("versions.lock", text)
+	if err != nil {
+		return nil, nil, invalid(err)
+	}
+	return l, text, nil
+}
+
+// Encode returns the document. What makes it too large goes: first the locks, those of the
+// oldest releases before others.
+func (r *Record) Encode() ([]byte, error) {
+	if err := r.check(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	for {
+		document, err := json.Marshal(r)
+		if err != nil {
+			return nil, fmt.Errorf("write the record of releases: %w", err)
+		}
+		if len(document) <= MaxSize {
+			return document, nil
+		}
+		if !r.forgetLock() {
+			return nil, fmt.Errorf("%w: it has %d bytes, %d is the most", ErrInvalid, len(document), MaxSize)
+		}
+	}
+}
+
+// forgetLock drops one lock, the current release's last.
+func (r *Record) forgetLock() bool {
+	var kept digest.Digest
+	if current := r.Current(); current != nil {
+		kept = current.Lock
+	}
+	for _, one := range r.Releases {
+		if _, ok := r.Locks[one.Lock]; ok && one.Lock != kept {
+			delete(r.Locks, one.Lock)
+			return true
+		}
+	}
+	dropped := len(r.Locks) > 0
+	clear(r.Locks)
+	return dropped
+}
+
+// Decode reads a document. The error wraps ErrInvalid.
+func Decode(document []byte) (*Record, error) {
+	r, err := decode(document)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return r, nil
+}
+
+func decode(document []byte) (*Record, error) {
+	if len(document) > MaxSize {
+		return nil, fmt.Errorf("it has %d bytes, more than %d", len(document), MaxSize)
+	}
+	var form struct {
+		Format int `json:"format"`
+	}
+	if err := json.Unmarshal(document, &form); err != nil {
+		return nil, err
+	}
+	if form.Format != Format {
+		return nil, fmt.Errorf("it has format %d, and this boxlift knows format %d: use the boxlift that wrote it, or a newer one", form.Format, Format)
+	}
+	var r Record
+	if err := node.DecodeStrictly(document, MaxSize, &r); err != nil {
+		return nil, err
+	}
+	return &r, r.check()
+}
+
+var fingerprintPattern = lazyregexp.New(`^[0-9a-f]{64}$`)
+
+// check finds what no record says.
+func (r *Record) check() error {
+	if len(r.Releases) > maxReleases || len(r.Locks) > maxReleases {
+		return fmt.Errorf("it has %d releases and %d locks, %d are the most", len(r.Releases), len(r.Locks), maxReleases)
+	}
+	if err := checkText(r.Cluster, maxText); err != nil {
+		return err
+	}
+	for d := range r.Locks {
+		if err := d.Validate(); err != nil {
+			return err
+		}
+	}
+	last := 0
+	for i := range r.Releases {
+		one := &r.Releases[i]
+		if one.Number <= last {
+			return fmt.Errorf("release %d comes after release %d", one.Number, last)
+		}
+		last = one.Number
+		if err := one.check(); err != nil {
+			return fmt.Errorf("release %d: %w", one.Number, err)
+		}
+	}
+	return nil
+}
+
+func (r *Release) check() error {
+	if !slices.Contains([]State{Created, Running, Succeeded, Failed, RolledBack}, r.State) {
+		return fmt.Errorf("its state is %.40q", r.State)
+	}
+	for _, d := range []digest.Digest{r.Bundle, r.Lock} {
+		if err := d.Validate(); err != nil {
+			return err
+		}
+	}
+	if !fingerprintPattern.MatchString(r.Config) {
+		return fmt.Errorf("the fingerprint of its configuration is %.80q", r.Config)
+	}
+	if r.Attempts < 1 || r.Started.IsZero() {
+		return fmt.Errorf("it was begun %d times, first at %v", r.Attempts, r.Started)
+	}
+	if len(r.Components) > maxComponents {
+		return fmt.Errorf("it has %d components, %d are the most", len(r.Components), maxComponents)
+	}
+	texts := []string{r.Command, r.Boxlift, r.By, r.Backup}
+	for _, c := range r.Components {
+		texts = append(texts, c.Name, c.Version)
+	}
+	for _, text := range texts {
+		if err := checkText(text, maxText); err != nil {
+			return err
+		}
+	}
+	return checkText(r.Result, maxResult)
+}
+
+func checkText(text string, limit int) error {
+	if text != fitText(text, limit) {
+		return fmt.Errorf("the text %.80q is longer than %d bytes, or not fit for a terminal", text, limit)
+	}
+	return nil
+}
+
+// ReadFile reads a copy. There is none when the record is nil.
+func ReadFile(path string) (*Record, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil //nolint:nilnil // no copy is no error, and no record
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	document, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
+	if err != nil {
+		return nil, err
+	}
+	r, err := Decode(document)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
+}
+
+// WriteFile writes a copy, whole or not at all, that only its owner can read. The folder must
+// exist.
+func (r *Record) WriteFile(path string) error {
+	document, err := r.Encode()
+	if err != nil {
+		return err
+	}
+	return renameio.WriteFile(path, document, 0o600, renameio.WithStaticPermissions(0o600))
+}

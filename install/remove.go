@@ -1,0 +1,546 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/remote"
+)
+
+// RemoveOptions say which hosts leave a cluster. Options.Bundle is not needed.
+type RemoveOptions struct {
+	Options
+	// Hosts are addresses or names, as install.yaml or the cluster has them.
+	Hosts []string
+	// DeleteUnmanagedPods ends pods that no controller brings back elsewhere, such as
+	// sandboxes. Without it, such a pod keeps its node from being drained.
+	DeleteUnmanagedPods bool
+	// ForgetUnreachable removes the node of a host that cannot be reached, which then is
+	// not uninstalled.
+	ForgetUnreachable bool
+}
+
+// RemoveNodes removes hosts from the cluster, one after the other: cordon, drain, delete
+// the node, uninstall k3s, in that order. The first failure ends it: what comes after
+// is untouched.
+func RemoveNodes(ctx context.Context, o RemoveOptions) (*Summary, error) {
+	o.Command = "node remove"
+	return o.runPhase(ctx, "remove", func(ctx context.Context, in *installer) error { return in.remove(ctx, o) })
+}
+
+// runPhase runs work as the only phase.
+func (o Options) runPhase(ctx context.Context, name string, work func(context.Context, *installer) error) (*Summary, error) {
+	in, err := newInstaller(o)
+	if err != nil {
+		return nil, err
+	}
+	defer in.close()
+	run := func() error {
+		return in.run(ctx, []phase{{name, func(ctx context.Context) error { return work(ctx, in) }}})
+	}
+	if o.DryRun || o.Config.Runtime.DryRun {
+		in.mode = plan
+		err := run()
+		return in.summary(), err
+	}
+	err = in.recorded(run)
+	if in.phases == nil {
+		return nil, err // it did not get as far as doing anything
+	}
+	return in.summary(), err
+}
+
+func (in *installer) remove(ctx context.Context, o RemoveOptions) error {
+	if err := in.connectServers(ctx, o.Hosts); err != nil {
+		return err
+	}
+	nodes, err := in.api.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	var removals []*removal
+	for _, wanted := range o.Hosts {
+		r, err := in.removalOf(ctx, wanted, nodes)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(removals, func(other *removal) bool {
+			return r.host != nil && other.host == r.host || !r.gone && other.node.Name == r.node.Name
+		}) {
+			continue // it was named twice
+		}
+		r.forgetUnreachable, r.unmanaged = o.ForgetUnreachable, o.DeleteUnmanagedPods
+		removals = append(removals, r)
+	}
+	if err := checkServersLeft(nodes, removals); err != nil {
+		return err
+	}
+	for i, r := range removals {
+		err := in.checkStill(ctx, removals[i:])
+		if err == nil {
+			err = r.run(ctx)
+		}
+		if err != nil {
+			if left := removals[i+1:]; len(left) > 0 {
+				names := make([]string, 0, len(left))
+				for _, r := range left {
+					names = append(names, r.node.Name)
+				}
+				err = fmt.Errorf("%w\nnot touched because of that: %s", err, strings.Join(names, ", "))
+			}
+			return err
+		}
+		if r.host != nil && slices.Contains(in.hosts, r.host) {
+			in.warn("%s is still in install.yaml: take it out, or the next boxlift install brings it back", r.host.name)
+		}
+	}
+	return nil
+}
+
+// checkStill judges once more whether the servers that are still to be removed can be
+// missed: since the last time others may have failed.
+func (in *installer) checkStill(ctx context.Context, removals []*removal) error {
+	if r := removals[0]; !r.node.Server || r.gone {
+		return nil
+	}
+	nodes, err := in.api.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range removals {
+		i := slices.IndexFunc(nodes, func(n kube.Node) bool { return n.Name == r.node.Name })
+		if i >= 0 {
+			r.node.Ready = nodes[i].Ready
+		}
+	}
+	return checkServersLeft(nodes, removals)
+}
+
+// connectServers connects to the servers that can be reached, and to the API through one
+// of them: if possible not one that leaves, whose API ends with its node.
+func (in *installer) connectServers(ctx context.Context, leaving []string) error {
+	_ = in.eachHost(ctx, in.servers(), in.connect)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	var reasons []error
+	for _, h := range in.servers() {
+		if h.err != nil {
+			reasons = append(reasons, h.err)
+			// A server that is down may be the very one that is to be removed.
+			h.err = nil
+		}
+	}
+	if err := in.holdServers(ctx); err != nil {
+		return err
+	}
+	var stay, leave []*host
+	for _, h := range in.servers() {
+		if slices.ContainsFunc(leaving, func(name string) bool {
+			return isCalled(h.config, name) || name == h.nodeName()
+		}) {
+			leave = append(leave, h)
+		} else {
+			stay = append(stay, h)
+		}
+	}
+	if err := in.reachAPI(ctx, append(stay, leave...)); err != nil {
+		return errors.Join(append(reasons, err)...)
+	}
+	if in.api == nil {
+		return errors.Join(append(reasons, fmt.Errorf("%w: %w", ErrHosts, errNoCluster))...)
+	}
+	return nil
+}
+
+// holdServers keeps other runs away from the cluster. Without a bundle there is only the
+// helper that is on a server already.
+func (in *installer) holdServers(ctx context.Context) error {
+	if !in.changing() {
+		return nil
+	}
+	for _, h := range in.servers() {
+		if h.conn == nil {
+			continue
+		}
+		err := in.hold(ctx, h)
+		var busy *busyError
+		switch {
+		case errors.As(err, &busy):
+			return fmt.Errorf("%w: %s: %w", ErrHosts, h.name, err)
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			in.warn("%s: another boxlift that works there at the same time is not kept away: %v", h.name, err)
+		}
+	}
+	return nil
+}
+
+// removalOf finds what is to be removed, by what install.yaml or the cluster calls it.
+func (in *installer) removalOf(ctx context.Context, wanted string, nodes []kube.Node) (*removal, error) {
+	r := &removal{installer: in, phase: "remove", reason: "it is to be removed"}
+	for _, h := range in.hosts {
+		if !isCalled(h.config, wanted) {
+			continue
+		}
+		if r.host != nil {
+			return nil, fmt.Errorf("%w: install.yaml calls both %s and %s %q: give another of its names", ErrRefused, r.host.name, h.name, wanted)
+		}
+		r.host = h
+	}
+	names := make([]string, 0, len(nodes))
+	for _, n := range nodes {
+		names = append(names, n.Name)
+	}
+	if r.host == nil {
+		return in.removalOfNode(ctx, r, wanted, nodes, names)
+	}
+	// Only the host knows its own name and machine-id. Without them the node of a host that
+	// install.yaml calls otherwise than the cluster would be taken to be gone.
+	unseen := in.connect(ctx, r.host)
+	if n := in.nodeOf(r.host, nodes); n != nil {
+		r.node = *n
+		return r, nil
+	}
+	if unseen != nil {
+		return nil, fmt.Errorf("%w: which node is %s cannot be told, since the host does not say it: give the name of its node, which is one of %s: %w",
+			ErrHosts, r.host.name, strings.Join(names, ", "), unseen)
+	}
+	// It may have been deleted by an earlier run that did not get to the uninstall.
+	r.node = kube.Node{Name: r.host.nodeName(), Server: r.host.config.Role == config.Server}
+	r.gone = true
+	return r, nil
+}
+
+// removalOfNode finds what is to be removed by what the cluster alone calls it. The host may
+// be in install.yaml nevertheless, without a name.
+func (in *installer) removalOfNode(ctx context.Context, r *removal, wanted string, nodes []kube.Node, names []string) (*removal, error) {
+	found := slices.DeleteFunc(slices.Clone(nodes), func(n kube.Node) bool { return n.Name != wanted })
+	if len(found) == 0 && wanted != "" {
+		found = slices.DeleteFunc(slices.Clone(nodes), func(n kube.Node) bool { return !slices.Contains(n.Addresses, wanted) })
+	}
+	switch len(found) {
+	case 0:
+		if _, err := netip.ParseAddr(wanted); err == nil && in.Config.Cluster.AbsentAgentLogin != nil {
+			return in.removalOfRest(ctx, r, wanted, nodes)
+		}
+		return nil, fmt.Errorf("%w: neither install.yaml nor the cluster has a host %q; the cluster's nodes are %s", ErrRefused, wanted, strings.Join(names, ", "))
+	case 1:
+		r.node = found[0]
+	default:
+		return nil, fmt.Errorf("%w: the nodes %s and %s both have the address %s: give a node's name", ErrRefused, found[0].Name, found[1].Name, wanted)
+	}
+	for _, h := range in.hosts {
+		if n := in.nodeOf(h, nodes); n != nil && n.Name == r.node.Name {
+			r.host = h
+		}
+	}
+	return r, nil
+}
+
+// removalOfRest finds a host that is in neither install.yaml nor the cluster, because an
+// earlier run deleted its node and did not get to the uninstall. Only its token tells that it
+// was an agent of this cluster and not of another one.
+func (in *installer) removalOfRest(ctx context.Context, r *removal, address string, nodes []kube.Node) (*removal, error) {
+	login := *in.Config.Cluster.AbsentAgentLogin
+	login.Host, login.Role = address, config.Agent
+	h := &host{config: login, subject: subject{name: hostName(login)}}
+	if err := in.connect(ctx, h); err != nil {
+		return nil, fmt.Errorf("%w: neither install.yaml nor the cluster has a host %s: %w", ErrHosts, address, err)
+	}
+	if n := in.nodeOf(h, nodes); n != nil {
+		r.host, r.node = h, *n
+		return r, nil
+	}
+	own, err := h.read(ctx, k3sTokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrHosts, err)
+	}
+	for _, s := range in.servers() {
+		if s.conn == nil {
+			continue
+		}
+		token, err := s.read(ctx, k3sNodeToken)
+		if err != nil || !strings.Contains(token, "::") || own != token {
+			continue
+		}
+		r.host, r.node, r.gone = h, kube.Node{Name: h.nodeName()}, true
+		return r, nil
+	}
+	return nil, fmt.Errorf("%w: neither install.yaml nor the cluster has a host %s, and it has no token of this cluster: if it is to be emptied all the same, run %s on it", ErrRefused, address, uninstaller(false))
+}
+
+// leftBehind are the hosts whose nodes a run that was broken off deleted without getting to
+// the uninstall. Those that are not in install.yaml nobody would think of again.
+func leftBehind(last journal.State) []string {
+	if !last.Unfinished() {
+		return nil
+	}
+	var hosts []string
+	for _, s := range last.Steps {
+		deleted := strings.HasPrefix(s.Title, "delete the node ") && (s.Result == journal.Done || s.Result == journal.Running)
+		if deleted && !slices.ContainsFunc(last.Steps, func(u journal.Step) bool {
+			return u.Title == uninstallTitle && u.Phase == s.Phase && u.Host == s.Host && (u.Result == journal.Done || u.Result == journal.Unchanged)
+		}) {
+			hosts = append(hosts, s.Host)
+		}
+	}
+	return hosts
+}
+
+// uninstallTitle is the title of the last step of a removal.
+const uninstallTitle = "uninstall k3s"
+
+// checkServersLeft refuses to take servers away so that etcd loses its majority on the
+// way, or that none is left.
+func checkServersLeft(nodes []kube.Node, removals []*removal) error {
+	members, well := 0, 0
+	for _, n := range nodes {
+		if n.Server {
+			members++
+			if n.Ready {
+				well++
+			}
+		}
+	}
+	majority := func() int { return members/2 + 1 }
+	for _, r := range removals {
+		if !r.node.Server || r.gone {
+			continue
+		}
+		if members == 1 {
+			return fmt.Errorf("%w: the last server is never removed: with it the cluster would be gone", ErrRefused)
+		}
+		// Taking a member out is a decision of the majority, too.
+		possible := well >= majority()
+		members--
+		if r.node.Ready {
+			well--
+		}
+		if !possible || well < majority() {
+			return fmt.Errorf("%w: without %s, %d of %s would be left that are Ready, and etcd needs a majority of %d to go on: bring the others back first",
+				ErrRefused, r.node.Name, well, counted(members, "server"), majority())
+		}
+	}
+	return nil
+}
+
+// removal takes one node out of the cluster.
+type removal struct {
+	*installer
+	node kube.Node
+	// host is the entry of install.yaml, if there is one.
+	host              *host
+	phase, reason     string
+	forgetUnreachable bool
+	unmanaged         bool
+	unreachable       bool
+	// gone says that the node is not in the cluster any more.
+	gone bool
+}
+
+// run carries out the removal's steps. Whether the host can be reached is found out
+// before anything is changed.
+func (r *removal) run(ctx context.Context) error {
+	name := r.node.Name
+	switch {
+	case r.host != nil:
+		name = r.host.name
+	case len(r.node.Addresses) > 0: // the state is to say where it is when the node is gone
+		name += " (" + r.node.Addresses[0] + ")"
+	}
+	conn, err := r.connectTo(ctx)
+	if err != nil {
+		if !r.forgetUnreachable {
+			return &unreachableError{node: name, err: err}
+		}
+		r.unreachable = true
+		r.warn("%s cannot be reached and is not uninstalled: if it comes back, run %s on it before it is used again", name, uninstaller(r.node.Server))
+		conn = nil
+	}
+	s := &subject{name: name}
+	err = r.runSteps(ctx, r.phase, s, r.steps(conn))
+	// What is removed is not one of the hosts that a summary lists.
+	for _, c := range s.changes {
+		r.cluster.changes = append(r.cluster.changes, Change{Phase: c.Phase, Title: c.Title + " on " + name, Reason: c.Reason})
+	}
+	if err != nil {
+		return fmt.Errorf("%w: remove %s: %w", ErrHosts, name, err)
+	}
+	return nil
+}
+
+func (r *removal) steps(conn *remote.Host) []step {
+	inCluster := func(context.Context) (string, error) {
+		if r.gone {
+			return "", nil
+		}
+		return r.reason, nil
+	}
+	var steps []step
+	if !r.gone {
+		steps = append(steps,
+			step{
+				title: "cordon the node " + r.node.Name, needed: inCluster,
+				run: func(ctx context.Context) error {
+					_, err := r.api.Cordon(ctx, r.node.Name)
+					return err
+				},
+			},
+			step{title: "drain the node " + r.node.Name, needed: inCluster, run: r.drain},
+			step{
+				title: "delete the node " + r.node.Name, needed: inCluster,
+				run: func(ctx context.Context) error { return r.api.DeleteNode(ctx, r.node.Name) },
+			})
+	}
+	if conn != nil {
+		steps = append(steps, step{
+			title:  uninstallTitle,
+			needed: func(ctx context.Context) (string, error) { return installed(ctx, conn) },
+			run:    func(ctx context.Context) error { return r.uninstall(ctx, conn) },
+		})
+	}
+	return steps
+}
+
+func (r *removal) drain(ctx context.Context) error {
+	// Without its kubelet no pod will be seen to end.
+	options := kube.DrainOptions{Timeout: r.Config.Runtime.DrainTimeout, Report: r.Reporter.Message, Unmanaged: r.unmanaged, Gone: r.unreachable && !r.node.Ready}
+	task := r.Reporter.Task("drain "+r.node.Name, 0)
+	err := r.meter.wait(func() error { return r.api.Drain(ctx, r.node.Name, options) })
+	task.Done(err)
+	return err
+}
+
+// connectTo logs in to the host whose node is to be removed.
+func (r *removal) connectTo(ctx context.Context) (*remote.Host, error) {
+	if r.host != nil {
+		if err := r.connect(ctx, r.host); err != nil {
+			return nil, err
+		}
+		if has, is := r.node.MachineID, r.host.machineID; !r.gone && has != "" && is != "" && has != is {
+			return nil, otherHostError(r.host.config.Host, is, has)
+		}
+		return r.host.conn, nil
+	}
+	login := r.Config.Cluster.AbsentAgentLogin
+	if login == nil {
+		return nil, errors.New("install.yaml does not say how to log in to it: give cluster.absentAgentLogin")
+	}
+	var errs []error
+	for _, address := range r.node.Addresses {
+		h := *login
+		h.Host = address
+		conn, err := r.conns.to(ctx, h)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		// Another host may have got the address since.
+		id, err := identify(ctx, conn)
+		if err != nil {
+			return nil, err
+		}
+		if id.machineID == "" || id.machineID != r.node.MachineID {
+			errs = append(errs, otherHostError(address, id.machineID, r.node.MachineID))
+			continue
+		}
+		return conn, nil
+	}
+	return nil, errors.Join(errs...)
+}
+
+func otherHostError(address, is, has string) error {
+	return fmt.Errorf("%s: the host at that address has the machine-id %q, the node has %q: it is another host", address, is, has)
+}
+
+// unreachableError says that a host that is to be removed cannot be uninstalled.
+type unreachableError struct {
+	node string
+	err  error
+}
+
+func (e *unreachableError) Error() string {
+	return fmt.Sprintf("remove %s: nothing was changed, since k3s cannot be uninstalled from it: %v", e.node, e.err)
+}
+
+func (e *unreachableError) Unwrap() []error { return []error{ErrHosts, e.err} }
+
+func (e *unreachableError) Hint() string {
+	return "bring the host back, or, when it is gone for good, remove its node alone with boxlift node remove --forget-unreachable-host"
+}
+
+func uninstaller(server bool) string {
+	if server {
+		return "/usr/local/bin/k3s-uninstall.sh"
+	}
+	return "/usr/local/bin/k3s-agent-uninstall.sh"
+}
+
+// installed says why k3s has to be uninstalled, or "".
+func installed(ctx context.Context, conn *remote.Host) (string, error) {
+	const script = `for f in /usr/local/bin/k3s-uninstall.sh /usr/local/bin/k3s-agent-uninstall.sh /usr/local/bin/k3s /usr/local/bin/k3s-killall.sh /var/lib/rancher/k3s ` + registryUnit + ` ` + registryDir + ` /var/lib/boxlift; do
+[ ! -e "$f" ] || { echo "$f"; exit; }
+done`
+	result, err := conn.Run(ctx, remote.Command{Title: "look for k3s", Args: []string{"/bin/sh", "-c", script}, Root: true})
+	found := strings.TrimSpace(string(result.Stdout))
+	if err != nil || found == "" {
+		return "", err
+	}
+	return clip(printable(found), 100) + " is there", nil
+}
+
+// takeCiliumOut has to come before k3s' own scripts, which know nothing of Cilium: its
+// interfaces and rules would take the host's network with them (k3s documentation, "Custom
+// CNI").
+const takeCiliumOut = `for link in cilium_host cilium_net cilium_vxlan cilium_geneve cilium_wg0 lxc_health; do
+    ip link delete "$link" >/dev/null 2>&1 || :
+done
+for family in iptables ip6tables; do
+    if command -v "$family-save" >/dev/null && rules=$("$family-save" 2>/dev/null) && [ -n "$rules" ]; then
+        printf '%s\n' "$rules" | grep -iv cilium | "$family-restore" || echo "the $family rules of Cilium are still there" >&2
+    fi
+done
+`
+
+// uninstallScript removes everything that boxlift brought. Each part may have been removed
+// before.
+const uninstallScript = `set -u
+for unit in k3s k3s-agent; do
+    systemctl disable --now "$unit.service" >/dev/null 2>&1 || :
+done
+` + takeCiliumOut + `for script in k3s-uninstall.sh k3s-agent-uninstall.sh; do
+    [ ! -x "/usr/local/bin/$script" ] || "/usr/local/bin/$script" || exit 1
+done
+rm -rf /etc/cni/net.d/05-cilium.conflist /var/run/cilium /var/lib/cilium /opt/cni/bin/cilium-cni /usr/local/bin/cilium
+(` + removeRegistryScript + `) || :
+rm -rf /var/lib/rancher/k3s /etc/rancher/k3s /var/lib/kubelet /var/lib/boxlift
+rm -f /usr/local/bin/k3s /usr/local/bin/k3s-killall.sh /etc/systemd/system/k3s.service /etc/systemd/system/k3s.service.env \
+    /etc/systemd/system/k3s-agent.service /etc/systemd/system/k3s-agent.service.env
+systemctl daemon-reload
+`
+
+func (r *removal) uninstall(ctx context.Context, conn *remote.Host) error {
+	return r.meter.wait(func() error {
+		ctx, cancel := context.WithTimeout(ctx, max(r.Config.Runtime.CommandTimeout, time.Minute))
+		defer cancel()
+		_, err := conn.Run(ctx, remote.Command{Title: "uninstall k3s", Args: []string{"/bin/sh", "-c", uninstallScript}, Root: true})
+		if err != nil {
+			return err
+		}
+		reason, err := installed(ctx, conn)
+		if err == nil && reason != "" {
+			err = fmt.Errorf("uninstall k3s: %s after its uninstall script ran", reason)
+		}
+		return err
+	})
+}

@@ -1,0 +1,396 @@
+package install
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/liteboxd/boxlift/install/backup"
+	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/install/remote"
+	"github.com/liteboxd/boxlift/node"
+)
+
+// A backup is restored by an installation: what a host lacks is brought as always, and
+// between setting k3s up and starting it, its data is put back in the order that upstream
+// documents (k3s documentation, "Backup and Restore" and "Roll Back"): k3s and all
+// containers end on every host; the first server takes the datastore back and starts; the
+// others forget theirs and join it.
+
+// Restore says what to bring a cluster back from.
+type Restore struct {
+	// Backup has been verified by the caller.
+	Backup *backup.Reader
+	// Replace lets hosts lose the cluster that they have now. Without it, one that has any
+	// is refused.
+	Replace bool
+}
+
+// Files on hosts: which restore the host waits for, and which one it has had.
+const (
+	restoringFile = node.FilesDir + "/restoring"
+	restoredFile  = node.FilesDir + "/restored"
+	// restoreDir is where a snapshot of etcd lies while it is restored.
+	restoreDir  = node.FilesDir + "/restore"
+	restoreUnit = "boxlift-restore"
+	// restorePhase stops k3s for a restore.
+	restorePhase = "restore"
+)
+
+// restoring is a restore that is going on.
+type restoring struct {
+	*backup.Reader
+	// id tells this restore from others, also of the same backup. One that is gone on with
+	// keeps its id, so that no host is restored twice.
+	id    string
+	token string // the password that the cluster began with
+}
+
+// checkRestore makes sure that the bundle brings what the backup was made of, and reads
+// what is needed before any host is asked.
+func (in *installer) checkRestore() error {
+	if in.Restore == nil {
+		return nil
+	}
+	r := in.Restore.Backup
+	m := r.Manifest()
+	switch {
+	case in.Scope != Everything || in.Only != nil:
+		return fmt.Errorf("%w: a backup is restored as a whole, to all hosts of install.yaml", ErrRefused)
+	case m.Cluster != in.Config.Cluster.Name:
+		return fmt.Errorf("%w: the backup is of the cluster %q, install.yaml describes %q", ErrRefused, m.Cluster, in.Config.Cluster.Name)
+	case m.K3s != in.k3s:
+		return fmt.Errorf("%w: the backup was made with k3s %s, the bundle carries %s: give the bundle %s, which the cluster ran then", ErrRefused, m.K3s, in.k3s, orUnknown(short(m.Bundle)))
+	case m.Datastore == backup.SQLite && len(in.servers()) > 1:
+		return fmt.Errorf("%w: the backup is of one server with SQLite, install.yaml has %s: restore it to one server, and add the others after that", ErrRefused, counted(len(in.servers()), "server"))
+	}
+	if m.Bundle == "" {
+		in.warn("the backup does not say which bundle the cluster ran then: Cilium and LiteBoxd are brought to this one's versions")
+	} else if digest := in.Bundle.Digest().String(); m.Bundle != digest {
+		in.warn("the backup was made when the cluster ran the bundle %s, this one is %s: Cilium and LiteBoxd are brought to this one's versions", short(m.Bundle), short(digest))
+	}
+	const most = 4 << 10
+	full, err := r.ReadSmall(backup.Token, most)
+	if err != nil {
+		return err
+	}
+	_, password, ok := strings.Cut(strings.TrimSpace(string(full)), "::server:")
+	if !ok || password == "" || strings.ContainsAny(password, " \n") {
+		return fmt.Errorf("%w: %s has no token of a server", backup.ErrInvalid, backup.Token)
+	}
+	in.restoring = &restoring{Reader: r, id: r.Digest(), token: password}
+	return nil
+}
+
+// beginRestore notes the restore as a run. One of the same backup that was broken off is
+// gone on with unasked: to begin anew would undo what the cluster has done since.
+func (in *installer) beginRestore(run journal.Run, last journal.State) error {
+	sum := sha256.Sum256([]byte(run.Config + "\n" + in.restoring.Digest()))
+	run.Config = hex.EncodeToString(sum[:])
+	begin := func() error { return in.journal.Begin(run) }
+	if last.Unfinished() && last.Command == run.Command && last.Config == run.Config && last.Bundle == run.Bundle {
+		begin = in.journal.Resume
+	}
+	if err := begin(); err != nil {
+		return err
+	}
+	in.restoring.id = in.restoring.Digest() + " " + in.journal.State().Started.Format(time.RFC3339Nano)
+	return nil
+}
+
+// restoreBegan tells whether the last run is a restore that hosts wait for. Another run would
+// take its place in the state, and with it the id by which it is gone on with.
+func restoreBegan(last journal.State) bool {
+	return last.Unfinished() && slices.ContainsFunc(last.Steps, func(s journal.Step) bool { return s.Phase == restorePhase && s.Attempts > 0 })
+}
+
+// checkRestoring keeps runs away from a host that waits for its data: started without it,
+// k3s would go on with what was there before, beside servers that no longer have it.
+func (in *installer) checkRestoring(ctx context.Context, h *host) error {
+	switch {
+	case in.restoring == nil && h.awaitsRestore:
+		return errRestoring
+	case in.restoring == nil || in.Restore.Replace || h.awaitsRestore || !h.member && h.joined == "":
+		return nil
+	}
+	restored, err := h.read(ctx, restoredFile)
+	if err == nil && restored != in.restoring.id {
+		err = fmt.Errorf("%w: the host has a cluster already, which it would lose: boxlift backup restore replaces a cluster by a backup of it", ErrRefused)
+	}
+	return err
+}
+
+var errRestoring = fmt.Errorf("%w: a restore of a backup began on this host and did not end: run it again", ErrRefused)
+
+// stopToRestore ends k3s on all hosts, agents first, with all that runs in it: what goes on
+// would be of another time than the data.
+func (in *installer) stopToRestore(ctx context.Context) error {
+	if in.restoring == nil {
+		return nil
+	}
+	for _, hosts := range [][]*host{in.agents(), in.servers()} {
+		if err := in.eachHost(ctx, hosts, func(ctx context.Context, h *host) error {
+			return in.runSteps(ctx, restorePhase, &h.subject, []step{in.stopStep(h)})
+		}); err != nil && in.changing() {
+			return err
+		}
+	}
+	// The first server begins the cluster once more, whichever one began it first.
+	for i, h := range in.servers() {
+		h.joined, h.member = "", i == 0
+	}
+	for _, h := range in.agents() {
+		h.joined = ""
+	}
+	return nil
+}
+
+func (in *installer) stopStep(h *host) step {
+	service := unit(h.config.Role)
+	const script = `set -e
+mkdir -p "$(dirname "$2")"
+cat >"$2.boxlift-new"
+mv "$2.boxlift-new" "$2"
+sync
+[ ! -e "/etc/systemd/system/$1.service" ] || systemctl disable --now --quiet "$1.service"
+[ -x /usr/local/bin/k3s-killall.sh ] || exit 0
+` + takeCiliumOut + `
+/usr/local/bin/k3s-killall.sh >/dev/null 2>&1 </dev/null || :`
+	return step{
+		title: "stop " + service + " and all that runs in it",
+		needed: func(ctx context.Context) (string, error) {
+			restored, err := h.read(ctx, restoredFile)
+			if err != nil || restored == in.restoring.id {
+				return "", err
+			}
+			waiting, err := h.read(ctx, restoringFile)
+			if err != nil {
+				return "", err
+			}
+			state, err := h.serviceState(ctx, service)
+			if err != nil || waiting == in.restoring.id && state["ActiveState"] != "active" && state["ActiveState"] != "activating" {
+				return "", err
+			}
+			return "the backup of " + in.restoring.Manifest().Time.Format(time.RFC3339) + " is to be restored", nil
+		},
+		run: func(ctx context.Context) error {
+			return in.meter.wait(func() error {
+				_, err := h.conn.Run(ctx, remote.Command{
+					Title: "stop " + service, Args: []string{"/bin/sh", "-c", script, "sh", service, restoringFile}, Root: true,
+					Stdin: strings.NewReader(in.restoring.id + "\n"),
+				})
+				return err
+			})
+		},
+	}
+}
+
+// restoreStep brings back what the backup has of a host. It comes right before k3s starts.
+func (n *k3sNode) restoreStep() step {
+	return step{
+		title: "restore the backup",
+		needed: func(ctx context.Context) (string, error) {
+			restored, err := n.read(ctx, restoredFile)
+			if err != nil || restored == n.restoring.id {
+				return "", err
+			}
+			return "it is of " + n.restoring.Manifest().Time.Format(time.RFC3339), nil
+		},
+		run: func(ctx context.Context) error {
+			for _, part := range []func(context.Context) error{n.restoreDatastore, n.restorePassword, n.restoreLiteBoxd} {
+				if err := part(ctx); err != nil {
+					return err
+				}
+			}
+			if err := n.put(ctx, restoredFile, 0o600, []byte(n.restoring.id+"\n")); err != nil {
+				return err
+			}
+			_, err := n.root(ctx, "end the restore", "rm", "-rf", restoringFile, restoreDir)
+			return err
+		},
+	}
+}
+
+// restoreDatastore gives the first server its data, and takes it from the others.
+func (n *k3sNode) restoreDatastore(ctx context.Context) error {
+	if n.host.config.Role != config.Server {
+		return nil
+	}
+	datastore := n.restoring.Manifest().Datastore
+	switch {
+	case n.host != n.servers()[0]:
+		_, err := n.root(ctx, "remove k3s' old data", "rm", "-rf", k3sDatabases)
+		return err
+	case datastore == backup.SQLite:
+		if _, err := n.root(ctx, "remove k3s' old data", "/bin/sh", "-c", `rm -rf "$1" && mkdir -p -m 0700 "$1"`, "sh", k3sDatabases); err != nil {
+			return err
+		}
+		return n.putEntry(ctx, backup.SQLiteDatabase, k3sStateDB)
+	}
+	if _, err := n.root(ctx, "make a folder for the snapshot", "mkdir", "-p", "-m", "0700", restoreDir); err != nil {
+		return err
+	}
+	snapshot := path.Join(restoreDir, path.Base(backup.EtcdSnapshot))
+	if err := n.putEntry(ctx, backup.EtcdSnapshot, snapshot); err != nil {
+		return err
+	}
+	return n.resetCluster(ctx, snapshot)
+}
+
+// resetCluster lets k3s make a cluster of one server from a snapshot. It runs as a unit of
+// its own: what an earlier run has left running would be in its way.
+func (n *k3sNode) resetCluster(ctx context.Context, snapshot string) error {
+	// k3s refuses to reset twice without a start in between, for which it keeps this file.
+	const script = `set -e
+systemctl stop "$1.service" 2>/dev/null || :
+systemctl reset-failed "$1.service" 2>/dev/null || :
+rm -f "$2/reset-flag"
+systemd-run --quiet --collect --wait --unit "$1" -- "$3" server --cluster-reset --cluster-reset-restore-path="$4"`
+	begin := time.Now()
+	err := n.meter.wait(func() error {
+		_, err := n.root(ctx, "reset the cluster to the snapshot", "/bin/sh", "-c", script, "sh", restoreUnit, k3sDatabases, k3sBinary, snapshot)
+		return err
+	})
+	var exit *remote.ExitError
+	if !errors.As(err, &exit) {
+		return err
+	}
+	since := fmt.Sprintf("-%ds", int(time.Since(begin).Seconds())+1)
+	out, journalErr := n.root(ctx, "read the journal", "journalctl", "--no-pager", "-o", "cat", "-n", "300", "--since", since, "-u", restoreUnit)
+	if journalErr != nil {
+		return errors.Join(err, journalErr)
+	}
+	return &serviceError{text: "k3s does not restore the snapshot (" + err.Error() + ")", service: restoreUnit, lines: printable(n.redact(lastLines(string(out))))}
+}
+
+// putEntry writes an entry of the backup to the host, for root alone.
+func (n *k3sNode) putEntry(ctx context.Context, entry, to string) error {
+	content, e, err := n.restoring.Open(entry)
+	if err != nil {
+		return err
+	}
+	_, err = n.conn.Put(ctx, remote.PutOptions{Path: to, Mode: 0o600, Size: e.Size, SHA256: e.SHA256, Root: true}, content)
+	return err
+}
+
+// restorePassword lets the host be taken for the node that it was.
+func (n *k3sNode) restorePassword(ctx context.Context) error {
+	entry := backup.NodePassword(n.nodeName())
+	if !n.restoring.Has(entry) {
+		return nil
+	}
+	if _, err := n.root(ctx, "make a folder for the node's password", "mkdir", "-p", path.Dir(k3sNodePassword)); err != nil {
+		return err
+	}
+	return n.putEntry(ctx, entry, k3sNodePassword)
+}
+
+// restoreLiteBoxd puts LiteBoxd's database where it was, before anything can use it there.
+func (n *k3sNode) restoreLiteBoxd(ctx context.Context) error {
+	l := n.restoring.Manifest().LiteBoxd
+	if l == nil || l.Node != n.nodeName() {
+		return nil
+	}
+	// What lies beside a database belongs to the one that it was.
+	const script = `set -e
+mkdir -p "$1"
+chown "$2:$3" "$1"
+chmod "$4" "$1"
+rm -f "$5" "$5-wal" "$5-shm" "$5-journal"`
+	owner := func(o backup.Ownership) []string {
+		return []string{fmt.Sprint(o.UID), fmt.Sprint(o.GID), fmt.Sprintf("%o", o.Mode)}
+	}
+	args := append([]string{"/bin/sh", "-c", script, "sh", path.Dir(l.Path)}, owner(l.Folder)...)
+	if _, err := n.root(ctx, "make LiteBoxd's folder", append(args, l.Path)...); err != nil {
+		return err
+	}
+	if err := n.putEntry(ctx, backup.LiteBoxdDatabase, l.Path); err != nil {
+		return err
+	}
+	const own = `chown "$2:$3" "$1" && chmod "$4" "$1"`
+	_, err := n.root(ctx, "give LiteBoxd its database", append([]string{"/bin/sh", "-c", own, "sh", l.Path}, owner(l.File)...)...)
+	return err
+}
+
+// Losses is what is lost when a cluster is replaced by a backup of it.
+type Losses struct {
+	Cluster string    `json:"cluster"`
+	Since   time.Time `json:"since"`
+	// Unknown is why the cluster could not be asked what it has since then; "" when it was.
+	Unknown string `json:"unknown,omitempty"`
+	// Nodes have joined since, Rows are the templates and the like in LiteBoxd's database that
+	// are new, Sandboxes were begun.
+	Nodes     []string `json:"nodes,omitempty"`
+	Rows      []string `json:"rows,omitempty"`
+	Sandboxes []string `json:"sandboxes,omitempty"`
+}
+
+// LossesOf finds out what a cluster has that a backup has not. It changes nothing.
+func LossesOf(ctx context.Context, o Options, r *backup.Reader) (*Losses, error) {
+	m := r.Manifest()
+	losses := &Losses{Cluster: m.Cluster, Since: m.Time}
+	o.Restore = nil
+	in, err := newInstaller(o)
+	if err != nil {
+		return nil, err
+	}
+	defer in.close()
+	in.mode = plan
+	before, err := backupRecordOf(r)
+	if err != nil {
+		return nil, err
+	}
+	err = in.connectServers(ctx, nil)
+	if err == nil {
+		err = in.compareWithBackup(ctx, m, before, losses)
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err != nil {
+		losses.Unknown = printable(err.Error())
+	}
+	return losses, nil
+}
+
+func (in *installer) compareWithBackup(ctx context.Context, m backup.Manifest, before *Backup, losses *Losses) error {
+	nodes, err := in.api.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		if !slices.Contains(m.Nodes, n.Name) {
+			losses.Nodes = append(losses.Nodes, n.Name)
+		}
+	}
+	if before == nil || in.Config.LiteBoxd == nil {
+		return nil
+	}
+	u := in.upgradeTo("")
+	now, err := u.listSandboxes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range now {
+		if !slices.ContainsFunc(before.Sandboxes, func(b Sandbox) bool { return b.UID == s.UID }) {
+			losses.Sandboxes = append(losses.Sandboxes, fmt.Sprintf("%s on %s", s.Name, s.Node))
+		}
+	}
+	dir, err := os.MkdirTemp("", "boxlift-losses-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // a copy that nobody needs any more
+	_, rows, err := u.copyDatabase(ctx, filepath.Join(dir, backupDatabase))
+	losses.Rows = rows.Missing(before.Rows)
+	return err
+}

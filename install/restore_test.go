@@ -1,0 +1,181 @@
+package install
+
+import (
+	"database/sql"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/install/backup"
+	"github.com/liteboxd/boxlift/install/journal"
+)
+
+// openBackup makes a backup of a server with SQLite, with a token.
+func openBackup(t *testing.T, m backup.Manifest, token string) *backup.Reader {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(name, content string) {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(backup.Token, token+"\n")
+	write(backup.SQLiteDatabase, "")
+	db, err := sql.Open("sqlite", filepath.Join(dir, backup.SQLiteDatabase))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = db.ExecContext(t.Context(), "CREATE TABLE kine (id INTEGER PRIMARY KEY)")
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	m.Time, m.Datastore, m.Server = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), backup.SQLite, "first"
+	path := filepath.Join(t.TempDir(), "b.tar")
+	if _, err := backup.Write(t.Context(), path, m, dir); err != nil {
+		t.Fatal(err)
+	}
+	r, err := backup.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	return r
+}
+
+const fullToken = "K10" + "abc" + "::server:canary-password"
+
+func TestCheckRestore(t *testing.T) {
+	const threeServers = "cluster:\n  name: example\n  servers:\n    - {host: 10.0.0.1, password: x}\n    - {host: 10.0.0.2, password: x}\n    - {host: 10.0.0.3, password: x}\nnetwork: {cni: cilium}\n"
+	tests := []struct {
+		name, config string
+		manifest     backup.Manifest
+		token        string
+		scope        Scope
+		want         string
+		is           error
+	}{
+		{name: "as it was", manifest: backup.Manifest{Cluster: "example", K3s: "v1.34.4+k3s1"}, token: fullToken},
+		{"another cluster", exampleConfig, backup.Manifest{Cluster: "other", K3s: "v1.34.4+k3s1"}, fullToken, Everything, `the backup is of the cluster "other"`, ErrRefused},
+		{"another k3s", exampleConfig, backup.Manifest{Cluster: "example", K3s: "v1.33.1+k3s1", Bundle: "sha256:0123456789abcdef"}, fullToken, Everything, "give the bundle sha256:0123456789ab,", ErrRefused},
+		{"servers without etcd", threeServers, backup.Manifest{Cluster: "example", K3s: "v1.34.4+k3s1"}, fullToken, Everything, "of one server with SQLite", ErrRefused},
+		{"in part", exampleConfig, backup.Manifest{Cluster: "example", K3s: "v1.34.4+k3s1"}, fullToken, WithoutLiteBoxd, "as a whole", ErrRefused},
+		{"an agent's token", exampleConfig, backup.Manifest{Cluster: "example", K3s: "v1.34.4+k3s1"}, "K10abc::node:p", Everything, "no token of a server", backup.ErrInvalid},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if test.config == "" {
+				test.config = exampleConfig
+			}
+			in := example(t, test.config)
+			in.k3s, in.Scope = "v1.34.4+k3s1", test.scope
+			in.Restore = &Restore{Backup: openBackup(t, test.manifest, test.token)}
+			err := in.checkRestore()
+			if test.want == "" {
+				if err != nil || in.restoring.token != "canary-password" {
+					t.Errorf("%v, %+v", err, in.restoring)
+				}
+				return
+			}
+			if !errors.Is(err, test.is) || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+			if strings.Contains(err.Error(), "canary") {
+				t.Errorf("the token is shown: %v", err)
+			}
+		})
+	}
+}
+
+// A restore that was broken off keeps its id, so that hosts that have had it are left
+// alone; any other one has an id of its own.
+func TestRestoreID(t *testing.T) {
+	in := example(t, exampleConfig)
+	in.k3s = "v1.34.4+k3s1"
+	in.Restore = &Restore{Backup: openBackup(t, backup.Manifest{Cluster: "example", K3s: in.k3s}, fullToken)}
+	if err := in.checkRestore(); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if in.journal, err = journal.Open(filepath.Join(t.TempDir(), "state.json")); err != nil {
+		t.Fatal(err)
+	}
+	defer in.journal.Close()
+	begin := func(command string, end error) string {
+		t.Helper()
+		in.Command = command
+		if err := in.begin(); err != nil {
+			t.Fatal(err)
+		}
+		if err := in.journal.End(end); err != nil {
+			t.Fatal(err)
+		}
+		return in.restoring.id
+	}
+	failed := errors.New("broken off")
+	first := begin("backup restore", failed)
+	if again := begin("backup restore", nil); again != first {
+		t.Errorf("gone on with as %s, it began as %s", again, first)
+	}
+	anew := begin("backup restore", failed)
+	if anew == first {
+		t.Error("a second restore of the same backup is taken for the first")
+	}
+	if other := begin("install --restore", nil); other == anew {
+		t.Error("another command is taken for the one that was broken off")
+	}
+	if !strings.HasPrefix(first, in.restoring.Digest()+" ") {
+		t.Errorf("the id %s does not say which backup it is of", first)
+	}
+}
+
+// Until a restore that has begun on hosts has ended, no other run takes its place; one that
+// was refused before that is in nobody's way.
+func TestRestoreKeepsState(t *testing.T) {
+	for _, began := range []bool{false, true} {
+		in := example(t, exampleConfig)
+		var err error
+		if in.journal, err = journal.Open(filepath.Join(t.TempDir(), "state.json")); err != nil {
+			t.Fatal(err)
+		}
+		defer in.journal.Close()
+		if err := in.journal.Begin(journal.Run{Command: "backup restore"}); err != nil {
+			t.Fatal(err)
+		}
+		if began {
+			if _, err := in.journal.Start(restorePhase, "first", "stop k3s", "it is asked for"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		in.Command = "install"
+		err = in.begin()
+		if refused := errors.Is(err, ErrRefused); refused != began || err != nil && !refused {
+			t.Errorf("begun on hosts: %t; got %v", began, err)
+		}
+	}
+}
+
+func TestParseOwnership(t *testing.T) {
+	got, err := parseOwnership("1000 100 4755")
+	if diff := cmp.Diff(backup.Ownership{UID: 1000, GID: 100, Mode: 0o755}, got); diff != "" || err != nil {
+		t.Errorf("%s, %v", diff, err)
+	}
+	for _, line := range []string{"", "1 2", "1 2 3 4", "a 2 755", "-1 2 755", "1 2 789", "4294967296 2 755"} {
+		if got, err := parseOwnership(line); err == nil {
+			t.Errorf("%q: %+v", line, got)
+		}
+	}
+}
+
+// A backup of a cluster without LiteBoxd has no record of it.
+func TestBackupRecord(t *testing.T) {
+	r := openBackup(t, backup.Manifest{Cluster: "example", K3s: "v1"}, fullToken)
+	if b, err := backupRecordOf(r); b != nil || err != nil {
+		t.Errorf("%v, %v", b, err)
+	}
+}

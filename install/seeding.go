@@ -1,0 +1,320 @@
+package install
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/registry/push"
+	"github.com/liteboxd/boxlift/registry/rewrite"
+)
+
+// How nodes get images that do not lie on them: from boxlift's registry, which the servers
+// run, from a registry that the site has, or not at all.
+
+// k3sRegistryCA is boxlift's own file: the authority of the registry that nodes pull from.
+const k3sRegistryCA = k3sConfigDir + "/boxlift-registry-ca.crt"
+
+// allRegistries is k3s' name for the registries that have no mirror of their own.
+const allRegistries = rewrite.All
+
+// checkSeeding makes sure that what install.yaml says of registries goes together with the
+// seeding and the bundle.
+func (in *installer) checkSeeding() error {
+	s := in.Config.Seeding
+	if s.PeerToPeer {
+		if err := config.CheckPeerToPeer(in.k3s); err != nil {
+			return fmt.Errorf("%w: seeding.peerToPeer: %w", ErrConfig, err)
+		}
+	}
+	if s.External != nil {
+		if _, err := externalCA(s.External); err != nil {
+			return err
+		}
+	}
+	if s.Registry.CAFile != "" {
+		if _, err := openForNow(in.authorityOptions()); err != nil {
+			return fmt.Errorf("%w: %w", ErrConfig, err)
+		}
+	}
+	_, err := (&k3sNode{installer: in, host: in.servers()[0]}).registriesWith("")
+	return err
+}
+
+// seed makes sure, before any node may ask for it, that the images lie where nodes are to
+// pull them from.
+func (in *installer) seed(ctx context.Context) error {
+	switch in.Config.Seeding.Mode {
+	case config.SeedRegistry:
+		return in.serveImages(ctx)
+	case config.SeedExternal:
+		return in.seedExternal(ctx)
+	}
+	return nil
+}
+
+// seedAnew is seed for a run that changes nothing but LiteBoxd: a registry of the site's
+// does not have its images by itself, while boxlift's has what lies on the servers.
+func (in *installer) seedAnew(ctx context.Context) error {
+	if in.Config.Seeding.Mode == config.SeedExternal {
+		return in.seedExternal(ctx)
+	}
+	return nil
+}
+
+// packsFor are the packs that a host has to hold.
+func (in *installer) packsFor(h *host) ([]bundle.Pack, error) {
+	return in.Bundle.Packs(h.platform, in.packOptions(h))
+}
+
+// packOptions say which packs a host has to hold: agents may have only what they need to
+// start.
+func (in *installer) packOptions(h *host) bundle.PackOptions {
+	return bundle.PackOptions{Boot: h.config.Role == config.Agent && in.Config.Seeding.Agents == config.AgentsBoot}
+}
+
+// placeCA brings the authority that nodes are to trust to all hosts, before any of them
+// has to rely on it. containerd reads the file whenever it pulls.
+func (in *installer) placeCA(ctx context.Context, ca []byte) error {
+	return in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
+		n := &k3sNode{installer: in, host: h}
+		return in.runSteps(ctx, "registry", &h.subject, []step{n.fileStep("write the authority of the registry", k3sRegistryCA, ca)})
+	})
+}
+
+// registries is what a host's registries.yaml is to have: where boxlift lets nodes pull
+// from, and what install.yaml says of registries. It is nil for no file.
+func (n *k3sNode) registries() (*config.Registries, error) {
+	if n.Config.Seeding.Mode != config.SeedRegistry {
+		return n.registriesWith("")
+	}
+	a, err := n.authority()
+	if err != nil {
+		return nil, err
+	}
+	return n.registriesWith(a.Password())
+}
+
+// registriesWith is registries with the password of boxlift's registry.
+func (n *k3sNode) registriesWith(password string) (*config.Registries, error) {
+	var source config.Source
+	switch s := n.Config.Seeding; {
+	case s.Mode == config.SeedRegistry:
+		source.Login = &config.RegistryLogin{Username: registryUsername, Password: config.NewSecret(password)}
+		source.CAFile = k3sRegistryCA
+		for _, server := range n.endpointOrder() {
+			source.Endpoints = append(source.Endpoints, "https://"+n.registryAddress(server))
+		}
+	case s.Mode == config.SeedExternal:
+		rules, err := rewriteRules(s.External)
+		if err != nil {
+			return nil, err
+		}
+		source = s.External.Source(rules, k3sRegistryCA)
+	case !s.PeerToPeer:
+		return n.Config.Registries, nil
+	}
+	source.Registries = n.carriedRegistries()
+	merged, err := source.Merge(n.Config.Registries)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return merged, nil
+}
+
+// carriedRegistries are the registries whose images the bundle has, sorted.
+func (in *installer) carriedRegistries() []string {
+	names := make(map[string]bool)
+	for _, image := range in.contents.Images {
+		registry, _, _ := strings.Cut(image.Name, "/")
+		names[registry] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// endpointOrder is the order in which a host asks the servers: itself first, and then one
+// that differs from host to host, so that they share the load. It follows from addresses alone:
+// a server that comes or goes does not change the order of the others.
+func (n *k3sNode) endpointOrder() []*host {
+	weight := func(s *host) string {
+		sum := sha256.Sum256([]byte(n.lanAddress() + " " + s.lanAddress()))
+		return string(sum[:])
+	}
+	ordered := slices.Clone(n.servers())
+	slices.SortFunc(ordered, func(a, b *host) int {
+		switch n.host {
+		case a:
+			return -1
+		case b:
+			return 1
+		}
+		return strings.Compare(weight(a), weight(b))
+	})
+	return ordered
+}
+
+// registryAddress is where a server's registry answers.
+func (in *installer) registryAddress(s *host) string {
+	return net.JoinHostPort(s.lanAddress(), strconv.Itoa(in.Config.Seeding.Registry.Port))
+}
+
+// seedExternal pushes the bundle's images to the registry that the site has, if install.yaml
+// says how to log in for that, and makes sure that nodes will find all of them there.
+func (in *installer) seedExternal(ctx context.Context) error {
+	e := in.Config.Seeding.External
+	ca, err := externalCA(e)
+	if err != nil {
+		return err
+	}
+	var failed error
+	if ca != nil {
+		if failed = in.placeCA(ctx, ca); failed != nil && !in.goesOn(failed) {
+			return failed
+		}
+	}
+	pull, err := in.pushOptions(e, e.Pull, ca)
+	if err != nil {
+		return err
+	}
+	var steps []step
+	if e.Push != nil {
+		login, err := in.pushOptions(e, e.Push, ca)
+		if err != nil {
+			return err
+		}
+		steps = append(steps, step{
+			title: "push the bundle's images to " + e.Address,
+			needed: func(ctx context.Context) (string, error) {
+				found, err := push.Check(ctx, login)
+				return lackingImages(found, err), err
+			},
+			run: func(ctx context.Context) error {
+				_, err := push.Push(ctx, login)
+				return err
+			},
+		})
+	}
+	if err := in.runSteps(ctx, "registry", &in.cluster, steps); err != nil {
+		return err
+	}
+	if len(in.cluster.changes) > 0 && !in.changing() {
+		return failed // what a push would do away with is no finding
+	}
+	if in.pushed, err = push.Check(ctx, pull); err != nil {
+		return fmt.Errorf("look for the bundle's images as nodes will: %w", err)
+	}
+	switch lacks := lackingImages(in.pushed, nil); {
+	case lacks != "" && in.mode == inspect:
+		in.differences = append(in.differences, e.Address+": "+lacks)
+	case lacks != "":
+		return &externalError{address: e.Address, lacks: lacks}
+	case in.mode != inspect: // it is no difference of the cluster
+		in.warnOfDigests(in.pushed)
+	}
+	return failed
+}
+
+// externalCA is the authority of the site's registry; nil when machines trust it anyway.
+func externalCA(e *config.ExternalRegistry) ([]byte, error) {
+	if e.CAFile == "" {
+		return nil, nil
+	}
+	ca, err := os.ReadFile(e.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("%w: seeding.external.caFile: %w", ErrConfig, err)
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("%w: seeding.external.caFile: %s holds no certificate in PEM", ErrConfig, e.CAFile)
+	}
+	return ca, nil
+}
+
+// rewriteRules are the names that repositories have at the site's registry.
+func rewriteRules(e *config.ExternalRegistry) (rewrite.Rules, error) {
+	rules, err := rewrite.Parse(e.Rewrites)
+	if err != nil {
+		return rules, fmt.Errorf("%w: seeding.external.rewrites: %w", ErrConfig, err)
+	}
+	return rules, nil
+}
+
+// pushOptions say how to talk to the site's registry with a login; nil is none.
+func (in *installer) pushOptions(e *config.ExternalRegistry, login *config.RegistryLogin, ca []byte) (push.Options, error) {
+	rules, err := rewriteRules(e)
+	if err != nil {
+		return push.Options{}, err
+	}
+	o := push.Options{
+		Bundle: in.Bundle, Address: e.Address, Rewrites: rules, CA: ca, PlainHTTP: e.PlainHTTP, InsecureSkipTLSVerify: e.InsecureSkipTLSVerify,
+		Reporter: in.Reporter, Log: in.Log,
+	}
+	if login != nil {
+		o.Username, o.Password = login.Username, login.Password.Reveal()
+	}
+	return o, nil
+}
+
+// lackingImages says which images a registry does not have, or "".
+func lackingImages(r *push.Result, err error) string {
+	if err != nil || r.Complete() {
+		return ""
+	}
+	var missing []string
+	for _, i := range r.Images {
+		if i.State == push.Missing {
+			missing = append(missing, i.Target)
+		}
+	}
+	return fmt.Sprintf("%d of %d images are missing, such as %s", len(missing), len(r.Images), missing[0])
+}
+
+// externalError says that nodes would not find images.
+type externalError struct{ address, lacks string }
+
+func (e *externalError) Error() string { return e.address + ": " + e.lacks }
+
+func (e *externalError) Hint() string {
+	return "push them with boxlift registry push, or let install do it: seeding.external.push has the login for that; projects must exist"
+}
+
+// warnOfDigests tells of images that are known by another digest than upstream's.
+func (in *installer) warnOfDigests(r *push.Result) {
+	changed := r.Changed()
+	if len(changed) == 0 {
+		return
+	}
+	names := make([]string, 0, len(changed))
+	for _, i := range changed {
+		names = append(names, i.Name)
+	}
+	const shown = 3
+	more := ""
+	if len(names) > shown {
+		more = fmt.Sprintf(" and %d more", len(names)-shown)
+		names = names[:shown]
+	}
+	in.warn("%s does not keep the digests of %s, since their image indexes name platforms that the bundle does not carry, and the registry takes no such index: %s%s are found by tag, and not by the digest that they have upstream",
+		r.Registry, counted(len(changed), "image"), strings.Join(names, ", "), more)
+}
+
+// servesDigests tells whether nodes can pull images by the digests that they have upstream.
+func (in *installer) servesDigests(images []string) bool {
+	switch in.Config.Seeding.Mode {
+	case config.SeedRegistry:
+		return true
+	case config.SeedExternal:
+		return in.pushed != nil && !slices.ContainsFunc(in.pushed.Images, func(i push.Image) bool {
+			return !i.Kept() && slices.Contains(images, i.Name+"@"+i.Digest.String())
+		})
+	}
+	return false
+}

@@ -1,0 +1,143 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/install/config"
+)
+
+// A delta leaves out what the other side holds: the operator in an older bundle, which he
+// names, or the hosts in their packs. What neither of them has is found out before any host
+// is changed.
+
+// checkDelta makes sure that what is needed on the operator's machine is in the bundle, or in
+// the bases that were given with it.
+func (in *installer) checkDelta() error {
+	if in.Bundle == nil {
+		return nil
+	}
+	var blobs []digest.Digest
+	for _, f := range in.contents.Files {
+		isChart := f.Component == CiliumComponent && strings.HasSuffix(f.Name, ".tgz")
+		if isChart || f.Component == liteboxdComponent && f.Name == bundle.ManifestsFile && in.Config.LiteBoxd != nil {
+			blobs = append(blobs, f.Digest)
+		}
+	}
+	if in.Config.Seeding.Mode == config.SeedExternal {
+		for _, image := range in.contents.Images {
+			blobs = append(blobs, image.Digest)
+			for _, p := range image.Platforms {
+				blobs = append(blobs, p.Manifest.Digest, p.Config.Digest)
+				for _, layer := range p.Layers {
+					blobs = append(blobs, layer.Digest)
+				}
+			}
+		}
+	}
+	return in.Bundle.Require(blobs...)
+}
+
+// checkSupply compares what the bundle leaves out with what the hosts hold. It only looks. A
+// host that cannot be looked at is left to those who come after.
+func (in *installer) checkSupply(ctx context.Context) error {
+	if d := in.Bundle.Delta(); d == nil || len(d.Missing) == 0 {
+		return nil
+	}
+	var mu sync.Mutex
+	lacking := make(map[digest.Digest][]string)
+	_ = in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
+		missing, err := in.unsupplied(ctx, h)
+		mu.Lock()
+		defer mu.Unlock()
+		for _, d := range missing {
+			lacking[d] = append(lacking[d], h.name)
+		}
+		return err
+	})
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return in.lackingError(lacking)
+}
+
+// lackingError names blobs that nobody has for some hosts, or is nil when there are none.
+func (in *installer) lackingError(lacking map[digest.Digest][]string) error {
+	blobs := make([]digest.Digest, 0, len(lacking))
+	for d := range lacking {
+		blobs = append(blobs, d)
+	}
+	slices.Sort(blobs)
+	err := in.Bundle.Require(blobs...)
+	var missing *bundle.MissingError
+	if errors.As(err, &missing) {
+		for i := range missing.Blobs {
+			hosts := lacking[missing.Blobs[i].Digest]
+			slices.Sort(hosts)
+			missing.Blobs[i].Of += ", which is not on " + strings.Join(hosts, ", ") + " either"
+		}
+	}
+	return err
+}
+
+// unsupplied lists what a host lacks that the bundle leaves out.
+func (in *installer) unsupplied(ctx context.Context, h *host) ([]digest.Digest, error) {
+	if err := in.connect(ctx, h); err != nil {
+		return nil, err
+	}
+	if !slices.Contains(in.contents.Platforms(), h.platform) {
+		return nil, nil // which is an error by itself
+	}
+	var err error
+	if h.packs, err = in.packsFor(h); err != nil {
+		return nil, err
+	}
+	want, err := in.wantedOn(h)
+	if err != nil {
+		return nil, err
+	}
+	sizes, err := sizesOf(want)
+	if err != nil {
+		return nil, err
+	}
+	there, err := h.present(ctx, sizes)
+	if err != nil {
+		return nil, err
+	}
+	held, err := h.heldBlobs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ship, _ := account(want, there, held)
+	var missing []digest.Digest
+	for d := range ship {
+		if !in.Bundle.Has(d) {
+			missing = append(missing, d)
+		}
+	}
+	file, ok := in.contents.File(bundle.ProgramsComponent, bundle.NodeProgram, h.platform)
+	if !ok || in.Bundle.Has(file.Digest) {
+		return missing, nil
+	}
+	isThere, err := h.hasHelper(ctx, file)
+	if err == nil && !isThere {
+		missing = append(missing, file.Digest)
+	}
+	return missing, err
+}
+
+// hasHelper tells whether the helper on the host is this one.
+func (h *host) hasHelper(ctx context.Context, file bundle.File) (bool, error) {
+	digests, err := h.digests(ctx, helperPath)
+	if err != nil {
+		return false, fmt.Errorf("look for boxlift-node: %w", err)
+	}
+	return digests[helperPath] == file.Digest.Encoded(), nil
+}

@@ -1,0 +1,470 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"filippo.io/age"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/install/gate"
+	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/release"
+)
+
+// An upgrade takes a running cluster to another bundle. Everything is shipped and imported
+// everywhere while the old versions serve; then servers are started with the new k3s one by
+// one, Cilium follows, then the agents in batches, and LiteBoxd comes last. Nothing is drained
+// unless it is asked for: k3s is started anew under its pods.
+
+// UpgradeOptions say what to upgrade to, and how. Options.Bundle is the new bundle.
+type UpgradeOptions struct {
+	Options
+	Accept gate.Accept
+	// Via are bundles that an upgrade may go by; only plans look at them.
+	Via []*bundle.Reader
+
+	Batches
+	// Drain empties each node before it gets another minor version of Kubernetes, which ends
+	// the sandboxes there.
+	Drain bool
+	// BackupRecipients are whom the backup is encrypted to; without any it is in the clear.
+	BackupRecipients []age.Recipient
+	// Flags are those of the command that stand for all this, for a run that goes on.
+	Flags []string
+	// RollbackTo is the number of the release that is gone back to, which was of Options.Bundle;
+	// 0 goes to a bundle that is new to the cluster.
+	RollbackTo int
+}
+
+// Batches say how many agents are worked on at the same time.
+type Batches struct {
+	// Canary agents come first, by themselves; 0 means none.
+	Canary int
+	// Size is that of the other batches; 0 means as many as runtime.parallelism allows.
+	Size int
+	// MaxFailures is how many agents may fail before no further batch is begun.
+	MaxFailures int
+	// Pause lies between two batches.
+	Pause time.Duration
+}
+
+// split puts agents into batches.
+func split[T any](agents []T, canary, size int) [][]T {
+	var batches [][]T
+	if canary > 0 && len(agents) > 0 {
+		canary = min(canary, len(agents))
+		batches, agents = append(batches, agents[:canary]), agents[canary:]
+	}
+	return slices.AppendSeq(batches, slices.Chunk(agents, size))
+}
+
+// batchSize is that of batches that are no canaries.
+func (in *installer) batchSize(b Batches) int {
+	if b.Size > 0 {
+		return b.Size
+	}
+	return in.Config.Runtime.Parallelism
+}
+
+// upgrading is what an upgrade knows besides.
+type upgrading struct {
+	UpgradeOptions
+	// minor tells that Kubernetes moves by a minor version, and moved that a server's API has
+	// answered with the new one: from then on, no server goes back by itself.
+	minor, moved bool
+	// running are the versions of k3s that nodes run.
+	running []string
+	// underWay tells that the state knows of this upgrade, which got as far as the servers.
+	underWay bool
+	// agentsDone tells that the agents' phase is over, with no more failures than are allowed.
+	agentsDone bool
+}
+
+// upgradeCommand is what state and record call an upgrade.
+const upgradeCommand = "upgrade"
+
+// command is what state and record call the run.
+func (o *UpgradeOptions) command() string {
+	if o.RollbackTo > 0 {
+		return fmt.Sprintf("rollback --to %d", o.RollbackTo)
+	}
+	return upgradeCommand
+}
+
+// UpgradeOf tells whether a command in the state was an upgrade, and the release that it goes
+// back to, 0 for none.
+func UpgradeOf(command string) (rollbackTo int, ok bool) {
+	if command == upgradeCommand {
+		return 0, true
+	}
+	n, err := fmt.Sscanf(command, "rollback --to %d", &rollbackTo)
+	return rollbackTo, n == 1 && err == nil
+}
+
+// Upgrade takes a cluster to another bundle, if the gates let it through and a backup has been
+// made and proven. The summary is nil when nothing was begun. The error wraps [ErrRefused]
+// when a gate refuses; nothing is changed then.
+func Upgrade(ctx context.Context, o UpgradeOptions) (*Summary, error) {
+	o.Command = o.command()
+	underWay := o.isUnderWay()
+	plan, err := PlanUpgrade(ctx, o)
+	if err != nil && (plan != nil || !underWay || !errors.Is(err, ErrCluster)) {
+		return nil, err
+	}
+	in, err := newInstaller(o.Options)
+	if err != nil {
+		return nil, err
+	}
+	defer in.close()
+	in.upgrade = &upgrading{UpgradeOptions: o, underWay: underWay}
+	if plan == nil {
+		in.warn("the cluster's API does not answer: whether the upgrade may go on was not judged again")
+	}
+	if err := in.check(ctx); err != nil {
+		return nil, err
+	}
+	err = in.recorded(func() error { return in.endRelease(ctx, in.run(ctx, in.installation())) })
+	if in.phases == nil {
+		return nil, err
+	}
+	return in.summary(), err
+}
+
+// isUnderWay tells, by the state alone, whether this upgrade has begun and not ended. A cluster
+// whose servers were hit in the middle of it cannot be asked.
+func (o *UpgradeOptions) isUnderWay() bool {
+	last, err := journal.Read(o.StatePath)
+	return err == nil && last.Unfinished() && last.Command == o.Command && last.Bundle == o.Bundle.Digest().String() &&
+		slices.ContainsFunc(last.Steps, func(s journal.Step) bool { return s.Phase == "servers" && s.Attempts > 0 })
+}
+
+// upgradePhases are those of an upgrade, in their order.
+func (in *installer) upgradePhases() []phase {
+	return []phase{
+		{"preflight", in.preflight},
+		{"backup", in.backUpFirst},
+		{"ship", in.ship},
+		{"registry", in.seed},
+		// From here on, every node has all that it is going to run.
+		{"import", in.importImages},
+		{"servers", in.upgradeServers},
+		{"network", in.network},
+		{"agents", in.upgradeAgents},
+		{"converge", in.converge},
+		{"images", in.images},
+		{"retire", in.retire},
+		{"liteboxd", in.liteboxd},
+		{"verify", in.verify},
+		{"finish", in.finish},
+	}
+}
+
+// freshBackup is how old a backup may be from which an upgrade that has not changed any node
+// yet goes on.
+const freshBackup = time.Hour
+
+// backUpFirst makes a backup, unless this upgrade has made one already: what it would hold now
+// is a cluster between two versions.
+func (in *installer) backUpFirst(ctx context.Context) error {
+	if err := in.reachAPI(ctx, in.servers()); err != nil {
+		if in.upgrade.underWay {
+			in.warn("no backup was made: %v", err)
+			// Nobody can say how far it got: servers stay as they are, rather than go back.
+			in.upgrade.minor, in.upgrade.moved = true, true
+			return nil
+		}
+		return err
+	}
+	if err := in.lookAtMinor(ctx); err != nil {
+		return err
+	}
+	var document []byte
+	return in.runSteps(ctx, "backup", &in.cluster, []step{{
+		title: "back up the cluster",
+		needed: func(ctx context.Context) (string, error) {
+			r, _, err := readRecord(ctx, in.api)
+			if err != nil {
+				return "", err
+			}
+			newest := lastStanding(r)
+			switch {
+			case newest == nil:
+				return "nothing is known of one", nil
+			case newest.Bundle == in.Bundle.Digest() && newest.State == release.Succeeded && newest.Config == in.Config.Fingerprint():
+				return "", nil // there is nothing to upgrade
+			case newest.Bundle == in.Bundle.Digest() && newest.Command == in.Command && newest.Backup != "":
+				info, err := os.Stat(filepath.Join(BackupsDir(in.StatePath, in.Config.Cluster.Name), newest.Backup))
+				current := r.Current()
+				hasMoved := current != nil && current.Version(k3sComponent) != in.k3s && slices.Contains(in.upgrade.running, in.k3s)
+				if err == nil && (hasMoved || time.Since(info.ModTime()) < freshBackup) {
+					return "", nil
+				}
+				if err == nil {
+					break // nothing has changed since, but people have worked
+				}
+				in.warn("the backup that this upgrade began with, %s, is not here: keep it wherever it is, for it alone has the cluster from before", newest.Backup)
+			}
+			document, err = r.Encode()
+			return "the upgrade is to have a way back", err
+		},
+		run: func(ctx context.Context) error {
+			report, err := in.createBackup(ctx, BackupOptions{Options: in.Options, Recipients: in.upgrade.BackupRecipients, Boxlift: in.Version, Record: document})
+			if err != nil {
+				return err
+			}
+			in.clusterBackup = report.Path
+			in.recorder.Lock()
+			defer in.recorder.Unlock()
+			return in.changeRecord(ctx, func(r *release.Record) error {
+				if one := r.Find(in.recorder.number); one != nil {
+					one.Backup = filepath.Base(report.Path)
+				}
+				return nil
+			})
+		},
+	}})
+}
+
+// lookAtMinor finds out whether the servers are to move by a minor version of Kubernetes, and
+// whether one has done it already.
+func (in *installer) lookAtMinor(ctx context.Context) error {
+	nodes, err := in.api.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		in.upgrade.running = append(in.upgrade.running, n.Kubelet)
+		if !gate.SameMinor(n.Kubelet, in.k3s) {
+			in.upgrade.minor = true
+		} else if n.Server {
+			in.upgrade.moved = true
+		}
+	}
+	in.upgrade.moved = in.upgrade.moved && in.upgrade.minor
+	return nil
+}
+
+// importImages brings the images of the bundle into the containerd of every node, while the
+// old k3s runs. A node whose k3s is down imports them when it is started.
+func (in *installer) importImages(ctx context.Context) error {
+	return in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
+		state, err := h.serviceState(ctx, unit(h.config.Role))
+		if err != nil || state["ActiveState"] != "active" {
+			return err
+		}
+		return in.runSteps(ctx, "import", &h.subject, []step{in.imagesStep(h)})
+	})
+}
+
+// upgradeServers goes from server to server.
+func (in *installer) upgradeServers(ctx context.Context) error {
+	return in.eachServer(ctx, func(ctx context.Context, h, seed *host) error {
+		m := &move{installer: in, host: h, phase: "servers"}
+		return m.do(ctx, func(ctx context.Context) error {
+			if err := in.runServer(ctx, h, seed); err != nil {
+				return err
+			}
+			in.upgrade.moved = in.upgrade.minor
+			if in.api != nil {
+				return nil
+			}
+			return in.reachAPI(ctx, []*host{h})
+		})
+	})
+}
+
+// upgradeAgents goes from batch to batch. Once more agents have failed than may, no further
+// one is touched.
+func (in *installer) upgradeAgents(ctx context.Context) error {
+	run, err := in.agentRunner(ctx)
+	if err != nil {
+		return err
+	}
+	left := in.agents()
+	for _, batch := range split(in.agents(), in.upgrade.Canary, in.batchSize(in.upgrade.Batches)) {
+		left = left[len(batch):]
+		_ = in.eachHost(ctx, batch, func(ctx context.Context, h *host) error { // the hosts keep their errors
+			m := &move{installer: in, host: h, phase: "agents"}
+			return m.do(ctx, func(ctx context.Context) error { return run(ctx, h) })
+		})
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if failed := in.failedAgents(); failed > in.upgrade.MaxFailures {
+			return &batchError{HostsError: in.failures(), Untouched: hostNames(left)}
+		}
+		worked := slices.ContainsFunc(batch, func(h *host) bool {
+			return slices.ContainsFunc(h.changes, func(c Change) bool { return c.Phase == "agents" })
+		})
+		if len(left) > 0 && worked && in.upgrade.Pause > 0 {
+			if err := in.pause(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	in.upgrade.agentsDone = true
+	return nil
+}
+
+// pause lets people look before the next batch.
+func (in *installer) pause(ctx context.Context) error {
+	task := in.Reporter.Task(fmt.Sprintf("pause for %v before the next agents", in.upgrade.Pause), 0)
+	err := in.meter.wait(func() error {
+		timer := time.NewTimer(in.upgrade.Pause)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-timer.C:
+			return nil
+		}
+	})
+	task.Done(err)
+	return err
+}
+
+func (in *installer) failedAgents() int {
+	failed := 0
+	for _, h := range in.agents() {
+		if h.err != nil {
+			failed++
+		}
+	}
+	return failed
+}
+
+func hostNames(hosts []*host) []string {
+	names := make([]string, 0, len(hosts))
+	for _, h := range hosts {
+		names = append(names, h.name)
+	}
+	return names
+}
+
+// batchError says that an upgrade has stopped between agents.
+type batchError struct {
+	*HostsError
+	Untouched []string
+}
+
+func (e *batchError) Error() string {
+	text := e.HostsError.Error()
+	if len(e.Untouched) > 0 {
+		text += "\nnot touched because of that: " + strings.Join(e.Untouched, ", ")
+	}
+	return text
+}
+
+func (e *batchError) Unwrap() error { return e.HostsError }
+
+func (*batchError) Hint() string {
+	return "mend the cause, and boxlift resume goes on; or go back to the release before with boxlift rollback --to"
+}
+
+// toleratesFailures tells whether an upgrade goes on although hosts have failed.
+func (u *upgrading) toleratesFailures(in *installer) bool {
+	return u.agentsDone && in.failedAgents() <= u.MaxFailures
+}
+
+// forgetPrevious removes what a node keeps to go back to.
+func (in *installer) forgetPrevious(ctx context.Context, h *host) error {
+	if err := in.connect(ctx, h); err != nil {
+		return err
+	}
+	if err := in.hold(ctx, h); err != nil {
+		return err
+	}
+	return in.runSteps(ctx, "confirm", &h.subject, []step{{
+		title: "forget what k3s was before",
+		needed: func(ctx context.Context) (string, error) {
+			kept, err := h.readKept(ctx)
+			if err != nil || kept == nil {
+				return "", err
+			}
+			return "k3s " + kept.K3s + " is kept to go back to", nil
+		},
+		run: func(ctx context.Context) error {
+			_, err := h.root(ctx, "forget what k3s was before", "rm", "-rf", previousDir)
+			return err
+		},
+	}})
+}
+
+// Confirm takes an upgrade as done: what the nodes keep of the version before is removed. The
+// error wraps [ErrRefused] while the newest release has not succeeded.
+func Confirm(ctx context.Context, o Options) (*Summary, error) {
+	o.Command = "upgrade confirm"
+	return o.runPhase(ctx, "confirm", func(ctx context.Context, in *installer) error {
+		if err := in.connectServers(ctx, nil); err != nil {
+			return err
+		}
+		r, _, err := readRecord(ctx, in.api)
+		if err != nil {
+			return err
+		}
+		if newest := lastStanding(r); newest == nil || newest.State != release.Succeeded {
+			return fmt.Errorf("%w: the newest release has not succeeded: boxlift history shows it", ErrRefused)
+		}
+		err = in.eachHost(ctx, in.hosts, in.forgetPrevious)
+		return errors.Join(err, in.hostErrors())
+	})
+}
+
+// WayBack tells how a cluster gets back to a release: in place when backup is "", or else by
+// restoring this backup, with the bundle of that release. Servers that have run a newer minor
+// version of Kubernetes have written what the older one cannot read. When the cluster cannot
+// be asked, its record's copy beside the state is. The error wraps [ErrRefused] when there is
+// no way back.
+func WayBack(ctx context.Context, o UpgradeOptions) (backupFile string, err error) {
+	in, err := newInstaller(o.Options)
+	if err != nil {
+		return "", err
+	}
+	defer in.close()
+	in.mode = plan
+	var r *release.Record
+	if err = in.connectServers(ctx, nil); err == nil {
+		r, _, err = readRecord(ctx, in.api)
+	}
+	if ctx.Err() != nil {
+		return "", context.Cause(ctx)
+	}
+	if err != nil {
+		in.Reporter.Message(fmt.Sprintf("warning: the cluster cannot be asked, its record beside the state is read: %v", err))
+		if r, err = release.ReadFile(in.recordCopy()); err != nil {
+			return "", err
+		}
+	}
+	u := &upgradePlanner{installer: in, options: o, record: r}
+	if err := u.checkRollback(); err != nil {
+		return "", err
+	}
+	moved := func(version string) bool { return version != "" && !gate.SameMinor(version, in.k3s) }
+	if in.api != nil {
+		nodes, err := in.api.Nodes(ctx)
+		if err != nil {
+			return "", fmt.Errorf("%w: %w", ErrCluster, err)
+		}
+		if !slices.ContainsFunc(nodes, func(n kube.Node) bool { return n.Server && moved(n.Kubelet) }) {
+			return "", nil
+		}
+	} else if !slices.ContainsFunc(r.Releases, func(one release.Release) bool {
+		return one.Number > o.RollbackTo && one.State != release.Created && moved(one.Version(k3sComponent))
+	}) {
+		return "", nil
+	}
+	for _, one := range r.Releases {
+		if one.Number > o.RollbackTo && one.Backup != "" {
+			return filepath.Join(BackupsDir(in.StatePath, in.Config.Cluster.Name), one.Backup), nil
+		}
+	}
+	return "", fmt.Errorf("%w: the servers have run another minor version of Kubernetes than release %d, and no backup from before is on record: boxlift backup list shows what there is, and boxlift backup restore brings one back", ErrRefused, o.RollbackTo)
+}

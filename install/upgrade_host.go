@@ -1,0 +1,425 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/gate"
+	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/remote"
+	"github.com/liteboxd/boxlift/node"
+)
+
+const (
+	// previousDir is where a node keeps what its k3s was before an upgrade, until the upgrade is
+	// confirmed or another one begins: the program, its unit and configuration, and keptFile.
+	previousDir = node.FilesDir + "/previous"
+	keptFile    = previousDir + "/kept.json"
+	keptFormat  = 1
+	// maxKept bounds keptFile, in bytes: a node has some hundred pods.
+	maxKept = 1 << 20
+	// steadyTime is how long pods have to stay well. A kubelet before 1.35 that was started
+	// again says of every container that it is not ready, until it has been probed again
+	// (Kubernetes pull request 134746), and not at once.
+	steadyTime = 5 * time.Second
+)
+
+// kept describes what is in previousDir, and how the node was.
+type kept struct {
+	Format int `json:"format"`
+	// Bundle is what the node was to get, K3s the version that it ran.
+	Bundle digest.Digest `json:"bundle"`
+	K3s    string        `json:"k3s"`
+	// Cordoned tells that pods were kept off the node already.
+	Cordoned bool `json:"cordoned,omitempty"`
+	// Pods were ready on the node.
+	Pods []keptPod `json:"pods"`
+}
+
+// keptPod is a pod that was ready.
+type keptPod struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+	Restarts  int    `json:"restarts"`
+	// Sandbox tells that it is one of LiteBoxd's sandboxes, which must not be started again.
+	Sandbox bool `json:"sandbox,omitempty"`
+}
+
+// readKept is nil when the host keeps nothing.
+func (h *host) readKept(ctx context.Context) (*kept, error) {
+	text, err := h.read(ctx, keptFile)
+	if err != nil || text == "" {
+		return nil, err
+	}
+	var k kept
+	if err := node.DecodeStrictly([]byte(text), maxKept, &k); err != nil {
+		return nil, fmt.Errorf("read %s: %w", keptFile, err)
+	}
+	if k.Format != keptFormat {
+		return nil, fmt.Errorf("read %s: it has format %d, and this boxlift knows format %d", keptFile, k.Format, keptFormat)
+	}
+	k.K3s = clip(printable(k.K3s), 100)
+	return &k, nil
+}
+
+// move takes one host to the bundle's k3s.
+type move struct {
+	*installer
+	*host
+	phase string
+	// before is how the host was, nil when it has not been moved by this upgrade.
+	before *kept
+}
+
+// do brings the host's k3s to the bundle's version with run, and proves that all is well
+// there. A host that does not come up goes back to what it ran.
+func (m *move) do(ctx context.Context, run func(context.Context) error) error {
+	if err := m.prepare(ctx); err != nil {
+		return err
+	}
+	err := run(ctx)
+	if err == nil {
+		err = m.prove(ctx)
+	}
+	if err == nil {
+		return m.uncordon(ctx)
+	}
+	if ctx.Err() != nil {
+		return err
+	}
+	return m.goBack(ctx, err)
+}
+
+// prepare keeps what runs, and drains the node if that is asked for.
+func (m *move) prepare(ctx context.Context) error {
+	var err error
+	if m.before, err = m.readKept(ctx); err != nil {
+		return err
+	}
+	if m.before != nil && m.before.Bundle != m.Bundle.Digest() {
+		m.before = nil // of an earlier upgrade
+	}
+	binary, err := m.k3sFile(k3sProgram, m.platform)
+	if err != nil {
+		return err
+	}
+	moves := false
+	steps := []step{{
+		title: "keep what k3s is, to go back to",
+		needed: func(ctx context.Context) (string, error) {
+			digest, err := m.binaryDigest(ctx)
+			moves = digest != "" && digest != binary.Digest.Encoded()
+			if !moves {
+				return "", err
+			}
+			return "k3s is about to change", err
+		},
+		run: m.keep,
+	}}
+	if m.upgrade.Drain && m.upgrade.minor {
+		steps = append(steps, step{
+			title: "drain the node " + m.nodeName(),
+			needed: func(context.Context) (string, error) {
+				if !moves || m.api == nil { // without an API nothing is to be drained
+					return "", nil
+				}
+				return "it is asked for; sandboxes on the node end", nil
+			},
+			run: func(ctx context.Context) error {
+				return m.meter.wait(func() error {
+					return m.api.Drain(ctx, m.nodeName(), kube.DrainOptions{Timeout: m.Config.Runtime.CommandTimeout, Report: m.Reporter.Message, Unmanaged: true})
+				})
+			},
+		})
+	}
+	return m.runSteps(ctx, m.phase, &m.subject, steps)
+}
+
+// keep copies what k3s is into previousDir, and notes which pods are ready. The program is
+// linked: it is replaced by rename.
+func (m *move) keep(ctx context.Context) error {
+	k := kept{Format: keptFormat, Bundle: m.Bundle.Digest(), Pods: []keptPod{}}
+	version, err := m.k3sVersion(ctx)
+	if err != nil {
+		return err
+	}
+	k.K3s = version
+	if err := m.notePods(ctx, &k); err != nil {
+		return err
+	}
+	document, err := json.Marshal(k)
+	if err != nil {
+		return err
+	}
+	const script = `set -e
+dir="$1" binary="$2"
+shift 2
+rm -rf "$dir.boxlift-new"
+mkdir -p -m 0700 "$dir.boxlift-new"
+ln "$binary" "$dir.boxlift-new/" 2>/dev/null || cp -p "$binary" "$dir.boxlift-new/"
+for f in "$@"; do
+    [ ! -f "$f" ] || cp -p "$f" "$dir.boxlift-new/"
+done
+cat >"$dir.boxlift-new/kept.json"
+chmod 0600 "$dir.boxlift-new/kept.json"
+sync
+rm -rf "$dir"
+mv "$dir.boxlift-new" "$dir"
+sync`
+	_, err = m.conn.Run(ctx, remote.Command{
+		Title: "keep what k3s is", Root: true, Stdin: bytes.NewReader(document),
+		Args: append([]string{"/bin/sh", "-c", script, "sh", previousDir, k3sBinary}, m.keptFiles()...),
+	})
+	if err == nil {
+		m.before = &k
+	}
+	return err
+}
+
+// keptFiles are those that k3s goes by, beside its program and its data.
+func (m *move) keptFiles() []string {
+	service := unitDir + unit(m.host.config.Role) + ".service"
+	return []string{service, service + ".env", k3sConfigFile, k3sTokenFile, k3sRegistries, k3sResolvConf, serviceFile}
+}
+
+// notePods notes the pods that are ready on the node, and whether it is cordoned. What an
+// earlier attempt has cordoned was not.
+func (m *move) notePods(ctx context.Context, k *kept) error {
+	if m.api == nil {
+		return nil // no server answers: this one is about to
+	}
+	nodes, err := m.api.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	n := m.nodeOf(m.host, nodes)
+	if n == nil {
+		return nil
+	}
+	m.host.node = n.Name
+	k.Cordoned = n.Unschedulable && (m.before == nil || m.before.Cordoned)
+	pods, err := m.api.PodsOn(ctx, n.Name)
+	if err != nil {
+		return err
+	}
+	for _, p := range pods {
+		if p.Ready {
+			k.Pods = append(k.Pods, keptPod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Restarts: p.Restarts, Sandbox: m.isSandbox(p)})
+		}
+	}
+	return nil
+}
+
+func (m *move) isSandbox(p kube.Pod) bool {
+	box := m.Config.LiteBoxd
+	_, probe := p.Labels[kube.ProbeLabel]
+	return box != nil && p.Namespace == box.NamespaceSandbox && p.Labels["app"] == sandboxApp && !probe
+}
+
+// prove waits until the node is Ready with the new version, its images are complete and its
+// pods are back. It does so only for a host that this upgrade has moved.
+func (m *move) prove(ctx context.Context) error {
+	if m.before == nil {
+		return nil
+	}
+	if err := m.awaitEachNode(ctx, "wait for the node of "+m.name, []*host{m.host}, readyWith(m.installer.k3s)); err != nil {
+		return err
+	}
+	if err := m.imagesOn(ctx, m.host); err != nil {
+		return err
+	}
+	if m.upgrade.Drain && m.upgrade.minor {
+		return nil
+	}
+	return m.waiting(ctx, "wait for the pods on "+m.name, m.awaitPods)
+}
+
+// awaitPods waits until every pod that was ready is ready again, and stays so. Pods that are
+// gone were ended by somebody: starting k3s anew ends none.
+func (m *move) awaitPods(ctx context.Context) error {
+	var since time.Time
+	for {
+		waiting, err := m.judgePods(ctx)
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		switch {
+		case waiting != "":
+			since = time.Time{}
+		case err == nil && since.IsZero():
+			since = time.Now()
+		case err == nil && time.Since(since) >= steadyTime:
+			return nil
+		}
+		timer := time.NewTimer(pollInterval)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("%w: %s", context.Cause(ctx), waiting)
+		}
+	}
+}
+
+// judgePods says which pods are not ready again, "" for none. A sandbox that was started again
+// is an error: what ran in it is lost.
+func (m *move) judgePods(ctx context.Context) (waiting string, err error) {
+	name := m.host.node
+	if name == "" {
+		name = m.nodeName()
+	}
+	pods, err := m.api.PodsOn(ctx, name)
+	if err != nil {
+		return "the API does not answer: " + printable(err.Error()), nil
+	}
+	var late []string
+	for _, was := range m.before.Pods {
+		i := slices.IndexFunc(pods, func(p kube.Pod) bool { return p.UID == was.UID })
+		if i < 0 || !pods[i].Terminating.IsZero() {
+			continue
+		}
+		if was.Sandbox && pods[i].Restarts > was.Restarts {
+			return "", fmt.Errorf("the sandbox %s/%s was started again", was.Namespace, was.Name)
+		}
+		if !pods[i].Ready {
+			late = append(late, was.Namespace+"/"+was.Name)
+		}
+	}
+	if len(late) == 0 {
+		return "", nil
+	}
+	return "not ready again: " + strings.Join(late, ", "), nil
+}
+
+// uncordon takes back what draining did.
+func (m *move) uncordon(ctx context.Context) error {
+	if !m.upgrade.Drain || m.before == nil || m.before.Cordoned {
+		return nil
+	}
+	_, err := m.api.Uncordon(ctx, m.nodeName())
+	return err
+}
+
+// stays says why a host cannot go back by itself, "" when it can.
+func (m *move) stays() string {
+	switch {
+	case m.before == nil:
+		return "the upgrade has not changed its k3s"
+	case m.host.config.Role == config.Server && m.upgrade.moved && !gate.SameMinor(m.before.K3s, m.installer.k3s):
+		return "the API server has moved to another minor version of Kubernetes"
+	}
+	return ""
+}
+
+// goBack brings the host back to what it ran, because of an error.
+func (m *move) goBack(ctx context.Context, because error) error {
+	if reason := m.stays(); reason != "" {
+		return fmt.Errorf("%w; the host stays as it is: %s", because, reason)
+	}
+	m.Reporter.Message(fmt.Sprintf("%s: %v", m.name, because))
+	err := m.runSteps(ctx, m.phase, &m.subject, []step{{
+		title:  "go back to k3s " + m.before.K3s,
+		needed: func(context.Context) (string, error) { return "it did not come up with " + m.installer.k3s, nil },
+		run:    m.restorePrevious,
+	}})
+	if err != nil {
+		return &strandedError{because: because, err: err, k3s: m.before.K3s, service: unit(m.host.config.Role)}
+	}
+	return &wentBackError{because: because, k3s: m.before.K3s}
+}
+
+// restorePrevious puts back what is in previousDir and starts it.
+func (m *move) restorePrevious(ctx context.Context) error {
+	const script = `set -e
+dir="$1" binary="$2"
+shift 2
+put() {
+    cp -p "$dir/${1##*/}" "$1.boxlift-new"
+    mv -f "$1.boxlift-new" "$1"
+}
+for f in "$@"; do
+    if [ -f "$dir/${f##*/}" ]; then put "$f"; else rm -f "$f"; fi
+done
+put "$binary"
+sync`
+	m.binary = ""
+	args := append([]string{"/bin/sh", "-c", script, "sh", previousDir, k3sBinary}, m.keptFiles()...)
+	if _, err := m.root(ctx, "put back what k3s was", args...); err != nil {
+		return err
+	}
+	if _, err := m.root(ctx, "forget what was started", "rm", "-f", startedFile); err != nil {
+		return err
+	}
+	token, err := m.read(ctx, k3sTokenFile)
+	if err != nil {
+		return err
+	}
+	n := &k3sNode{installer: m.installer, host: m.host, token: token}
+	if err := n.start(ctx, unit(m.host.config.Role)); err != nil {
+		return err
+	}
+	if m.host.config.Role == config.Server {
+		if err := m.awaitServer(ctx, m.host); err != nil {
+			return err
+		}
+	}
+	if m.api == nil { // it was down when the run began
+		if err := m.reachAPI(ctx, m.servers()); err != nil {
+			return err
+		}
+	}
+	lacks := readyWith(m.before.K3s)
+	if err := m.waiting(ctx, "wait for the node of "+m.name, func(ctx context.Context) error {
+		return poll(ctx, func(ctx context.Context) (bool, error) {
+			nodes, err := m.api.Nodes(ctx)
+			if err != nil {
+				return false, err
+			}
+			if text := lacks(m.nodeOf(m.host, nodes)); text != "" {
+				return false, errors.New(text)
+			}
+			return true, nil
+		})
+	}); err != nil {
+		return err
+	}
+	return m.uncordon(ctx)
+}
+
+// wentBackError says that a host runs what it ran before.
+type wentBackError struct {
+	because error
+	k3s     string
+}
+
+func (e *wentBackError) Error() string {
+	return fmt.Sprintf("%v; the host went back to k3s %s, and is Ready with it", e.because, e.k3s)
+}
+
+func (e *wentBackError) Unwrap() error { return e.because }
+
+// strandedError says that a host runs neither.
+type strandedError struct {
+	because, err error
+	k3s, service string
+}
+
+func (e *strandedError) Error() string {
+	return fmt.Sprintf("%v; and it could not go back to k3s %s: %v", e.because, e.k3s, e.err)
+}
+
+func (e *strandedError) Unwrap() []error { return []error{e.because, e.err} }
+
+func (e *strandedError) Hint() string {
+	return "see `journalctl -u " + e.service + "` on the host; what it ran is in " + previousDir + "; boxlift resume tries the new version again"
+}

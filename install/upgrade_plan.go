@@ -1,0 +1,565 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/install/cilium"
+	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/gate"
+	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/preflight"
+	"github.com/liteboxd/boxlift/install/release"
+	"github.com/liteboxd/boxlift/manifests"
+	"github.com/liteboxd/boxlift/node"
+)
+
+// UpgradePlan is what an upgrade would do, and whether it may.
+type UpgradePlan struct {
+	Cluster string `json:"cluster"`
+	// Release is the number of the release that runs, From its bundle; 0 and "" when that is
+	// not known. To is the digest of the new bundle.
+	Release int    `json:"release,omitempty"`
+	From    string `json:"from,omitempty"`
+	To      string `json:"to"`
+
+	Components []ComponentChange `json:"components"`
+	Gates      []gate.Finding    `json:"gates"`
+	// Path are the upgrades that lead there when the versions do not allow it in one.
+	Path  []gate.Step   `json:"path,omitempty"`
+	Hosts []UpgradeHost `json:"hosts"`
+	// Upload is how many bytes leave the operator's machine: hosts hand on what several lack.
+	Upload int64         `json:"upload"`
+	Order  []UpgradeStep `json:"order"`
+	// Warnings stop nothing.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Refused tells whether a gate refuses the upgrade.
+func (p *UpgradePlan) Refused() bool { return gate.IsRefused(p.Gates) }
+
+// ComponentChange is the way of one component. From are the versions that run, none when the
+// component does not run.
+type ComponentChange struct {
+	Name string   `json:"name"`
+	From []string `json:"from"`
+	To   string   `json:"to"`
+}
+
+// changes tells whether the component moves at all.
+func (c ComponentChange) changes() bool {
+	return slices.ContainsFunc(c.From, func(from string) bool { return strings.TrimPrefix(from, "v") != strings.TrimPrefix(c.To, "v") })
+}
+
+// UpgradeHost is what an upgrade means for one host.
+type UpgradeHost struct {
+	Host string      `json:"host"`
+	Role config.Role `json:"role"`
+	Node string      `json:"node,omitempty"`
+	K3s  string      `json:"k3s,omitempty"` // that runs
+	// Ship is how many bytes of the bundle the host lacks, Held how many it has.
+	Ship  int64  `json:"ship"`
+	Held  int64  `json:"held"`
+	Error string `json:"error,omitempty"`
+}
+
+// UpgradeStep is one step, in order. Hosts of one step are worked on at the same time.
+type UpgradeStep struct {
+	What  string   `json:"what"`
+	Hosts []string `json:"hosts,omitempty"`
+}
+
+// upgradePlanner finds out what an upgrade would do.
+type upgradePlanner struct {
+	*installer
+	options UpgradeOptions
+	lock    *lock.Lock
+	found   *running
+	record  *release.Record
+	is      gate.Cluster // what runs
+	// judged is what was found about hosts, and lacking the sizes of the blobs and files that
+	// at least one of them lacks.
+	judged  map[*host]*gate.Host
+	plans   map[*host]*UpgradeHost
+	mu      sync.Mutex
+	lacking map[digest.Digest]int64
+	// nowhere are those of them that the bundle, a delta, leaves out, with these hosts.
+	nowhere map[digest.Digest][]string
+}
+
+// PlanUpgrade finds out what an upgrade to a bundle would do, and whether the gates let it
+// through. It touches nothing: no file on a host, no object, no state. The error wraps
+// [ErrRefused] when a gate refuses, [ErrHosts] when a host cannot be looked at, and
+// [bundle.ErrIncomplete] when nobody has what a delta leaves out; the plan is complete in these
+// cases.
+func PlanUpgrade(ctx context.Context, o UpgradeOptions) (*UpgradePlan, error) {
+	if o.RollbackTo > 0 {
+		o.Accept.Downgrade = true
+	}
+	in, err := newInstaller(o.Options)
+	if err != nil {
+		return nil, err
+	}
+	defer in.close()
+	in.mode = plan
+	if err := in.check(ctx); err != nil {
+		return nil, err
+	}
+	u := &upgradePlanner{installer: in, options: o, judged: make(map[*host]*gate.Host), plans: make(map[*host]*UpgradeHost), lacking: make(map[digest.Digest]int64), nowhere: make(map[digest.Digest][]string)}
+	if u.lock, _, err = o.Bundle.Lock(); err != nil {
+		return nil, err
+	}
+	for _, h := range in.hosts {
+		u.judged[h], u.plans[h] = &gate.Host{Name: h.name}, &UpgradeHost{Host: h.name, Role: h.config.Role}
+	}
+	if err := u.look(ctx); err != nil {
+		return nil, err
+	}
+	p, err := u.plan()
+	if err != nil {
+		return nil, err
+	}
+	if err := in.hostErrors(); err != nil {
+		return p, err
+	}
+	if err := u.lackingError(u.nowhere); err != nil {
+		return p, err
+	}
+	if p.Refused() {
+		return p, &gatesError{p.Gates}
+	}
+	return p, nil
+}
+
+// look asks the hosts and the cluster.
+func (u *upgradePlanner) look(ctx context.Context) error {
+	task := u.Reporter.Task(fmt.Sprintf("look at %s", counted(len(u.hosts), "host")), 0)
+	_ = u.eachHost(ctx, u.hosts, u.lookAt) // the hosts keep their errors
+	_ = u.checkForeign(ctx)
+	task.Done(nil)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := u.reachAPI(ctx, u.servers()); err != nil {
+		return errors.Join(u.hostErrors(), fmt.Errorf("%w: %w", ErrCluster, err))
+	}
+	if u.api == nil {
+		return errors.Join(u.hostErrors(), fmt.Errorf("%w: %w: there is nothing to upgrade", ErrRefused, errNoCluster))
+	}
+	if err := u.lookAtCluster(ctx); errors.Is(err, ErrRefused) {
+		return err
+	} else if err != nil {
+		return fmt.Errorf("%w: %w", ErrCluster, err)
+	}
+	return u.judgeHosts(ctx)
+}
+
+// lookAt looks at one host, with what is on it.
+func (u *upgradePlanner) lookAt(ctx context.Context, h *host) error {
+	if err := u.lookAtMember(ctx, h); err != nil {
+		return err
+	}
+	u.judged[h].Platform = h.platform
+	if !slices.ContainsFunc(u.lock.Platforms, h.platform.Match) {
+		return nil // its gate says so
+	}
+	var err error
+	if h.packs, err = u.packsFor(h); err != nil {
+		return err
+	}
+	if err := u.countBytes(ctx, h); err != nil {
+		return err
+	}
+	if err := h.gatherFacts(ctx); err != nil {
+		// The helper is that of the bundle which runs, and may know another form of facts.
+		h.facts = nil
+		u.judged[h].Unjudged = "what the host has could not be found out with the boxlift-node on it: " + clip(printable(err.Error()), 300)
+		return nil
+	}
+	u.judged[h].CgroupVersion = h.facts.Cgroup.Version
+	return nil
+}
+
+// lookAtCluster asks the API.
+func (u *upgradePlanner) lookAtCluster(ctx context.Context) error {
+	var err error
+	if u.found, err = u.findRunning(ctx); err != nil {
+		return err
+	}
+	c := &u.is
+	for _, n := range u.found.nodes {
+		c.Nodes = append(c.Nodes, gate.Node{Name: n.Name, Server: n.Server, Kubelet: n.Kubelet, Ready: n.Ready, Reason: n.Reason})
+		c.EmbeddedEtcd = c.EmbeddedEtcd || n.Labels[etcdLabel] == "true"
+	}
+	c.LiteBoxd = u.found.liteboxd
+	if s := u.found.cilium; s != nil {
+		if c.Cilium = s.ChartVersion; s.Status != helmDeployed {
+			c.CiliumState = s.Status
+		}
+	}
+	if u.Config.LiteBoxd != nil && c.LiteBoxd != "" {
+		claim, err := u.api.Claim(ctx, u.Config.LiteBoxd.NamespaceSystem, manifests.DataClaim)
+		if err != nil {
+			return err
+		}
+		if v := judgeClaim(u.Config.LiteBoxd.NamespaceSystem, claim); v.State != HealthOK {
+			c.Volume, c.VolumeWay = "the claim "+v.Subject+" "+v.Detail, v.Hint
+		}
+	}
+	if err := u.lookAtRecord(ctx); err != nil {
+		return err
+	}
+	return u.lookForDrift(ctx)
+}
+
+// etcdLabel is what k3s gives to servers that run etcd.
+const etcdLabel = "node-role.kubernetes.io/etcd"
+
+// lookAtRecord compares with what was recorded.
+func (u *upgradePlanner) lookAtRecord(ctx context.Context) error {
+	var err error
+	u.record, _, err = readRecord(ctx, u.api)
+	if errors.Is(err, release.ErrInvalid) {
+		u.is.Record, u.is.RecordWay = err.Error(), (&recordError{err}).Hint()
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	newest := lastStanding(u.record)
+	if newest != nil && newest.Bundle == u.Bundle.Digest() && newest.Command == u.options.command() &&
+		(newest.State == release.Running || newest.State == release.Failed) {
+		u.is.UnderWay = true
+	}
+	if u.options.RollbackTo > 0 && newest != nil && newest.State != release.Succeeded {
+		u.is.UnderWay = true // what an upgrade left behind is what is gone back from
+	}
+	if err := u.checkRollback(); err != nil {
+		return err
+	}
+	switch {
+	case newest == nil:
+		u.is.Unrecorded = true
+	case u.options.RollbackTo > 0: // whatever became of the releases since
+	case newest.State != release.Succeeded && newest.Bundle != u.Bundle.Digest():
+		u.is.Record = fmt.Sprintf("release %d (%s, bundle %s, by %s) is %s since %s", newest.Number, newest.Command, short(newest.Bundle.String()), newest.By, newest.State, since(newest).Format(time.RFC3339))
+		u.is.RecordWay = "finish it first, with its bundle: boxlift resume, or the same command again"
+	case newest.State == release.Succeeded && newest.Config != u.Config.Fingerprint():
+		u.is.Drift = append(u.is.Drift, fmt.Sprintf("install.yaml asks for something else than in release %d", newest.Number))
+	}
+	return nil
+}
+
+// checkRollback makes sure that the bundle is that of the release which is gone back to.
+func (u *upgradePlanner) checkRollback() error {
+	if u.options.RollbackTo == 0 {
+		return nil
+	}
+	to := u.record.Find(u.options.RollbackTo)
+	switch {
+	case to == nil:
+		return fmt.Errorf("%w: the record has no release %d: boxlift history lists them", ErrRefused, u.options.RollbackTo)
+	case to.State != release.Succeeded && to.State != release.RolledBack:
+		return fmt.Errorf("%w: release %d is %s: only one that succeeded can be gone back to", ErrRefused, to.Number, to.State)
+	case to.Bundle != u.Bundle.Digest():
+		return fmt.Errorf("%w: release %d was of bundle %s, this is %s: give that bundle", ErrRefused, to.Number, short(to.Bundle.String()), short(u.Bundle.Digest().String()))
+	}
+	return nil
+}
+
+// lookForDrift compares what Helm has rolled out with the cluster.
+func (u *upgradePlanner) lookForDrift(ctx context.Context) error {
+	releases := []kube.Object{{Namespace: cilium.Namespace, Name: cilium.ReleaseName}}
+	if u.is.LiteBoxd != "" {
+		releases = append(releases, kube.Object{Namespace: releasesNamespace, Name: liteboxdRelease})
+	}
+	for _, r := range releases {
+		drift, err := u.api.ReleaseDrift(ctx, r.Namespace, r.Name)
+		if errors.Is(err, kube.ErrNoRevision) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, text := range drift {
+			u.is.Drift = append(u.is.Drift, printable(text))
+		}
+	}
+	return nil
+}
+
+// judgeHosts compares hosts with what was found in the cluster.
+func (u *upgradePlanner) judgeHosts(ctx context.Context) error {
+	for _, h := range u.hosts {
+		n := u.nodeOf(h, u.found.nodes)
+		if n == nil {
+			continue
+		}
+		i := slices.IndexFunc(u.is.Nodes, func(o gate.Node) bool { return o.Name == n.Name })
+		u.is.Nodes[i].Listed = true
+		h.node, u.judged[h].Node = n.Name, n.Name
+		u.plans[h].Node, u.plans[h].K3s = n.Name, n.Kubelet
+	}
+	_ = u.eachHost(ctx, u.hosts, u.hostDrift)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	need := u.needs()
+	need.Upgrade = true
+	u.findings = preflight.Judge(need, u.subjects())
+	u.warnOf(u.findings)
+	for _, h := range u.hosts {
+		judged := u.judged[h]
+		for _, f := range u.findings {
+			if f.Host == h.name && f.Severity == preflight.Error {
+				judged.Preflight = append(judged.Preflight, gate.Trouble{Found: fmt.Sprintf("%s; needed: %s", f.Found, f.Needed), Way: f.Hint})
+			}
+		}
+		if h.err != nil {
+			judged.Error = clip(printable(strings.TrimPrefix(h.err.Error(), h.name+": ")), maxHostError)
+			u.plans[h].Error = judged.Error
+		}
+		u.is.Hosts = append(u.is.Hosts, *judged)
+	}
+	return nil
+}
+
+// hostDrift finds out whether a host's k3s runs with what it was last started with, and
+// whether its node has its labels and taints.
+func (u *upgradePlanner) hostDrift(ctx context.Context, h *host) error {
+	n := &k3sNode{installer: u.installer, host: h}
+	service := unit(h.config.Role)
+	reason, err := h.startReason(ctx, service, startedFile, func(ctx context.Context) (string, error) { return n.started(ctx, service) })
+	if err != nil {
+		return err
+	}
+	if reason != "" {
+		u.judged[h].Drift = append(u.judged[h].Drift, service+": "+reason)
+	}
+	if h.node == "" {
+		return nil
+	}
+	reason, err = u.nodeStep(h, h.node).needed(ctx)
+	if reason != "" {
+		u.judged[h].Drift = append(u.judged[h].Drift, "the node "+h.node+" differs from install.yaml: "+reason)
+	}
+	return err
+}
+
+// countBytes compares what a host is to hold with the packs and files on it.
+func (u *upgradePlanner) countBytes(ctx context.Context, h *host) error {
+	want, err := u.wantedOn(h)
+	if err != nil {
+		return err
+	}
+	sizes, err := sizesOf(want)
+	if err != nil {
+		return err
+	}
+	there, err := h.present(ctx, sizes)
+	if err != nil {
+		return err
+	}
+	held, err := h.heldBlobs(ctx)
+	if err != nil {
+		return err
+	}
+	ship, kept := account(want, there, held)
+	plan := u.plans[h]
+	for _, size := range kept {
+		plan.Held += size
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for d, size := range ship {
+		plan.Ship += size
+		u.lacking[d] = size
+		if !u.Bundle.Has(d) {
+			u.nowhere[d] = append(u.nowhere[d], h.name)
+		}
+	}
+	return nil
+}
+
+// account splits what a host is to hold into what it lacks and what it has, each blob once.
+// there are the packs and files that it has whole, by path, held the sizes of the blobs in
+// any of its packs.
+func account(want node.Want, there map[string]bool, held map[digest.Digest]int64) (ship, kept map[digest.Digest]int64) {
+	ship, kept = make(map[digest.Digest]int64), make(map[digest.Digest]int64)
+	add := func(d digest.Digest, size int64, has bool) {
+		if has {
+			kept[d] = size
+		} else {
+			ship[d] = size
+		}
+	}
+	for _, p := range want.Packs {
+		for _, b := range p.Blobs {
+			size, isHeld := held[b.Digest]
+			add(b.Digest, b.Size, there[want.ImagesDir+"/"+p.Name] || isHeld && size == b.Size)
+		}
+	}
+	for _, f := range want.Files {
+		add(f.Digest, f.Size, there[f.Path])
+	}
+	for d := range kept {
+		delete(ship, d) // one pack has it, and gives it to the other
+	}
+	return ship, kept
+}
+
+// plan puts together what was found.
+func (u *upgradePlanner) plan() (*UpgradePlan, error) {
+	target := gate.TargetOf(u.lock)
+	if u.deployment == nil {
+		target.LiteBoxd = ""
+	}
+	p := &UpgradePlan{
+		Cluster: u.Config.Cluster.Name, To: u.Bundle.Digest().String(),
+		Gates: gate.Judge(u.is, target, u.options.Accept), Warnings: u.warnings,
+		Components: u.componentChanges(target),
+	}
+	if current := u.record.Current(); current != nil {
+		p.Release, p.From = current.Number, current.Bundle.String()
+	}
+	for _, h := range u.hosts {
+		p.Hosts = append(p.Hosts, *u.plans[h])
+	}
+	for _, size := range u.lacking {
+		p.Upload += size
+	}
+	p.Order = u.order(p)
+	var err error
+	p.Path, err = u.path(target)
+	return p, err
+}
+
+// componentChanges are the ways of the components that gates know.
+func (u *upgradePlanner) componentChanges(target gate.Target) []ComponentChange {
+	k3s := ComponentChange{Name: k3sComponent, From: []string{}, To: target.K3s}
+	for _, n := range u.found.nodes {
+		if !slices.Contains(k3s.From, n.Kubelet) {
+			k3s.From = append(k3s.From, n.Kubelet)
+		}
+	}
+	slices.Sort(k3s.From)
+	some := func(version string) []string {
+		return slices.DeleteFunc([]string{version}, func(v string) bool { return v == "" })
+	}
+	list := []ComponentChange{k3s, {CiliumComponent, some(u.is.Cilium), target.Cilium}}
+	if target.LiteBoxd != "" {
+		list = append(list, ComponentChange{liteboxdComponent, some(u.found.liteboxd), target.LiteBoxd})
+	}
+	return list
+}
+
+// order is what an upgrade would do: everything is everywhere before anything is started
+// again, servers come one by one, and agents when servers and network are new.
+func (u *upgradePlanner) order(p *UpgradePlan) []UpgradeStep {
+	change := func(name string) ComponentChange {
+		i := slices.IndexFunc(p.Components, func(c ComponentChange) bool { return c.Name == name })
+		if i < 0 {
+			return ComponentChange{}
+		}
+		return p.Components[i]
+	}
+	var steps []UpgradeStep
+	add := func(what string, hosts ...string) { steps = append(steps, UpgradeStep{what, hosts}) }
+	var lacking []string
+	for _, h := range p.Hosts {
+		if h.Ship > 0 {
+			lacking = append(lacking, h.Host)
+		}
+	}
+	if len(lacking) > 0 {
+		add("ship and import the bundle's contents, while the old versions serve", lacking...)
+	}
+	older := func(role config.Role) []string {
+		var names []string
+		for _, h := range p.Hosts {
+			if h.Role == role && h.K3s != "" && h.K3s != change(k3sComponent).To {
+				names = append(names, h.Host)
+			}
+		}
+		return names
+	}
+	restart := "start k3s " + change(k3sComponent).To + " in place, pods go on"
+	if u.options.Drain && u.movesMinor() {
+		restart = "DRAIN, which ends all sandboxes there, and start k3s " + change(k3sComponent).To
+	}
+	if len(lacking) > 0 || len(older(config.Server))+len(older(config.Agent)) > 0 || change(CiliumComponent).changes() || change(liteboxdComponent).changes() {
+		steps = slices.Insert(steps, 0, UpgradeStep{What: "back up the cluster, and prove the backup"})
+	}
+	for _, name := range older(config.Server) {
+		add(restart, name)
+	}
+	if c := change(CiliumComponent); c.changes() {
+		add(fmt.Sprintf("upgrade Cilium from %s to %s", strings.Join(c.From, ", "), c.To))
+	}
+	for _, batch := range split(older(config.Agent), u.options.Canary, u.batchSize(u.options.Batches)) {
+		add(restart, batch...)
+	}
+	switch c := change(liteboxdComponent); {
+	case c.To != "" && len(c.From) == 0:
+		add("deploy LiteBoxd " + c.To)
+	case c.changes():
+		add(fmt.Sprintf("upgrade LiteBoxd from %s to %s", strings.Join(c.From, ", "), c.To))
+	}
+	return steps
+}
+
+// movesMinor tells whether Kubernetes moves by a minor version.
+func (u *upgradePlanner) movesMinor() bool {
+	return slices.ContainsFunc(u.found.nodes, func(n kube.Node) bool { return !gate.SameMinor(n.Kubelet, u.k3s) })
+}
+
+// path proposes upgrades when one step is too far: by the bundles that are there, or else by
+// versions.
+func (u *upgradePlanner) path(target gate.Target) ([]gate.Step, error) {
+	var between []gate.Candidate
+	for _, r := range u.options.Via {
+		l, _, err := r.Lock()
+		if err != nil {
+			return nil, err
+		}
+		between = append(between, gate.Candidate{Name: r.Path(), Target: gate.TargetOf(l)})
+	}
+	way := gate.Via(u.is, gate.Candidate{Name: u.Bundle.Path(), Target: target}, between, u.options.Accept)
+	switch {
+	case len(way) == 1:
+		return nil, nil
+	case way != nil:
+		return way, nil
+	}
+	return gate.Path(u.is, target), nil
+}
+
+// gatesError says which gates refuse an upgrade.
+type gatesError struct{ findings []gate.Finding }
+
+func (e *gatesError) Error() string {
+	var lines []string
+	for _, f := range e.findings {
+		if f.Outcome != gate.Refused {
+			continue
+		}
+		line := string(f.Gate) + ": "
+		if f.Subject != "" {
+			line += f.Subject + ": "
+		}
+		lines = append(lines, line+f.Reason)
+	}
+	return fmt.Sprintf("%v: %s in the way of the upgrade\n  %s", ErrRefused, counted(len(lines), "thing"), strings.Join(lines, "\n  "))
+}
+
+func (*gatesError) Unwrap() error { return ErrRefused }
+
+func (*gatesError) Hint() string { return "boxlift upgrade plan shows the way forward for each" }

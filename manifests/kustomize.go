@@ -1,0 +1,344 @@
+package manifests
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/resmap"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"github.com/liteboxd/boxlift/lazyregexp"
+)
+
+// kustomization is the one name under which bases and sites describe themselves.
+const kustomization = "kustomization.yaml"
+
+// build runs kustomize over a tree of files, at the folder root, which holds a checked
+// kustomization.
+func build(files map[string][]byte, root string) (resmap.ResMap, error) {
+	tree := filesys.MakeFsInMemory()
+	for name, data := range files {
+		if err := tree.WriteFile("/"+name, data); err != nil {
+			return nil, err
+		}
+	}
+	return krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(tree, "/"+root)
+}
+
+// kustomizationFile is what a kustomization may say. Its fields are all that kustomize would
+// load something from, or that say nothing about files. Everything else is refused, among it
+// Helm charts, generators and transformers (plugins, which may run programs), configurations
+// and openapi. Nested keys are listed to the last one too: kustomize reads them without regard
+// to case, so that a Path that is not known here would still be loaded.
+type kustomizationFile struct {
+	APIVersion         string              `yaml:"apiVersion"`
+	Kind               string              `yaml:"kind"`
+	Metadata           any                 `yaml:"metadata"`
+	Resources          []string            `yaml:"resources"`
+	Components         []string            `yaml:"components"`
+	Patches            []patchEntry        `yaml:"patches"`
+	Replacements       []replacementEntry  `yaml:"replacements"`
+	ConfigMapGenerator []configMapFromFile `yaml:"configMapGenerator"`
+	GeneratorOptions   any                 `yaml:"generatorOptions"`
+	Images             any                 `yaml:"images"`
+	Replicas           any                 `yaml:"replicas"`
+	Labels             any                 `yaml:"labels"`
+	CommonAnnotations  any                 `yaml:"commonAnnotations"`
+}
+
+type patchEntry struct {
+	Path    string `yaml:"path"`
+	Patch   string `yaml:"patch"`
+	Target  any    `yaml:"target"`
+	Options any    `yaml:"options"`
+}
+
+type replacementEntry struct {
+	Path    string `yaml:"path"`
+	Source  any    `yaml:"source"`
+	Targets any    `yaml:"targets"`
+}
+
+type configMapFromFile struct {
+	Name      string   `yaml:"name"`
+	Namespace string   `yaml:"namespace"`
+	Behavior  string   `yaml:"behavior"`
+	Files     []string `yaml:"files"`
+	Envs      []string `yaml:"envs"`
+	Env       string   `yaml:"env"`
+	Literals  []string `yaml:"literals"`
+	Options   any      `yaml:"options"`
+}
+
+var kustomizationKeys = []string{
+	"apiVersion", "kind", "metadata", "resources", "components", "patches", "replacements",
+	"configMapGenerator", "generatorOptions", "images", "replicas", "labels", "commonAnnotations",
+}
+
+// checkKustomization follows the kustomization in a folder to every file that kustomize will
+// load because of it, and refuses what is not within top.
+func checkKustomization(files map[string][]byte, top, folder string) error {
+	c := &kustomizationCheck{files: files, top: top, seen: map[string]bool{}}
+	return c.folder(folder)
+}
+
+type kustomizationCheck struct {
+	files map[string][]byte
+	top   string
+	seen  map[string]bool
+}
+
+func (c *kustomizationCheck) folder(folder string) error {
+	if c.seen[folder] {
+		return nil
+	}
+	c.seen[folder] = true
+	file := path.Join(folder, kustomization)
+	if err := c.only(folder); err != nil {
+		return err
+	}
+	k, err := parseKustomization(c.files[file])
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	if err := c.follow(folder, k); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	return nil
+}
+
+// only sees to it that kustomize takes the file that is checked: it knows other names too.
+func (c *kustomizationCheck) only(folder string) error {
+	for _, other := range []string{"kustomization.yml", "Kustomization"} {
+		if c.files[path.Join(folder, other)] != nil {
+			return fmt.Errorf("%s: call it %s", path.Join(folder, other), kustomization)
+		}
+	}
+	return nil
+}
+
+func (c *kustomizationCheck) follow(folder string, k *kustomizationFile) error {
+	var loaded, opaque []string
+	for _, p := range k.Patches {
+		loaded = append(loaded, p.Path)
+	}
+	for _, r := range k.Replacements {
+		loaded = append(loaded, r.Path)
+	}
+	for _, g := range k.ConfigMapGenerator {
+		for _, f := range g.Files {
+			// "key=path" or "path"
+			_, p, found := strings.Cut(f, "=")
+			if !found {
+				p = f
+			}
+			opaque = append(opaque, p)
+		}
+		opaque = append(append(opaque, g.Envs...), g.Env)
+	}
+	for _, p := range slices.DeleteFunc(loaded, empty) {
+		if err := c.document(folder, p); err != nil {
+			return err
+		}
+	}
+	for _, p := range slices.DeleteFunc(opaque, empty) {
+		if _, err := c.file(folder, p); err != nil {
+			return err
+		}
+	}
+	for _, p := range k.Resources {
+		if err := c.resource(folder, p); err != nil {
+			return err
+		}
+	}
+	for _, p := range k.Components {
+		if err := c.subfolder(folder, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func empty(s string) bool { return s == "" }
+
+// resource is a file or a folder.
+func (c *kustomizationCheck) resource(folder, p string) error {
+	if name, err := c.local(folder, p); err == nil && c.files[name] == nil {
+		return c.subfolder(folder, p)
+	}
+	return c.document(folder, p)
+}
+
+func (c *kustomizationCheck) subfolder(folder, p string) error {
+	name, err := c.local(folder, p)
+	if err != nil {
+		return err
+	}
+	if c.files[path.Join(name, kustomization)] == nil {
+		return fmt.Errorf("%q is neither a file nor a folder with a %s here", p, kustomization)
+	}
+	return c.folder(name)
+}
+
+// document is a file that kustomize reads as YAML.
+func (c *kustomizationCheck) document(folder, p string) error {
+	name, err := c.file(folder, p)
+	if err != nil {
+		return err
+	}
+	_, err = read(name, c.files[name])
+	return err
+}
+
+func (c *kustomizationCheck) file(folder, p string) (string, error) {
+	name, err := c.local(folder, p)
+	if err == nil && c.files[name] == nil {
+		err = fmt.Errorf("there is no file %q here", p)
+	}
+	return name, err
+}
+
+// localPath is a path that kustomize cannot take for a URL or a repository: those have a colon,
+// an @ or a dot before the last segment (github.com/…).
+var localPath = lazyregexp.New(`^(\.{1,2}/)*([A-Za-z0-9_-]+/)*[A-Za-z0-9_-][A-Za-z0-9._-]*$|^\.{1,2}(/\.\.)*$`)
+
+func (c *kustomizationCheck) local(folder, p string) (string, error) {
+	if !localPath.MatchString(p) {
+		return "", fmt.Errorf("%q is not a plain relative path: URLs, repositories and absolute paths are refused, because nothing outside this folder is reachable; copy the files into it", p)
+	}
+	name := path.Join(folder, p)
+	if name != c.top && !strings.HasPrefix(name, c.top+"/") {
+		return "", fmt.Errorf("%q leaves the folder %s", p, c.top)
+	}
+	return name, nil
+}
+
+func parseKustomization(data []byte) (*kustomizationFile, error) {
+	nodes, err := documents("", data)
+	if err != nil {
+		return nil, err
+	}
+	if len(nodes) != 1 {
+		return nil, fmt.Errorf("%d documents: want one", len(nodes))
+	}
+	root := nodes[0].node
+	for i := 0; i < len(root.Content); i += 2 {
+		if key := root.Content[i]; !slices.Contains(kustomizationKeys, key.Value) {
+			return nil, fmt.Errorf("line %d: %q is refused: boxlift takes %s", key.Line, key.Value, strings.Join(kustomizationKeys, ", "))
+		}
+	}
+	var k kustomizationFile
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&k); err != nil {
+		return nil, oneLine(err)
+	}
+	return &k, nil
+}
+
+// asComponent returns a kustomization that works on what is already there, whatever kind it
+// has called itself.
+func asComponent(data []byte) ([]byte, error) {
+	var root map[string]any
+	if err := yaml.Unmarshal(data, &root); err != nil {
+		return nil, err
+	}
+	root["apiVersion"], root["kind"] = "kustomize.config.k8s.io/v1alpha1", "Component"
+	return yaml.Marshal(root)
+}
+
+// document is one YAML document of a file.
+type document struct {
+	file string
+	node *yaml.Node
+}
+
+func (d document) String() string { return fmt.Sprintf("%s:%d", d.file, d.node.Line) }
+
+// documents reads the YAML documents of a file, each of them a mapping.
+func documents(file string, data []byte) ([]document, error) {
+	all, err := read(file, data)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range all {
+		if d.node.Kind != yaml.MappingNode {
+			return nil, at(file, fmt.Errorf("line %d: want an object with apiVersion, kind and metadata", d.node.Line))
+		}
+	}
+	return all, nil
+}
+
+// read reads the YAML documents of a file that are not empty. Anchors and aliases are refused:
+// with them a few lines can stand for gigabytes.
+func read(file string, data []byte) ([]document, error) {
+	var all []document
+	for decoder := yaml.NewDecoder(bytes.NewReader(data)); ; {
+		var root yaml.Node
+		switch err := decoder.Decode(&root); {
+		case errors.Is(err, io.EOF):
+			return all, nil
+		case err != nil:
+			return nil, at(file, oneLine(err))
+		}
+		if len(root.Content) == 0 {
+			continue
+		}
+		node := root.Content[0]
+		if node.Tag == "!!null" {
+			continue // nothing but comments between two separators
+		}
+		if err := plain(node); err != nil {
+			return nil, at(file, err)
+		}
+		var check any // finds keys that are there twice
+		if err := node.Decode(&check); err != nil {
+			return nil, at(file, oneLine(err))
+		}
+		all = append(all, document{file, node})
+	}
+}
+
+func plain(node *yaml.Node) error {
+	switch {
+	case node.Kind == yaml.AliasNode || node.Anchor != "":
+		return fmt.Errorf("line %d: anchors and aliases are refused: write it out", node.Line)
+	case node.Tag == "!!merge":
+		return fmt.Errorf("line %d: merge keys (<<) are refused: write it out", node.Line)
+	case node.Style&yaml.TaggedStyle != 0 && !strings.HasPrefix(node.ShortTag(), "!!"):
+		return fmt.Errorf("line %d: tag %s is refused", node.Line, node.Tag)
+	}
+	for _, child := range node.Content {
+		if err := plain(child); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func at(file string, err error) error {
+	if file == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", file, err)
+}
+
+// oneLine makes one line, fit for a terminal, of what yaml and kustomize say in several.
+func oneLine(err error) error {
+	text := strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || r == utf8.RuneError {
+			return ' '
+		}
+		return r
+	}, err.Error())
+	return errors.New(strings.TrimPrefix(strings.Join(strings.Fields(text), " "), "yaml: "))
+}

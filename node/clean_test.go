@@ -1,0 +1,113 @@
+//go:build linux
+
+package node_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/node"
+)
+
+func TestClean(t *testing.T) {
+	l := newLab(t)
+	other := filepath.Join(t.TempDir(), "bin")
+	old := time.Now().Add(-time.Hour)
+	write := func(dir, name string, when time.Time) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("1234"), 0o600), os.Chtimes(path, when, when)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const pack = "boxlift-k3s-0123456789ab.tar"
+	temporary := []string{
+		write(l.files, "bin/.boxlift-put-abcdef", old),
+		write(l.files, ".boxlift-put-1", old),
+		write(l.images, ".boxlift-put-2", old),
+		write(other, ".boxlift-put-3", old),
+		write(other, "k3s.boxlift-new", old),
+	}
+	unfinished := []string{
+		write(l.files, "files/k3s-0123456789ab.0123456789ab.part", old),
+		write(l.images, pack+".part", old),
+	}
+	kept := []string{
+		write(l.files, "bin/boxlift-node", old),
+		write(l.files, "bin/notes.part", old),
+		write(l.files, "bin/.boxlift-put-new", time.Now()),
+		write(l.images, pack, old),
+		write(l.images, "k3s-airgap.tar.part", old),
+		write(other, "k3s", old),
+		write(other, "deeper/.boxlift-put-4", old),
+		write(other, "x.0123456789ab.part", old),
+	}
+	used := write(l.files, "bin/.boxlift-put-used", old)
+	user, err := os.Open(used)
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(l.files, ".boxlift-put-link")
+	if err := os.Symlink(kept[0], link); err != nil {
+		t.Fatal(err)
+	}
+	kept = append(kept, used, link)
+	clean := func(all bool, want ...string) {
+		t.Helper()
+		r, err := node.Clean(t.Context(), node.CleanOptions{ImagesDir: l.images, FilesDir: l.files, Dirs: []string{other, "/boxlift-test-none"}, Unfinished: all})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(want)
+		slices.Sort(r.Removed)
+		if diff := cmp.Diff(append([]string{}, want...), r.Removed); diff != "" {
+			t.Error(diff)
+		}
+		if r.Bytes != int64(4*len(want)) {
+			t.Errorf("%d bytes were removed", r.Bytes)
+		}
+		for _, name := range kept {
+			if _, err := os.Lstat(name); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	clean(false, temporary...)
+	clean(false)
+
+	// A receiver at work keeps what it may go on from.
+	want := l.want(l.pack(t, "a", random(260, 1000)))
+	want.Files = []node.FileWant{l.file("x", 0o644, []byte("x"))}
+	p := l.start(t)
+	if err := node.WriteFrame(p.in, node.Message{Want: &want}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := node.ReadFrame(p.out); err != nil {
+		t.Fatal(err)
+	}
+	write(l.images, pack+".part", old)
+	clean(true)
+	if err := p.in.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Wait(); err == nil {
+		t.Error("the receiver says that it has finished")
+	}
+	clean(true, unfinished...)
+
+	if err := user.Close(); err != nil {
+		t.Fatal(err)
+	}
+	kept = kept[:len(kept)-2]
+	clean(true, used)
+	if _, err := os.Lstat(link); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,31 @@
+package node
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// decodeStrictly reads one JSON document that has no unknown fields.
+func decodeStrictly(document []byte, limit int, to any) error {
+	if len(document) > limit {
+		return fmt.Errorf("it has %d bytes, more than %d", len(document), limit)
+	}
+	d := json.NewDecoder(bytes.NewReader(document))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the document")
+	}
+	return nil
+}
+
+// DecodeStrictly reads one JSON document of at most limit bytes, and refuses unknown fields
+// and whatever follows the document.
+func DecodeStrictly(document []byte, limit int, to any) error {
+	return decodeStrictly(document, limit, to)
+}

@@ -1,0 +1,159 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// MaxFacts is the largest document that [ParseFacts] takes, in bytes. What Gather makes
+// is far smaller on any host.
+const MaxFacts = 1 << 20
+
+// Bounds of what ParseFacts takes.
+const (
+	maxFactText   = 4 << 10
+	maxFactNumber = 1 << 60 // sums of a few of them do not overflow
+)
+
+// ParseFacts reads what boxlift-node facts has printed. The document may come from a
+// host that means harm: anything unknown in it, anything too long and any number that
+// cannot be is an error. Texts are made fit for a terminal: what cannot be printed
+// becomes U+FFFD.
+func ParseFacts(document []byte) (*Facts, error) {
+	if len(document) > MaxFacts {
+		return nil, fmt.Errorf("read facts: the document has %d bytes, more than %d", len(document), MaxFacts)
+	}
+	var version struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(document, &version); err != nil {
+		return nil, fmt.Errorf("read facts: %w", err)
+	}
+	if version.Version != FactsVersion {
+		return nil, fmt.Errorf("read facts: their version is %d, expected %d: boxlift-node is of another version than boxlift; build the bundle with this boxlift, or install with the one that built it", version.Version, FactsVersion)
+	}
+	f := &Facts{}
+	if err := decodeStrictly(document, MaxFacts, f); err != nil {
+		return nil, fmt.Errorf("read facts: %w", err)
+	}
+	if err := clean(reflect.ValueOf(f).Elem(), ""); err != nil {
+		return nil, fmt.Errorf("read facts: %w", err)
+	}
+	if err := f.check(); err != nil {
+		return nil, fmt.Errorf("read facts: %w", err)
+	}
+	return f, nil
+}
+
+// clean makes all texts printable and refuses what is too long or negative.
+func clean(v reflect.Value, name string) error {
+	switch v.Kind() {
+	case reflect.String:
+		text, err := cleanText(v.String(), name)
+		if err != nil {
+			return err
+		}
+		v.SetString(text)
+	case reflect.Int, reflect.Int64:
+		if v.Int() < 0 || v.Int() > maxFactNumber {
+			return fmt.Errorf("%s is %d", name, v.Int())
+		}
+	case reflect.Slice:
+		if v.Len() > 2*maxFactEntries {
+			return fmt.Errorf("%s has %d entries", name, v.Len())
+		}
+		for i := range v.Len() {
+			if err := clean(v.Index(i), name); err != nil {
+				return err
+			}
+		}
+	case reflect.Map: // of texts
+		if v.Len() > maxFactEntries {
+			return fmt.Errorf("%s has %d entries", name, v.Len())
+		}
+		cleaned := reflect.MakeMapWithSize(v.Type(), v.Len())
+		for key, value := range v.Seq2() {
+			k, err := cleanText(key.String(), name)
+			if err != nil {
+				return err
+			}
+			text, err := cleanText(value.String(), name)
+			if err != nil {
+				return err
+			}
+			cleaned.SetMapIndex(reflect.ValueOf(k), reflect.ValueOf(text))
+		}
+		if !v.IsNil() {
+			v.Set(cleaned)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if err := clean(v.Field(i), strings.TrimPrefix(name+"."+v.Type().Field(i).Name, ".")); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func cleanText(s, name string) (string, error) {
+	if len(s) > maxFactText {
+		return "", fmt.Errorf("%s has a text of %d bytes", name, len(s))
+	}
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s), nil
+}
+
+// check looks at what has a form.
+func (f *Facts) check() error {
+	for _, p := range f.Ports {
+		switch p.Protocol {
+		case "tcp", "tcp6", "udp", "udp6":
+		default:
+			return fmt.Errorf("a port's protocol is %q", p.Protocol)
+		}
+		if _, err := netip.ParseAddr(p.Address); err != nil || p.Port > 65535 {
+			return fmt.Errorf("a port is %q:%d", p.Address, p.Port)
+		}
+	}
+	for _, i := range f.Network.Interfaces {
+		for _, a := range i.Addresses {
+			if _, err := netip.ParsePrefix(a); err != nil {
+				return fmt.Errorf("an address of %s is %q", i.Name, a)
+			}
+		}
+	}
+	for _, r := range f.Network.Routes {
+		if _, err := netip.ParsePrefix(r.Destination); err != nil {
+			return fmt.Errorf("a route's destination is %q", r.Destination)
+		}
+		if _, err := netip.ParseAddr(r.Gateway); r.Gateway != "" && err != nil {
+			return fmt.Errorf("a route's gateway is %q", r.Gateway)
+		}
+	}
+	for _, p := range f.Packs {
+		if !IsPackName(p.Name) {
+			return fmt.Errorf("a pack's name is %q", p.Name)
+		}
+	}
+	for name, text := range map[string]string{"clock's time": f.Clock.Now, "time of the certificate authority": f.K3s.Created} {
+		if _, err := time.Parse(time.RFC3339Nano, text); text != "" && err != nil {
+			return fmt.Errorf("the %s is %q", name, text)
+		}
+	}
+	switch f.SELinux {
+	case "enforcing", "permissive", "disabled":
+	default:
+		return fmt.Errorf("the state of SELinux is %q", f.SELinux)
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// HoldOptions are the parts of [Hold] that tests change.
+type HoldOptions struct {
+	// Dir is where the lock lies; "" means [HoldDir].
+	Dir string
+	// IdleTimeout is how long the holder may give no sign of life; 0 means two minutes.
+	IdleTimeout time.Duration
+}
+
+// Hold keeps other runs of boxlift away from this node; in and out are its standard input
+// and output. It reads who asks, answers whether the node is held from now on, and holds
+// it until in or ctx ends, or nothing comes for too long. Then, and when the process ends
+// in any other way, the node is free: the kernel drops the lock, so that nothing has to
+// be cleaned up after a run that was killed. That another run holds the node is an answer
+// and no error.
+func Hold(ctx context.Context, in io.Reader, out io.Writer, o HoldOptions) error {
+	if o.Dir == "" {
+		o.Dir = HoldDir
+	}
+	if o.IdleTimeout == 0 {
+		o.IdleTimeout = 6 * HoldInterval
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := newStream(ctx, in, o.IdleTimeout)
+	if err != nil {
+		return err
+	}
+	defer stream.close()
+	var asks Holder
+	rest, err := readLine(stream, &asks)
+	if err != nil {
+		return fmt.Errorf("read who asks: %w", err)
+	}
+	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+		return err
+	}
+	file, other, err := lockHold(filepath.Join(o.Dir, HoldFile))
+	if err != nil {
+		return err
+	}
+	if file == nil {
+		return writeLine(out, holdAnswer{By: &other})
+	}
+	defer closeReader(file) // its end is the lock's; what is in it then means nothing
+	who := asks.clean()
+	who.Since = time.Now().UTC().Truncate(time.Second)
+	if err := errors.Join(file.Truncate(0), writeLine(file, who)); err != nil {
+		return fmt.Errorf("note who holds the node: %w", err)
+	}
+	if err := writeLine(out, holdAnswer{Held: true}); err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, rest)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// lockHold locks the file, or, when another process has, returns no file and who it is.
+func lockHold(name string) (*os.File, Holder, error) {
+	for {
+		file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return nil, Holder{}, err
+		}
+		err = control(file, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			defer closeReader(file)
+			return nil, readHolder(file), nil
+		}
+		if err != nil {
+			closeReader(file)
+			return nil, Holder{}, fmt.Errorf("lock %s: %w", name, err)
+		}
+		// Between opening and locking, the file may have been deleted with all that is
+		// boxlift's: then the lock keeps nobody away.
+		same, err := isStill(name, file)
+		if same {
+			return file, Holder{}, nil
+		}
+		closeReader(file)
+		if err != nil {
+			return nil, Holder{}, err
+		}
+	}
+}
+
+func isStill(name string, file *os.File) (bool, error) {
+	now, err := os.Lstat(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	info, err := file.Stat()
+	return err == nil && os.SameFile(now, info), err
+}
+
+// readHolder reads who holds the node. Between taking the lock and saying who it is, that
+// is not known.
+func readHolder(file *os.File) Holder {
+	var h Holder
+	content, err := io.ReadAll(io.LimitReader(file, MaxReachLine))
+	if err != nil || json.Unmarshal(content, &h) != nil {
+		return Holder{}
+	}
+	return h.clean()
+}

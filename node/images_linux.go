@@ -1,0 +1,730 @@
+package node
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/lazyregexp"
+)
+
+// Where k3s has its container runtime.
+const (
+	// DefaultK3s is where k3s' own installer puts it.
+	DefaultK3s = "/usr/local/bin/k3s"
+	// DefaultContentDir is where containerd keeps the content of images.
+	DefaultContentDir = "/var/lib/rancher/k3s/agent/containerd/io.containerd.content.v1.content/blobs/sha256"
+	// VerifiedFile is where [CheckImages] remembers what it has read.
+	VerifiedFile = FilesDir + "/verified.json"
+)
+
+// The label that keeps the kubelet from deleting an image. K3s sets it when it imports,
+// together with one of its own, and takes both away from images that have its own at
+// every start. So one that was set by hand survives restarts.
+const (
+	pinLabel = "io.cri-containerd.pinned"
+	pinned   = "pinned"
+)
+
+// ImagesOptions say what [CheckImages] is to look at and to do.
+type ImagesOptions struct {
+	// ImagesDir has the packs.
+	ImagesDir string
+	// Packs are the names of the packs that count; none: all that are in ImagesDir.
+	Packs []string
+	// Ctr is the command to ask containerd with; nil means DefaultK3s and "ctr".
+	Ctr []string
+	// ContentDir and VerifiedFile are the constants of similar names when they are "".
+	ContentDir   string
+	VerifiedFile string
+	// Full reads all content, also what has been read before and not been changed since.
+	Full bool
+	// Pin sets the label on images that do not have it.
+	Pin bool
+	// Repair throws damaged content away, imports again the packs whose images are not as
+	// they should be, and pins these images.
+	Repair bool
+}
+
+// ImagesReport is what [CheckImages] found, after what it was to do has been done.
+type ImagesReport struct {
+	OK bool `json:"ok"`
+	// Images counts the names that the packs promise, Blobs and Bytes what they consist
+	// of on this platform. Read is how many of these bytes have been read this time.
+	Images int   `json:"images"`
+	Blobs  int   `json:"blobs"`
+	Bytes  int64 `json:"bytes"`
+	Read   int64 `json:"read"`
+	// Problems are in the order of packs and images.
+	Problems []ImageProblem `json:"problems,omitempty"`
+	// Packs are the names of the packs that must be imported again.
+	Packs []string `json:"packs,omitempty"`
+	// Pinned are the images that have been pinned, Imported the packs that have been
+	// imported again.
+	Pinned   []string `json:"pinned,omitempty"`
+	Imported []string `json:"imported,omitempty"`
+}
+
+// ProblemKind sorts what can be wrong with an image.
+type ProblemKind string
+
+// What can be wrong with an image.
+const (
+	// ProblemPack: the pack itself cannot be used; [Check] says more.
+	ProblemPack ProblemKind = "pack"
+	// ProblemName: containerd has no image of that name.
+	ProblemName ProblemKind = "name"
+	// ProblemTarget: the name stands for something else.
+	ProblemTarget ProblemKind = "target"
+	// ProblemMissing: a blob is not there.
+	ProblemMissing ProblemKind = "missing"
+	// ProblemDamaged: a blob has other bytes than it should have.
+	ProblemDamaged ProblemKind = "damaged"
+	// ProblemPin: nothing keeps the kubelet from deleting the image.
+	ProblemPin ProblemKind = "pin"
+)
+
+// ImageProblem is one thing that is wrong with one image.
+type ImageProblem struct {
+	Kind  ProblemKind   `json:"kind"`
+	Image string        `json:"image,omitempty"`
+	Pack  string        `json:"pack"`
+	Blob  digest.Digest `json:"blob,omitempty"`
+	Text  string        `json:"text"`
+}
+
+// Bounds of what is believed.
+const (
+	maxCtrOutput  = 32 << 20
+	maxVerified   = 16 << 20
+	maxImageName  = 512
+	maxImageBlobs = 100_000
+	listTimeout   = 2 * time.Minute
+	importTimeout = 30 * time.Minute
+)
+
+// imageName is what may be given to ctr as an argument.
+var imageName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._:/@-]*$`)
+
+// CheckImages proves that containerd has every image that packs promise: that the name is
+// there and stands for what the pack says, that everything below it for this platform is
+// there with the right bytes, and that the image is pinned. K3s only logs what it cannot
+// import, and containerd takes in archives with blobs that are missing or wrong; both
+// show only when a container is to be started.
+//
+// Content is read once and then remembered, in a file, by its size, inode and times of
+// change: after that a check takes the time of listing. What changes on the disk itself
+// is found with Full only.
+//
+// Repair has been tried with containerd 1.6. A damaged blob is deleted from containerd's
+// records and from the disk, because an import keeps what is there under the right name
+// without looking at it.
+//
+// The error says that the check could not be made; what is wrong is in the report.
+func CheckImages(ctx context.Context, o ImagesOptions) (ImagesReport, error) {
+	o.ContentDir = cmp.Or(o.ContentDir, DefaultContentDir)
+	o.VerifiedFile = cmp.Or(o.VerifiedFile, VerifiedFile)
+	if len(o.Ctr) == 0 {
+		o.Ctr = []string{DefaultK3s, "ctr"}
+	}
+	c := &imageCheck{ImagesOptions: o}
+	if err := c.readPromises(); err != nil {
+		return ImagesReport{}, err
+	}
+	content, err := os.OpenRoot(o.ContentDir)
+	if err != nil {
+		return ImagesReport{}, fmt.Errorf("open containerd's content: %w", err)
+	}
+	defer content.Close() //nolint:errcheck // it was only read
+	c.content = content
+	c.verified = readVerified(o.VerifiedFile, o.ContentDir)
+	if err := c.look(ctx); err != nil {
+		return ImagesReport{}, err
+	}
+	if c.Repair && len(c.report.Packs) > 0 {
+		if err := c.repair(ctx); err != nil {
+			return ImagesReport{}, err
+		}
+	}
+	if c.Pin || c.Repair {
+		if err := c.pin(ctx); err != nil {
+			return ImagesReport{}, err
+		}
+	}
+	if err := c.writeVerified(); err != nil {
+		return ImagesReport{}, fmt.Errorf("remember what has been read: %w", err)
+	}
+	c.report.OK = len(c.report.Problems) == 0
+	return c.report, nil
+}
+
+type imageCheck struct {
+	ImagesOptions
+	promises []promise
+	// unusable are the problems with the packs themselves.
+	unusable []ImageProblem
+	blobs    map[digest.Digest]int64
+	content  *os.Root
+	verified map[digest.Digest]verified
+	report   ImagesReport
+}
+
+// promise is an image that a pack promises.
+type promise struct {
+	pack, name string
+	target     digest.Digest
+	blobs      []digest.Digest
+}
+
+// readPromises reads from the packs what must be there.
+func (c *imageCheck) readPromises() error {
+	c.blobs = make(map[digest.Digest]int64)
+	root, err := os.OpenRoot(c.ImagesDir)
+	if errors.Is(err, fs.ErrNotExist) && len(c.Packs) == 0 {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open the images directory: %w", err)
+	}
+	defer root.Close() //nolint:errcheck // it was only read
+	names := c.Packs
+	if len(names) == 0 {
+		if names, err = readDir(root, "."); err != nil {
+			return fmt.Errorf("list %s: %w", c.ImagesDir, err)
+		}
+		names = slices.DeleteFunc(names, func(name string) bool { return !IsPackName(name) })
+	}
+	for _, name := range names {
+		if !IsPackName(name) {
+			return fmt.Errorf("%q is not the name of a pack", name)
+		}
+		if err := readPack(root, name, func(r *ocitar.Reader) error { return c.readPromisesOf(name, r) }); err != nil {
+			c.unusable = append(c.unusable, ImageProblem{Kind: ProblemPack, Pack: name, Text: err.Error()})
+		}
+	}
+	if len(c.blobs) > maxImageBlobs {
+		return fmt.Errorf("the packs in %s name %d blobs, more than the %d that are looked at", c.ImagesDir, len(c.blobs), maxImageBlobs)
+	}
+	return nil
+}
+
+// imageIndex is index.json, or an image index below it.
+type imageIndex struct {
+	Manifests []struct {
+		descriptor
+		Platform *struct {
+			OS           string `json:"os"`
+			Architecture string `json:"architecture"`
+		} `json:"platform"`
+		Annotations map[string]string `json:"annotations"`
+	} `json:"manifests"`
+}
+
+func (c *imageCheck) readPromisesOf(pack string, r *ocitar.Reader) error {
+	raw, err := r.ReadAll(ocitar.IndexFile, MaxIndex)
+	if err != nil {
+		return err
+	}
+	if !strings.HasSuffix(pack, PackName("", raw)[len("boxlift-"):]) {
+		return errors.New("its name does not end with the digest of its index.json")
+	}
+	var index imageIndex
+	if err := json.Unmarshal(raw, &index); err != nil {
+		return fmt.Errorf("decode %s: %w", ocitar.IndexFile, err)
+	}
+	for _, m := range index.Manifests {
+		// As k3s' import reads them; what has neither is no image.
+		name := cmp.Or(m.Annotations["io.containerd.image.name"], m.Annotations["org.opencontainers.image.ref.name"])
+		if name == "" {
+			continue
+		}
+		if len(name) > maxImageName || !imageName.MatchString(name) {
+			return fmt.Errorf("it names an image %.100q", name)
+		}
+		p := promise{pack: pack, name: name, target: m.Digest}
+		if err := c.follow(r, &p, m.descriptor); err != nil {
+			return fmt.Errorf("image %s: %w", name, err)
+		}
+		c.promises = append(c.promises, p)
+	}
+	return nil
+}
+
+// follow adds a manifest or an image index, and what is below it for this platform.
+func (c *imageCheck) follow(r *ocitar.Reader, p *promise, d descriptor) error {
+	raw, err := r.ReadAll(ocitar.BlobName(d.Digest), maxManifest)
+	if err != nil {
+		return err
+	}
+	if digest.FromBytes(raw) != d.Digest {
+		return fmt.Errorf("manifest %s is damaged in the pack", d.Digest)
+	}
+	c.add(p, descriptor{Digest: d.Digest, Size: int64(len(raw))})
+	var manifest content
+	var index imageIndex
+	if err := errors.Join(json.Unmarshal(raw, &manifest), json.Unmarshal(raw, &index)); err != nil {
+		return fmt.Errorf("decode manifest %s: %w", d.Digest, err)
+	}
+	if manifest.Config != nil {
+		c.add(p, *manifest.Config)
+	}
+	for _, layer := range manifest.Layers {
+		c.add(p, layer)
+	}
+	found := false
+	for _, m := range index.Manifests {
+		if m.Platform != nil && (m.Platform.OS != "linux" || m.Platform.Architecture != runtime.GOARCH) {
+			continue
+		}
+		if _, ok := r.Blob(m.Digest); !ok {
+			continue // packs carry one platform, and of that one variant
+		}
+		found = true
+		if slices.Contains(p.blobs, m.Digest) {
+			continue
+		}
+		if err := c.follow(r, p, m.descriptor); err != nil {
+			return err
+		}
+	}
+	if len(index.Manifests) > 0 && !found {
+		return fmt.Errorf("nothing in the pack is for linux/%s", runtime.GOARCH)
+	}
+	return nil
+}
+
+func (c *imageCheck) add(p *promise, d descriptor) {
+	if !slices.Contains(p.blobs, d.Digest) {
+		p.blobs = append(p.blobs, d.Digest)
+		c.blobs[d.Digest] = d.Size
+	}
+}
+
+// ctr asks containerd.
+func (c *imageCheck) ctr(ctx context.Context, timeout time.Duration, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	args = slices.Concat(c.Ctr[1:], []string{"--namespace", "k8s.io"}, args)
+	command := exec.CommandContext(ctx, c.Ctr[0], args...)
+	command.WaitDelay = 5 * time.Second
+	out, complaints := &bounded{limit: maxCtrOutput}, &bounded{limit: 4 << 10}
+	command.Stdout, command.Stderr = out, complaints
+	err := command.Run()
+	if err == nil && out.over {
+		err = fmt.Errorf("it printed more than %d bytes", maxCtrOutput)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w: %s", c.Ctr[0], strings.Join(args, " "), err, strings.TrimSpace(strings.ToValidUTF8(complaints.String(), "?")))
+	}
+	return out.Bytes(), nil
+}
+
+// bounded keeps the beginning of what is written to it.
+type bounded struct {
+	bytes.Buffer
+	limit int
+	over  bool
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	n := min(len(p), b.limit-b.Len())
+	b.over = b.over || n < len(p)
+	_, _ = b.Buffer.Write(p[:n]) // never fails
+	return len(p), nil
+}
+
+// containerdState is what containerd says that it has.
+type containerdState struct {
+	targets map[string]digest.Digest
+	pinned  map[string]bool
+	content map[digest.Digest]bool
+}
+
+func (c *imageCheck) state(ctx context.Context) (*containerdState, error) {
+	s := &containerdState{pinned: make(map[string]bool), content: make(map[digest.Digest]bool)}
+	out, err := c.ctr(ctx, listTimeout, "images", "ls")
+	if err != nil {
+		return nil, err
+	}
+	if s.targets, err = parseImages(out); err != nil {
+		return nil, fmt.Errorf("list the images of containerd: %w", err)
+	}
+	if out, err = c.ctr(ctx, listTimeout, "images", "ls", "-q", fmt.Sprintf("labels.%q==%s", pinLabel, pinned)); err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(out)) {
+		s.pinned[strings.TrimSpace(line)] = true
+	}
+	if out, err = c.ctr(ctx, listTimeout, "content", "ls", "-q"); err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(out)) {
+		s.content[digest.Digest(strings.TrimSpace(line))] = true
+	}
+	return s, nil
+}
+
+// parseImages reads what "ctr images ls" prints: a heading, and for each image its name,
+// its type, its target and more, in columns.
+func parseImages(out []byte) (map[string]digest.Digest, error) {
+	targets := make(map[string]digest.Digest)
+	first := true
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		switch {
+		case first && len(fields) >= 3 && fields[0] == "REF" && fields[2] == "DIGEST":
+			first = false
+			continue
+		case first:
+			return nil, fmt.Errorf("expected the heading REF TYPE DIGEST, got %.100q", line)
+		case len(fields) == 0:
+			continue
+		case len(fields) < 3 || digest.Digest(fields[2]).Validate() != nil:
+			return nil, fmt.Errorf("expected a name, a type and a digest, got %.200q", line)
+		}
+		if _, twice := targets[fields[0]]; twice {
+			return nil, fmt.Errorf("image %.200q is listed twice", fields[0])
+		}
+		targets[fields[0]] = digest.Digest(fields[2])
+	}
+	if first {
+		return nil, errors.New("it printed nothing")
+	}
+	return targets, nil
+}
+
+// look compares everything and fills the report.
+func (c *imageCheck) look(ctx context.Context) error {
+	state, err := c.state(ctx)
+	if err != nil {
+		return err
+	}
+	bad, err := c.readContent(ctx, state)
+	if err != nil {
+		return err
+	}
+	r := &c.report
+	r.Images, r.Blobs, r.Bytes = len(c.promises), len(c.blobs), 0
+	for _, size := range c.blobs {
+		r.Bytes += size
+	}
+	r.Problems, r.Packs = slices.Clone(c.unusable), nil
+	// Bundles that follow each other may give a name to different images; the folder may
+	// still hold both packs.
+	allowed := make(map[string][]digest.Digest)
+	for _, p := range c.promises {
+		allowed[p.name] = append(allowed[p.name], p.target)
+	}
+	for _, p := range c.promises {
+		problem := func(kind ProblemKind, blob digest.Digest, format string, args ...any) {
+			r.Problems = append(r.Problems, ImageProblem{Kind: kind, Image: p.name, Pack: p.pack, Blob: blob, Text: fmt.Sprintf(format, args...)})
+			if kind != ProblemPin && !slices.Contains(r.Packs, p.pack) {
+				r.Packs = append(r.Packs, p.pack)
+			}
+		}
+		target, ok := state.targets[p.name]
+		switch {
+		case !ok:
+			problem(ProblemName, "", "containerd has no image %s", p.name)
+		case target == p.target:
+		case !slices.Contains(allowed[p.name], target):
+			problem(ProblemTarget, target, "image %s is %s in containerd instead of %s", p.name, target, p.target)
+		default:
+			continue // another pack's, which is looked at for that one
+		}
+		for _, d := range p.blobs {
+			if b, ok := bad[d]; ok {
+				problem(b.kind, d, "image %s: blob %s %s", p.name, d, b.text)
+			}
+		}
+		if ok && !state.pinned[p.name] {
+			problem(ProblemPin, "", "image %s is not pinned: the kubelet may delete it when the disk fills up", p.name)
+		}
+	}
+	return nil
+}
+
+// badBlob is what is wrong with a blob.
+type badBlob struct {
+	kind ProblemKind
+	text string
+}
+
+// readContent looks at all blobs and reads those that have not been read before.
+func (c *imageCheck) readContent(ctx context.Context, state *containerdState) (map[digest.Digest]badBlob, error) {
+	const maxReaders = 4
+	var mu sync.Mutex
+	bad := make(map[digest.Digest]badBlob)
+	work := make(chan digest.Digest)
+	var readers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), maxReaders) {
+		readers.Go(func() {
+			buffer := make([]byte, 1<<20)
+			for d := range work {
+				if ctx.Err() != nil {
+					continue
+				}
+				mu.Lock()
+				known, size := c.verified[d], c.blobs[d]
+				mu.Unlock()
+				if c.Full {
+					known = verified{}
+				}
+				now, read, b := readBlob(c.content, d, size, known, buffer)
+				mu.Lock()
+				c.report.Read += read
+				delete(c.verified, d)
+				if b != nil {
+					bad[d] = *b
+				} else if now != (verified{}) {
+					c.verified[d] = now
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for d := range c.blobs {
+		if !state.content[d] {
+			mu.Lock()
+			bad[d] = badBlob{ProblemMissing, "is not in containerd"}
+			delete(c.verified, d)
+			mu.Unlock()
+			continue
+		}
+		work <- d
+	}
+	close(work)
+	readers.Wait()
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("read containerd's content: %w", context.Cause(ctx))
+	}
+	return bad, nil
+}
+
+// readBlob compares a blob's bytes, unless it is as it was when that was last done. What
+// it returns is empty when the file changed meanwhile.
+func readBlob(root *os.Root, d digest.Digest, size int64, known verified, buffer []byte) (now verified, read int64, bad *badBlob) {
+	f, err := openRegular(root, d.Encoded(), os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return now, 0, &badBlob{ProblemMissing, "is not on the disk"}
+	}
+	if err != nil {
+		return now, 0, &badBlob{ProblemDamaged, "cannot be read: " + err.Error()}
+	}
+	defer closeReader(f)
+	if now, err = identify(f); err != nil {
+		return verified{}, 0, &badBlob{ProblemDamaged, "cannot be read: " + err.Error()}
+	}
+	if now.Size != size {
+		return verified{}, 0, &badBlob{ProblemDamaged, fmt.Sprintf("has %d bytes instead of %d", now.Size, size)}
+	}
+	if now == known {
+		return now, 0, nil
+	}
+	h := sha256.New()
+	// Only what hides ReadFrom and WriteTo makes CopyBuffer use its buffer.
+	read, err = io.CopyBuffer(struct{ io.Writer }{h}, struct{ io.Reader }{f}, buffer)
+	if err != nil {
+		return verified{}, read, &badBlob{ProblemDamaged, "cannot be read: " + err.Error()}
+	}
+	if got := sum(h); got != d {
+		return verified{}, read, &badBlob{ProblemDamaged, "has bytes whose digest is " + got.String()}
+	}
+	if after, err := identify(f); err != nil || after != now {
+		return verified{}, read, nil
+	}
+	return now, read, nil
+}
+
+// verified is what a file was like when its bytes were compared. The time of change of
+// the inode cannot be set at will, so nothing writes to the file without changing it.
+type verified struct {
+	Size    int64  `json:"size"`
+	Inode   uint64 `json:"inode"`
+	Device  uint64 `json:"device"`
+	Written int64  `json:"written"` // in nanoseconds since 1970, as is
+	Changed int64  `json:"changed"`
+}
+
+func identify(f *os.File) (verified, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return verified{}, err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return verified{}, errors.New("the system says nothing about the file")
+	}
+	return verified{Size: st.Size, Inode: st.Ino, Device: st.Dev, Written: st.Mtim.Nano(), Changed: st.Ctim.Nano()}, nil
+}
+
+// verifiedFile is the content of VerifiedFile.
+type verifiedFile struct {
+	Version int                        `json:"version"`
+	Dir     string                     `json:"dir"`
+	Blobs   map[digest.Digest]verified `json:"blobs"`
+}
+
+const verifiedVersion = 1
+
+// readVerified reads what was remembered. What cannot be used is forgotten: then all is
+// read again.
+func readVerified(name, dir string) map[digest.Digest]verified {
+	none := make(map[digest.Digest]verified)
+	f, err := os.Open(name)
+	if err != nil {
+		return none
+	}
+	defer closeReader(f)
+	raw, err := io.ReadAll(io.LimitReader(f, maxVerified+1))
+	if err != nil {
+		return none
+	}
+	v, err := parseVerified(raw)
+	if err != nil || v.Dir != dir {
+		return none
+	}
+	return v.Blobs
+}
+
+func parseVerified(raw []byte) (*verifiedFile, error) {
+	v := &verifiedFile{}
+	if err := decodeStrictly(raw, maxVerified, v); err != nil {
+		return nil, err
+	}
+	if v.Version != verifiedVersion || v.Blobs == nil || len(v.Blobs) > maxImageBlobs {
+		return nil, errors.New("it is of another version or too large")
+	}
+	for blob := range v.Blobs {
+		if blob.Validate() != nil || blob.Algorithm() != digest.SHA256 {
+			return nil, fmt.Errorf("%q is not a sha256 digest", string(blob))
+		}
+	}
+	return v, nil
+}
+
+// writeVerified remembers what is known of files that are still there.
+func (c *imageCheck) writeVerified() error {
+	for d := range c.verified {
+		if _, wanted := c.blobs[d]; wanted {
+			continue
+		}
+		if _, err := c.content.Lstat(d.Encoded()); err != nil {
+			delete(c.verified, d)
+		}
+	}
+	if len(c.verified) > maxImageBlobs {
+		c.verified = make(map[digest.Digest]verified)
+	}
+	raw, err := json.Marshal(verifiedFile{Version: verifiedVersion, Dir: c.ContentDir, Blobs: c.verified})
+	if err != nil {
+		return err
+	}
+	if old, err := os.ReadFile(c.VerifiedFile); err == nil && bytes.Equal(old, raw) {
+		return nil // a check that finds nothing new leaves no trace
+	}
+	return replaceFile(c.VerifiedFile, raw)
+}
+
+// replaceFile writes a file that only its owner can read, whole or not at all.
+func replaceFile(name string, content []byte) (err error) {
+	dir := filepath.Dir(name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, putPrefix+"*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+		}
+	}()
+	if _, err := f.Write(content); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), name); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// pin labels the images that are not pinned, and looks again.
+func (c *imageCheck) pin(ctx context.Context) error {
+	var names []string
+	for _, p := range c.report.Problems {
+		if p.Kind == ProblemPin && !slices.Contains(names, p.Image) {
+			names = append(names, p.Image)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	for _, name := range names {
+		if _, err := c.ctr(ctx, listTimeout, "images", "label", name, pinLabel+"="+pinned); err != nil {
+			return err
+		}
+	}
+	c.report.Pinned = names
+	return c.lookAgain(ctx)
+}
+
+// lookAgain looks once more at what has been changed. Nothing that has just been read is
+// read again.
+func (c *imageCheck) lookAgain(ctx context.Context) error {
+	full := c.Full
+	c.Full = false
+	defer func() { c.Full = full }()
+	return c.look(ctx)
+}
+
+// repair imports again the packs that have something missing.
+func (c *imageCheck) repair(ctx context.Context) error {
+	var damaged []digest.Digest
+	for _, p := range c.report.Problems {
+		if p.Blob != "" && p.Kind != ProblemTarget && !slices.Contains(damaged, p.Blob) {
+			damaged = append(damaged, p.Blob)
+		}
+	}
+	for _, d := range damaged {
+		// An import keeps what is there under this name, be it a record without a file or a
+		// file with other bytes. A record that is missing already is no error.
+		if err := c.content.Remove(d.Encoded()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("delete blob %s from containerd's content: %w", d, err)
+		}
+		if _, err := c.ctr(ctx, listTimeout, "content", "rm", d.String()); err != nil && !strings.Contains(err.Error(), "not found") {
+			return err
+		}
+	}
+	packs := c.report.Packs
+	for _, pack := range packs {
+		if _, err := c.ctr(ctx, importTimeout, "images", "import", "--no-unpack", path.Join(c.ImagesDir, pack)); err != nil {
+			return err
+		}
+	}
+	c.report.Imported = packs
+	return c.lookAgain(ctx)
+}

@@ -1,0 +1,331 @@
+//go:build linux
+
+package node_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/test/containerd"
+)
+
+// image makes a pack of one image under a name: an index of two platforms, of which the
+// pack holds this machine's.
+func (s store) image(t testing.TB, component, name string, layers ...[]byte) node.PackWant {
+	t.Helper()
+	type object = map[string]any
+	encode := func(v any) []byte {
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	described := func(mediaType string, b node.Blob) object {
+		return object{"mediaType": mediaType, "digest": b.Digest, "size": b.Size}
+	}
+	config := s.add(encode(object{"architecture": runtime.GOARCH, "os": "linux", "rootfs": object{"type": "layers"}}))
+	blobs, list := []node.Blob{config}, []object{}
+	for _, l := range layers {
+		b := s.add(l)
+		blobs, list = append(blobs, b), append(list, described("application/vnd.oci.image.layer.v1.tar+gzip", b))
+	}
+	const manifestType = "application/vnd.oci.image.manifest.v1+json"
+	manifest := s.add(encode(object{
+		"schemaVersion": 2, "mediaType": manifestType, "config": described("application/vnd.oci.image.config.v1+json", config), "layers": list,
+	}))
+	here, there := described(manifestType, manifest), described(manifestType, node.Blob{Digest: digest.FromString("elsewhere"), Size: 9})
+	here["platform"] = object{"os": "linux", "architecture": runtime.GOARCH}
+	there["platform"] = object{"os": "linux", "architecture": "s390x"}
+	const indexType = "application/vnd.oci.image.index.v1+json"
+	all := s.add(encode(object{"schemaVersion": 2, "mediaType": indexType, "manifests": []object{there, here}}))
+	entry := described(indexType, all)
+	entry["annotations"] = object{"io.containerd.image.name": name}
+	index := encode(object{"schemaVersion": 2, "manifests": []object{entry}})
+	return node.PackWant{Name: node.PackName(component, index), Index: index, Blobs: append([]node.Blob{all, manifest}, blobs...)}
+}
+
+func TestCheckImages(t *testing.T) {
+	d := containerd.Start(t)
+	ctr, content := d.Ctr, d.Content
+	l := newLab(t)
+	ask := func(args ...string) string {
+		t.Helper()
+		out, err := exec.CommandContext(t.Context(), ctr[0], slices.Concat(ctr[1:], []string{"-n", "k8s.io"}, args)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("ctr %q: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	const one, two = "docker.io/rancher/one:1", "quay.io/cilium/two:v2"
+	shared, layer := random(240, 300_000), random(241, 2_000_000)
+	a, b := l.image(t, "a", one, layer, shared), l.image(t, "b", two, shared, random(242, 100_000))
+	l.mustSend(t, l.want(a, b))
+	all := int64(0)
+	for d, bytes := range l.store {
+		_ = d
+		all += int64(len(bytes))
+	}
+	// As k3s imports: with pins of two kinds.
+	importPack := func(p node.PackWant, names ...string) {
+		t.Helper()
+		ask("images", "import", "--no-unpack", filepath.Join(l.images, p.Name))
+		for _, name := range names {
+			ask("images", "label", name, "io.cri-containerd.pinned=pinned", "io.cattle.k3s.pinned=pinned")
+		}
+	}
+	options := node.ImagesOptions{ImagesDir: l.images, Ctr: ctr, ContentDir: content, VerifiedFile: filepath.Join(l.files, "verified.json")}
+	check := func(change func(*node.ImagesOptions)) node.ImagesReport {
+		t.Helper()
+		o := options
+		if change != nil {
+			change(&o)
+		}
+		r, err := node.CheckImages(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.OK != (len(r.Problems) == 0) || r.Images != 2 {
+			t.Errorf("%+v", r)
+		}
+		return r
+	}
+	full := func(o *node.ImagesOptions) { o.Full = true }
+	pin := func(o *node.ImagesOptions) { o.Pin = true }
+	repair := func(o *node.ImagesOptions) { o.Repair = true }
+	// expect compares kinds, images and blobs.
+	expect := func(what string, r node.ImagesReport, packs []string, problems ...node.ImageProblem) {
+		t.Helper()
+		if diff := cmp.Diff(problems, r.Problems, cmpopts.IgnoreFields(node.ImageProblem{}, "Text"), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: problems (-want +got):\n%s", what, diff)
+		}
+		if diff := cmp.Diff(packs, r.Packs, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: packs (-want +got):\n%s", what, diff)
+		}
+	}
+
+	// Before anything was imported containerd has not even made the directory.
+	if err := os.MkdirAll(content, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := check(nil)
+	if len(r.Packs) != 2 || r.Problems[0].Kind != node.ProblemName {
+		t.Errorf("nothing imported: %+v", r)
+	}
+	importPack(a, one)
+	importPack(b, two)
+	r = check(nil)
+	expect("all imported", r, nil)
+	if r.Bytes != all || r.Read != all || r.Blobs != len(l.store) {
+		t.Errorf("%d blobs of %d bytes, of which %d were read; there are %d of %d", r.Blobs, r.Bytes, r.Read, len(l.store), all)
+	}
+	if r = check(nil); r.Read != 0 || !r.OK {
+		t.Errorf("once more: %+v", r)
+	}
+	if r = check(full); r.Read != all || !r.OK {
+		t.Errorf("in full: %+v", r)
+	}
+
+	layerDigest, sharedDigest := digest.FromBytes(layer), digest.FromBytes(shared)
+	lost := func(kind node.ProblemKind) node.ImageProblem {
+		return node.ImageProblem{Kind: kind, Image: one, Pack: a.Name, Blob: layerDigest}
+	}
+	imported := func(what string, r node.ImagesReport, packs ...node.PackWant) {
+		t.Helper()
+		var names []string
+		for _, p := range packs {
+			names = append(names, p.Name)
+		}
+		if diff := cmp.Diff(names, r.Imported); diff != "" || !r.OK {
+			t.Errorf("%s: %+v\n%s", what, r, diff)
+		}
+	}
+
+	// Deleted from containerd.
+	ask("content", "rm", layerDigest.String())
+	expect("deleted", check(nil), []string{a.Name}, lost(node.ProblemMissing))
+	imported("deleted", check(repair), a)
+	expect("deleted and repaired", check(full), nil)
+
+	// Deleted from the disk, behind containerd's back.
+	if err := os.Remove(filepath.Join(content, layerDigest.Encoded())); err != nil {
+		t.Fatal(err)
+	}
+	expect("lost", check(nil), []string{a.Name}, lost(node.ProblemMissing))
+	imported("lost", check(repair), a)
+
+	// Changed on the disk, with its size and its times kept.
+	blob := filepath.Join(content, layerDigest.Encoded())
+	info, err := os.Stat(blob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flip(t, blob, 1_000_000)
+	if err := os.Chtimes(blob, info.ModTime(), info.ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	expect("damaged", check(nil), []string{a.Name}, lost(node.ProblemDamaged))
+	expect("damaged, in full", check(full), []string{a.Name}, lost(node.ProblemDamaged))
+	imported("damaged", check(repair), a)
+	expect("damaged and repaired", check(full), nil)
+
+	// Cut short, and part of two images.
+	if err := os.Truncate(filepath.Join(content, sharedDigest.Encoded()), 1000); err != nil {
+		t.Fatal(err)
+	}
+	expect("cut", check(nil), []string{a.Name, b.Name},
+		node.ImageProblem{Kind: node.ProblemDamaged, Image: one, Pack: a.Name, Blob: sharedDigest},
+		node.ImageProblem{Kind: node.ProblemDamaged, Image: two, Pack: b.Name, Blob: sharedDigest})
+	imported("cut", check(repair), a, b)
+
+	// The label.
+	ask("images", "label", two, "io.cri-containerd.pinned=")
+	expect("unpinned", check(nil), nil, node.ImageProblem{Kind: node.ProblemPin, Image: two, Pack: b.Name})
+	r = check(pin)
+	expect("pinned", r, nil)
+	if diff := cmp.Diff([]string{two}, r.Pinned); diff != "" || r.Imported != nil {
+		t.Error(diff)
+	}
+
+	// The name.
+	ask("images", "rm", "--sync", two)
+	r = check(nil)
+	if r.Problems[0].Kind != node.ProblemName || r.Problems[0].Image != two || len(r.Packs) != 1 {
+		t.Errorf("name removed: %+v", r)
+	}
+	imported("name removed", check(repair), b)
+	other := strings.Fields(ask("images", "ls", "name=="+one)[len("REF"):])
+	ask("images", "tag", "--force", one, two)
+	r = check(nil)
+	if r.Problems[0].Kind != node.ProblemTarget || !strings.Contains(strings.Join(other, " "), string(r.Problems[0].Blob)) {
+		t.Errorf("other target: %+v", r)
+	}
+	imported("other target", check(repair), b)
+
+	// Only the packs that are asked for count; a pack that is damaged promises nothing.
+	ask("images", "rm", "--sync", two)
+	o := options
+	o.Packs = []string{a.Name}
+	if r, err := node.CheckImages(t.Context(), o); err != nil || !r.OK || r.Images != 1 {
+		t.Errorf("one pack: %+v, %v", r, err)
+	}
+	flip(t, filepath.Join(l.images, a.Name), int64(strings.Index(string(l.bytes(t, a)), `"layers":`))+2)
+	if r, err := node.CheckImages(t.Context(), o); err != nil || r.OK || len(r.Problems) != 1 || r.Problems[0].Kind != node.ProblemPack {
+		t.Errorf("damaged pack: %+v, %v", r, err)
+	}
+	o.Packs = []string{"boxlift-none-0123456789ab.tar"}
+	if r, err := node.CheckImages(t.Context(), o); err != nil || r.OK || r.Problems[0].Kind != node.ProblemPack {
+		t.Errorf("no pack: %+v, %v", r, err)
+	}
+	o.Packs, o.Ctr = nil, []string{"sh", "-c", "echo it is broken >&2; exit 3", "ctr"}
+	if _, err := node.CheckImages(t.Context(), o); err == nil || !strings.Contains(err.Error(), "it is broken") {
+		t.Errorf("broken ctr: %v", err)
+	}
+}
+
+func TestParseImages(t *testing.T) {
+	const heading = "REF TYPE DIGEST SIZE PLATFORMS LABELS \n"
+	d := digest.FromString("x")
+	tests := []struct {
+		name, input string
+		want        map[string]digest.Digest
+		err         string
+	}{
+		{"none", heading, map[string]digest.Digest{}, ""},
+		{"two", heading + "a:1 application/x " + string(d) + " 10.0 MiB linux/amd64 io.cri-containerd.pinned=pinned,k=v w\nb:1  y  " + string(d) + " - - -\n", map[string]digest.Digest{"a:1": d, "b:1": d}, ""},
+		{"nothing", "", nil, "printed nothing"},
+		{"no heading", "a:1 x " + string(d) + "\n", nil, "expected the heading"},
+		{"something before", "Welcome\n" + heading, nil, "expected the heading"},
+		{"no digest", heading + "a:1 x y\n", nil, "expected a name"},
+		{"too short", heading + "a:1\n", nil, "expected a name"},
+		{"twice", heading + "a:1 x " + string(d) + "\na:1 x " + string(d) + "\n", nil, "twice"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := node.ParseImages([]byte(test.input))
+			if test.err == "" && err != nil || test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)) {
+				t.Fatalf("error %v, want %q", err, test.err)
+			}
+			if diff := cmp.Diff(test.want, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func FuzzParseImages(f *testing.F) {
+	f.Add([]byte("REF TYPE DIGEST SIZE PLATFORMS LABELS\na:1 x " + string(digest.FromString("x")) + " 1 B - -\n"))
+	f.Add([]byte("REF TYPE DIGEST\n\xff \x00 sha256:\n"))
+	f.Fuzz(func(t *testing.T, input []byte) {
+		images, err := node.ParseImages(input)
+		if err != nil {
+			return
+		}
+		for name, d := range images {
+			if name == "" || strings.ContainsAny(name, " \n\t") || d.Validate() != nil {
+				t.Fatalf("%q is %q", name, d)
+			}
+		}
+	})
+}
+
+func FuzzParseVerified(f *testing.F) {
+	f.Add([]byte(`{"version":1,"dir":"/x","blobs":{"` + string(digest.FromString("x")) + `":{"size":1,"inode":2,"device":3,"written":4,"changed":5}}}`))
+	f.Add([]byte(`{"version":1,"blobs":{"../x":{}}}`))
+	f.Add([]byte(`{"version":1,"blobs":null}{}`))
+	f.Fuzz(func(t *testing.T, input []byte) {
+		blobs, err := node.ParseVerified(input)
+		if err != nil {
+			return
+		}
+		for _, d := range blobs {
+			if d.Validate() != nil {
+				t.Fatalf("%q was accepted", d)
+			}
+		}
+	})
+}
+
+// Whatever lies where the results are kept, the content is read and the file made anew.
+func TestVerifiedFileIsNotTrusted(t *testing.T) {
+	d := containerd.Start(t)
+	ctr, content := d.Ctr, d.Content
+	l := newLab(t)
+	pack := l.image(t, "a", "docker.io/rancher/one:1", random(250, 100_000))
+	l.mustSend(t, l.want(pack))
+	importOut, err := exec.CommandContext(t.Context(), ctr[0], slices.Concat(ctr[1:], []string{"-n", "k8s.io", "images", "import", "--no-unpack", filepath.Join(l.images, pack.Name)})...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, importOut)
+	}
+	o := node.ImagesOptions{ImagesDir: l.images, Ctr: ctr, ContentDir: content, VerifiedFile: filepath.Join(l.files, "verified.json"), Pin: true}
+	for _, text := range []string{"", "{", `{"version":9,"dir":"","blobs":{}}`, strings.Repeat(" ", 17<<20)} {
+		if err := errors.Join(os.MkdirAll(l.files, 0o755), os.WriteFile(o.VerifiedFile, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := node.CheckImages(t.Context(), o); err != nil || !r.OK || r.Read != r.Bytes {
+			t.Errorf("%.20q: %+v, %v", text, r, err)
+		}
+		if r, err := node.CheckImages(t.Context(), o); err != nil || !r.OK || r.Read != 0 {
+			t.Errorf("%.20q, then: %+v, %v", text, r, err)
+		}
+	}
+	info, err := os.Stat(o.VerifiedFile)
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if entries, err := os.ReadDir(l.files); err != nil || len(entries) != 1 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}

@@ -1,0 +1,515 @@
+package node
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Do hosts reach each other?
+//
+// "boxlift-node listen" reads one line of JSON, a [ListenRequest], opens the ports that
+// are free, prints one line, a [ListenReport], and answers whoever knows the nonce until
+// its standard input ends or its time is over. "boxlift-node reach" reads one line, a
+// [ReachRequest], tries all its targets at once and prints one line, a [ReachReport].
+// Both leave nothing behind.
+//
+// Who connects sends the nonce of the run and a line feed, over UDP the nonce alone, and
+// gets the same back. Anybody else gets nothing: over UDP, an answer is never longer than
+// the question.
+
+// ReachVersion is the version of these documents.
+const ReachVersion = 1
+
+// Bounds of the documents and of the time they may ask for.
+const (
+	// MaxReachLine is the longest document, in bytes.
+	MaxReachLine = 1 << 20
+	// MaxListenPorts is how many ports one request may name, MaxReachTargets how many
+	// targets.
+	MaxListenPorts  = 64
+	MaxReachTargets = 4096
+	// MaxListenTime and MaxReachTime are the longest that either may run.
+	MaxListenTime = time.Minute
+	MaxReachTime  = 10 * time.Second
+
+	nonceLength  = 32
+	maxExchanges = 256 // at once, per side
+	exchangeTime = 2 * time.Second
+)
+
+// ReachPort is a port of a host.
+type ReachPort struct {
+	Protocol string `json:"protocol"` // tcp or udp
+	Port     int    `json:"port"`
+}
+
+// String returns "10250/tcp".
+func (p ReachPort) String() string { return strconv.Itoa(p.Port) + "/" + p.Protocol }
+
+func (p ReachPort) validate() error {
+	if p.Protocol != "tcp" && p.Protocol != "udp" {
+		return fmt.Errorf("protocol %q: expected tcp or udp", p.Protocol)
+	}
+	if p.Port < 1 || p.Port > 65535 {
+		return fmt.Errorf("port %d: expected 1 to 65535", p.Port)
+	}
+	return nil
+}
+
+// ListenRequest says what to listen on.
+type ListenRequest struct {
+	Version int `json:"version"`
+	// Nonce is 32 characters that nobody can guess.
+	Nonce string `json:"nonce"`
+	// Address is the host's own, from which answers over UDP are to come. Where the host
+	// does not have it, it listens on all.
+	Address string      `json:"address,omitempty"`
+	Ports   []ReachPort `json:"ports"`
+	// Milliseconds is how long to listen at most.
+	Milliseconds int `json:"milliseconds"`
+}
+
+// ListenReport says what is being listened on.
+type ListenReport struct {
+	Version   int         `json:"version"`
+	Listening []ReachPort `json:"listening"`
+	// Busy are the ports that something else listens on already.
+	Busy []ReachPort `json:"busy,omitempty"`
+	// Failed are those that could not be opened for another reason, which Problem says.
+	Failed  []ReachPort `json:"failed,omitempty"`
+	Problem string      `json:"problem,omitempty"`
+}
+
+// ReachRequest says what to reach.
+type ReachRequest struct {
+	Version int           `json:"version"`
+	Nonce   string        `json:"nonce"`
+	Targets []ReachTarget `json:"targets"`
+	// Milliseconds is how long to try at most.
+	Milliseconds int `json:"milliseconds"`
+}
+
+// ReachTarget is a port of another host.
+type ReachTarget struct {
+	ReachPort
+	// Address is an IP address or a name that the host can resolve.
+	Address string `json:"address"`
+	// Foreign says that something else listens there, so that a connection is enough.
+	Foreign bool `json:"foreign,omitempty"`
+}
+
+// ReachState says what came of an attempt.
+type ReachState string
+
+// What can come of an attempt.
+const (
+	ReachOK      ReachState = "ok"
+	ReachRefused ReachState = "refused" // the other host, or something on the way, says no
+	ReachSilent  ReachState = "silent"  // nothing came back in time
+	ReachOther   ReachState = "other"   // something else answered
+	ReachFailed  ReachState = "failed"  // it could not be sent: no route, an unknown name
+)
+
+// ReachResult is what came of one target.
+type ReachResult struct {
+	State ReachState `json:"state"`
+	// Detail is the system's word for it, for all but ReachOK.
+	Detail string `json:"detail,omitempty"`
+}
+
+// ReachReport has a result for each target, in the order of the request.
+type ReachReport struct {
+	Version int           `json:"version"`
+	Results []ReachResult `json:"results"`
+}
+
+// readLine reads one line of JSON, at most MaxReachLine long and without anything
+// unknown, into v.
+func readLine(r io.Reader, v any) (rest *bufio.Reader, err error) {
+	buffered := bufio.NewReaderSize(r, 4<<10)
+	var line []byte
+	for {
+		part, err := buffered.ReadSlice('\n')
+		line = append(line, part...)
+		if len(line) > MaxReachLine {
+			return nil, fmt.Errorf("%w: a line is longer than %d bytes", ErrProtocol, MaxReachLine)
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
+		if errors.Is(err, io.EOF) {
+			return nil, fmt.Errorf("%w: the stream ended before its line of JSON did", ErrProtocol)
+		}
+		if err != nil {
+			return nil, err
+		}
+		break
+	}
+	if err := decodeStrictly(line, len(line), v); err != nil { // reading it was bounded
+		return nil, fmt.Errorf("%w: decode a line: %w", ErrProtocol, err)
+	}
+	return buffered, nil
+}
+
+func checkHead(version int, nonce string, milliseconds int, most time.Duration) error {
+	if version != ReachVersion {
+		return fmt.Errorf("%w: the version is %d, but this boxlift-node speaks version %d", ErrProtocol, version, ReachVersion)
+	}
+	if len(nonce) != nonceLength {
+		return fmt.Errorf("%w: the nonce has %d characters instead of %d", ErrProtocol, len(nonce), nonceLength)
+	}
+	if milliseconds < 1 || milliseconds > int(most.Milliseconds()) {
+		return fmt.Errorf("%w: the time is %d ms, expected 1 to %d", ErrProtocol, milliseconds, most.Milliseconds())
+	}
+	return nil
+}
+
+// ReadListenReport reads the answer of "boxlift-node listen". It comes from a host, so
+// its texts are made fit for a terminal and its ports have to be among those asked for.
+func ReadListenReport(r io.Reader, asked []ReachPort) (ListenReport, error) {
+	var report ListenReport
+	if _, err := readLine(r, &report); err != nil {
+		return report, err
+	}
+	if report.Version != ReachVersion {
+		return report, fmt.Errorf("%w: the version is %d, expected %d", ErrProtocol, report.Version, ReachVersion)
+	}
+	known := make(map[ReachPort]bool, len(asked))
+	for _, p := range asked {
+		known[p] = true
+	}
+	for _, list := range [][]ReachPort{report.Listening, report.Busy, report.Failed} {
+		for _, p := range list {
+			if !known[p] {
+				return report, fmt.Errorf("%w: it was not asked to listen on %s, or says so twice", ErrProtocol, p)
+			}
+			delete(known, p)
+		}
+	}
+	if len(known) > 0 {
+		return report, fmt.Errorf("%w: it does not say what became of %d ports", ErrProtocol, len(known))
+	}
+	var err error
+	report.Problem, err = cleanText(report.Problem, "problem")
+	return report, err
+}
+
+// ReadReachReport reads the answer of "boxlift-node reach" to so many targets.
+func ReadReachReport(r io.Reader, targets int) (ReachReport, error) {
+	var report ReachReport
+	if _, err := readLine(r, &report); err != nil {
+		return report, err
+	}
+	if report.Version != ReachVersion || len(report.Results) != targets {
+		return report, fmt.Errorf("%w: version %d with %d results, expected version %d with %d", ErrProtocol, report.Version, len(report.Results), ReachVersion, targets)
+	}
+	for i := range report.Results {
+		result := &report.Results[i]
+		switch result.State {
+		case ReachOK, ReachRefused, ReachSilent, ReachOther, ReachFailed:
+		default:
+			return report, fmt.Errorf("%w: a result is %q", ErrProtocol, string(result.State))
+		}
+		var err error
+		if result.Detail, err = cleanText(result.Detail, "detail"); err != nil {
+			return report, err
+		}
+	}
+	return report, nil
+}
+
+// Listen is "boxlift-node listen". It returns when stdin ends, the time is over or ctx
+// ends; none of these is an error.
+func Listen(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	var request ListenRequest
+	rest, err := readLine(stdin, &request)
+	if err != nil {
+		return err
+	}
+	if err := checkHead(request.Version, request.Nonce, request.Milliseconds, MaxListenTime); err != nil {
+		return err
+	}
+	if len(request.Ports) > MaxListenPorts {
+		return fmt.Errorf("%w: %d ports are more than %d", ErrProtocol, len(request.Ports), MaxListenPorts)
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(request.Milliseconds)*time.Millisecond)
+	l := &listener{nonce: []byte(request.Nonce), slots: make(chan struct{}, maxExchanges)}
+	// Closing the sockets ends what is served on them.
+	defer l.work.Wait()
+	defer cancel()
+	report := ListenReport{Version: ReachVersion, Listening: []ReachPort{}}
+	for _, p := range request.Ports {
+		if err := p.validate(); err != nil {
+			return fmt.Errorf("%w: %w", ErrProtocol, err)
+		}
+		switch err := l.open(ctx, p, request.Address); {
+		case err == nil:
+			report.Listening = append(report.Listening, p)
+		case errors.Is(err, syscall.EADDRINUSE):
+			report.Busy = append(report.Busy, p)
+		default:
+			report.Failed = append(report.Failed, p)
+			report.Problem = err.Error()
+		}
+	}
+	if err := writeLine(stdout, report); err != nil {
+		return err
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, rest) // however it ends, it is the end
+		cancel()
+	}()
+	<-ctx.Done()
+	return nil
+}
+
+func writeLine(w io.Writer, v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(line, '\n'))
+	return err
+}
+
+// listener answers on a number of ports until the context ends.
+type listener struct {
+	nonce []byte
+	slots chan struct{} // one for each connection that is being answered
+	work  sync.WaitGroup
+}
+
+func (l *listener) open(ctx context.Context, p ReachPort, address string) error {
+	var config net.ListenConfig
+	port := strconv.Itoa(p.Port)
+	if p.Protocol == "tcp" {
+		socket, err := config.Listen(ctx, "tcp", ":"+port)
+		if err != nil {
+			return err
+		}
+		context.AfterFunc(ctx, func() { _ = socket.Close() })
+		l.work.Go(func() { l.serveTCP(ctx, socket) })
+		return nil
+	}
+	if _, err := netip.ParseAddr(address); err != nil {
+		address = ""
+	}
+	socket, err := config.ListenPacket(ctx, "udp", net.JoinHostPort(address, port))
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		socket, err = config.ListenPacket(ctx, "udp", ":"+port)
+	}
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, func() { _ = socket.Close() })
+	l.work.Go(func() { l.serveUDP(ctx, socket) })
+	return nil
+}
+
+func (l *listener) knows(question []byte) bool {
+	return subtle.ConstantTimeCompare(question, l.nonce) == 1
+}
+
+func (l *listener) serveTCP(ctx context.Context, socket net.Listener) {
+	for ctx.Err() == nil {
+		connection, err := socket.Accept()
+		if err != nil {
+			if !pause(ctx) {
+				return
+			}
+			continue
+		}
+		select {
+		case l.slots <- struct{}{}:
+		default: // too many at once
+			_ = connection.Close()
+			continue
+		}
+		l.work.Go(func() {
+			l.answer(ctx, connection)
+			<-l.slots
+		})
+	}
+}
+
+// answer ends by itself, and earlier when ctx ends.
+func (l *listener) answer(ctx context.Context, connection net.Conn) {
+	stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
+	defer stop()
+	defer func() { _ = connection.Close() }() // what was not sent in time is lost
+	if err := connection.SetDeadline(time.Now().Add(exchangeTime)); err != nil {
+		return
+	}
+	question := make([]byte, nonceLength+1)
+	if _, err := io.ReadFull(connection, question); err != nil || question[nonceLength] != '\n' || !l.knows(question[:nonceLength]) {
+		return
+	}
+	_, _ = connection.Write(question) // the other end sees that it failed
+}
+
+func (l *listener) serveUDP(ctx context.Context, socket net.PacketConn) {
+	question := make([]byte, nonceLength+1) // longer ones are cut off, and then wrong
+	for ctx.Err() == nil {
+		n, from, err := socket.ReadFrom(question)
+		if err != nil {
+			if !pause(ctx) {
+				return
+			}
+			continue
+		}
+		if l.knows(question[:n]) {
+			_, _ = socket.WriteTo(question[:n], from) // who asked asks again
+		}
+	}
+}
+
+// pause keeps an error that comes again and again from taking all of the processor. It
+// tells whether to go on.
+func pause(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(10 * time.Millisecond):
+		return true
+	}
+}
+
+// Reach is "boxlift-node reach".
+func Reach(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	var request ReachRequest
+	if _, err := readLine(stdin, &request); err != nil {
+		return err
+	}
+	if err := checkHead(request.Version, request.Nonce, request.Milliseconds, MaxReachTime); err != nil {
+		return err
+	}
+	if len(request.Targets) > MaxReachTargets {
+		return fmt.Errorf("%w: %d targets are more than %d", ErrProtocol, len(request.Targets), MaxReachTargets)
+	}
+	for _, t := range request.Targets {
+		if err := t.validate(); err != nil {
+			return fmt.Errorf("%w: %w", ErrProtocol, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(request.Milliseconds)*time.Millisecond)
+	defer cancel()
+	report := ReachReport{Version: ReachVersion, Results: make([]ReachResult, len(request.Targets))}
+	slots := make(chan struct{}, maxExchanges)
+	var work sync.WaitGroup
+	for i, t := range request.Targets {
+		work.Go(func() {
+			report.Results[i] = ReachResult{State: ReachSilent, Detail: "there was no time left to try"}
+			select {
+			case slots <- struct{}{}:
+				report.Results[i] = try(ctx, t, []byte(request.Nonce))
+				<-slots
+			case <-ctx.Done():
+			}
+		})
+	}
+	work.Wait()
+	return writeLine(stdout, report)
+}
+
+// dialTime is how long one target may take: long enough for the kernel to send its first
+// packet three times.
+const dialTime = 4 * time.Second
+
+func try(ctx context.Context, t ReachTarget, nonce []byte) ReachResult {
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	var dialer net.Dialer
+	connection, err := dialer.DialContext(ctx, t.Protocol, net.JoinHostPort(t.Address, strconv.Itoa(t.Port)))
+	if err != nil {
+		return failed(err)
+	}
+	defer func() { _ = connection.Close() }() // nothing is lost with it
+	stop := context.AfterFunc(ctx, func() { _ = connection.SetDeadline(time.Now()) })
+	defer stop()
+	if t.Protocol == "udp" {
+		return askUDP(ctx, connection, nonce)
+	}
+	if t.Foreign {
+		return ReachResult{State: ReachOK}
+	}
+	if _, err := connection.Write(append(bytes.Clone(nonce), '\n')); err != nil {
+		return failed(err)
+	}
+	answer := make([]byte, len(nonce)+1)
+	_, err = io.ReadFull(connection, answer)
+	switch {
+	case err == nil && bytes.Equal(answer[:len(nonce)], nonce):
+		return ReachResult{State: ReachOK}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return ReachResult{State: ReachOther, Detail: "the connection was made, but nothing came back over it"}
+	default:
+		return ReachResult{State: ReachOther, Detail: "the connection was made, but the answer was not boxlift-node's"}
+	}
+}
+
+// askUDP sends the nonce until it comes back: packets may be lost.
+func askUDP(ctx context.Context, connection net.Conn, nonce []byte) ReachResult {
+	answer := make([]byte, len(nonce)+1)
+	last := ReachResult{State: ReachSilent, Detail: "no answer"}
+	for wait := 200 * time.Millisecond; ctx.Err() == nil; wait *= 2 {
+		if _, err := connection.Write(nonce); err != nil {
+			last = failed(err)
+			if !pause(ctx) {
+				break
+			}
+			continue
+		}
+		if err := connection.SetReadDeadline(time.Now().Add(wait)); err != nil {
+			return failed(err)
+		}
+		n, err := connection.Read(answer)
+		switch {
+		case err == nil && bytes.Equal(answer[:n], nonce):
+			return ReachResult{State: ReachOK}
+		case err == nil:
+			last = ReachResult{State: ReachOther, Detail: "the answer was not boxlift-node's"}
+		case errors.Is(err, os.ErrDeadlineExceeded):
+		default:
+			// The port is open, or the report would not have said so: this is a rule on the
+			// way. It may have been for the packet of before, so it counts the second time.
+			result := failed(err)
+			if result == last {
+				return last
+			}
+			last = result
+			if !pause(ctx) {
+				return last
+			}
+		}
+	}
+	return last
+}
+
+func failed(err error) ReachResult {
+	state := ReachFailed
+	var timeout net.Error
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		state = ReachRefused
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT), errors.As(err, &timeout) && timeout.Timeout():
+		return ReachResult{State: ReachSilent, Detail: "no answer"}
+	}
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return ReachResult{State: state, Detail: errno.Error()}
+	}
+	return ReachResult{State: state, Detail: err.Error()}
+}

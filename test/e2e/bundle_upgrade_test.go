@@ -1,0 +1,449 @@
+package e2e
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/test/lab"
+	"github.com/liteboxd/boxlift/test/testbed"
+	"github.com/liteboxd/boxlift/test/upstream"
+)
+
+// upgradeHosts are a server and three agents, with their names.
+const upgradeHosts = `cluster:
+  name: e2e
+  servers: [{host: %s, password: "${ROOT_PASSWORD}"}]
+  agents:
+    - {host: %s, password: "${ROOT_PASSWORD}"}
+    - {host: %s, password: "${ROOT_PASSWORD}"}
+    - {host: %s, password: "${ROOT_PASSWORD}"}
+ssh: {knownHostsFile: known_hosts}
+network: {cni: cilium}
+`
+
+// upgrade is boxlift upgrade, agents one by one.
+func upgrade(t *testing.T, site *testbed.Site, bundle string, more ...string) result {
+	t.Helper()
+	return run(t, site.Boxlift(t.Context(), passwords, append([]string{"upgrade", "--bundle", bundle, "--key", "boxlift.pub", "--accept-untested-cilium", "--batch-size", "1"}, more...)...))
+}
+
+// kubelets are the versions of the nodes by name.
+func kubelets(t *testing.T, server *lab.Host) map[string]string {
+	t.Helper()
+	found := make(map[string]string)
+	out := kubectl(t, server, "get", "nodes", "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.nodeInfo.kubeletVersion}{"\n"}{end}`)
+	for line := range strings.Lines(out) {
+		name, version, _ := strings.Cut(strings.TrimSpace(line), " ")
+		found[name] = version
+	}
+	return found
+}
+
+// A cluster goes to the next patch of k3s and the next LiteBoxd while it is used. On one agent
+// the new k3s never starts: that node goes back, the one after it is not touched, and when the
+// cause is gone the upgrade goes on. Then the cluster goes back to where it came from.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	var hosts []lab.HostOptions
+	for _, name := range []string{"server", "a", "b", "c"} {
+		hosts = append(hosts, lab.HostOptions{Name: name, RootPassword: rootPassword})
+	}
+	site := newSite(t, hosts...)
+	server, broken := site.Hosts[0], site.Hosts[2]
+	writeConfig(t, site.Bed, upgradeHosts+withLiteBoxd, server.Address, site.Hosts[1].Address, broken.Address, site.Hosts[3].Address)
+	writeSite(t, site, "values.env", "LOG_LEVEL=debug\n")
+	next := bundleOf(t, upstream.Patched)
+	// A fault that is there from the beginning, and asleep.
+	onHost(t, broken, "sh", "-c", `mkdir -p /etc/systemd/system/k3s-agent.service.d
+cat >/etc/systemd/system/k3s-agent.service.d/fault.conf <<'END'
+[Service]
+RestartSec=1
+ExecStartPre=/bin/sh -c '! [ -e /root/fault ] || ! /usr/local/bin/k3s --version | grep -qF `+upstream.Patched.K3s+`'
+END`)
+	first := mustRun(t, install(t.Context(), site))
+	shown := shownLogin.FindStringSubmatch(first.stdout)
+	if shown == nil {
+		t.Fatalf("the first login was not shown:\n%s", first.stdout)
+	}
+	b := newBox(t, site, server)
+	b.login(shown[1], shown[2])
+	b.newTemplate()
+	testReleases(t, site, next)
+	boxes := []boxed{b.newSandbox(), b.newSandbox(), b.newSandbox()}
+	sandboxes := sandboxPods(t, server)
+
+	onHost(t, broken, "touch", "/root/fault")
+	load := b.load(boxes[0])
+	r := upgrade(t, site, next)
+	if r.code != 6 {
+		t.Fatalf("want exit code 6: %v", r)
+	}
+	contains(t, "the error", r.stderr, broken.Address.String()+": start k3s", "the host went back to k3s "+release.K3s+", and is Ready with it",
+		"not touched because of that: "+site.Hosts[3].Address.String(), "boxlift resume goes on")
+	if diff := cmp.Diff(map[string]string{"server": upstream.Patched.K3s, "a": upstream.Patched.K3s, "b": release.K3s, "c": release.K3s}, kubelets(t, server)); diff != "" {
+		t.Errorf("after one agent went back: %s", diff)
+	}
+	if h := history(t, site); len(h) != 3 || h[0].State != "failed" || h[0].Command != "upgrade" || !strings.Contains(h[0].Result, "went back to k3s") || !h[1].Current {
+		t.Errorf("after one agent went back: %+v", h)
+	}
+	backups := onlyFiles(t, filepath.Join(site.Bed.Dir, "backups", "e2e"))
+	if len(backups) != 1 {
+		t.Errorf("backups: %v", backups)
+	}
+
+	// The laptop is lost: another folder has the configuration, and the bundle.
+	for _, name := range []string{"releases", "state.json", "state.json.lock"} {
+		if err := os.RemoveAll(filepath.Join(site.Bed.Dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	onHost(t, broken, "rm", "/root/fault")
+	done := succeeded(t, "the upgrade that goes on", upgrade(t, site, next))
+	// While the only server is started again, there is no API, which the gateway asks for the
+	// pod of each sandbox. And a kubelet that was started again calls its pods unready for a
+	// moment, up to Kubernetes 1.34, so that a service with one pod has none.
+	load.check(t, 5000, func(failure string) bool {
+		return strings.Contains(failure, "status 500") && strings.Contains(failure, "look for the pod of sandbox") ||
+			strings.Contains(failure, "status 503") && strings.Contains(failure, "no available server")
+	})
+	t.Log(done.stdout)
+	if diff := cmp.Diff(sandboxes, sandboxPods(t, server)); diff != "" {
+		t.Errorf("sandboxes before and after: %s", diff)
+	}
+	checkAll(t, site, upstream.Patched.K3s)
+	if got := b.version(); got != upstream.LiteBoxdNext {
+		t.Errorf("LiteBoxd is %s", got)
+	}
+	if h := history(t, site); len(h) != 3 || h[0].State != "succeeded" || h[0].Attempts != 2 || !h[0].Current {
+		t.Errorf("after the upgrade: %+v", h)
+	}
+	if after := onlyFiles(t, filepath.Join(site.Bed.Dir, "backups", "e2e")); cmp.Diff(backups, after) != "" {
+		t.Errorf("another backup was made in between two versions: %v", after)
+	}
+	statusIsWell(t, site, next)
+	contains(t, "the upgrade again", succeeded(t, "the upgrade again", upgrade(t, site, next)).stdout, "nothing to do")
+
+	testRollbackTo(t, site, next)
+	if diff := cmp.Diff(sandboxes, sandboxPods(t, server)); diff != "" {
+		t.Errorf("sandboxes before and after the rollback: %s", diff)
+	}
+	testAdopt(t, site, next)
+	checkNothingLeaked(t, site)
+}
+
+// testRollbackTo goes back to the first release, in place.
+func testRollbackTo(t *testing.T, site *testbed.Site, next string) {
+	t.Helper()
+	rollback := func(args ...string) result {
+		return run(t, site.Boxlift(t.Context(), passwords, append([]string{"rollback", "--key", "boxlift.pub", "--batch-size", "3"}, args...)...))
+	}
+	r := rollback("--to", "2", "--bundle", next)
+	if r.code != 3 {
+		t.Errorf("want exit code 3: %v", r)
+	}
+	contains(t, "the error", r.stderr, "release 2 was of bundle", "give that bundle")
+	if r := rollback("--to", "7", "--bundle", "bundle.tar"); r.code != 3 || !strings.Contains(r.stderr, "no release 7") {
+		t.Errorf("want exit code 3: %v", r)
+	}
+	r = succeeded(t, "the rollback", rollback("--to", "2", "--bundle", "bundle.tar"))
+	t.Log(r.stdout)
+	checkAll(t, site, release.K3s)
+	h := history(t, site)
+	if len(h) != 4 || h[0].Command != "rollback --to 2" || h[0].State != "succeeded" || h[1].State != "rolled_back" || !h[0].Current {
+		t.Errorf("after the rollback: %+v", h)
+	}
+	statusIsWell(t, site, "bundle.tar")
+
+	confirm := func() result {
+		return mustRun(t, site.Boxlift(t.Context(), passwords, "upgrade", "confirm"))
+	}
+	contains(t, "confirm", confirm().stdout, "k3s "+upstream.Patched.K3s+" is kept to go back to")
+	contains(t, "confirm again", confirm().stdout, "nothing to do")
+	for _, host := range site.Hosts {
+		if out := onHost(t, host, "sh", "-c", "ls -d /var/lib/boxlift/previous* 2>/dev/null || :"); out != "" {
+			t.Errorf("%s still keeps %s", host.Name, out)
+		}
+	}
+}
+
+// checkAll makes sure that every node runs a version of k3s.
+func checkAll(t *testing.T, site *testbed.Site, version string) {
+	t.Helper()
+	want := make(map[string]string)
+	for _, h := range site.Hosts {
+		want[h.Name] = version
+	}
+	if diff := cmp.Diff(want, kubelets(t, site.Hosts[0])); diff != "" {
+		t.Errorf("versions of the nodes: %s", diff)
+	}
+}
+
+// onlyFiles are the names in a folder.
+func onlyFiles(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// killsEnv says how often TestUpgradeKilled kills: 40 kills take a quarter of an hour.
+const killsEnv = "BOXLIFT_UPGRADE_KILLS"
+
+// Whenever boxlift dies in an upgrade or in going back, and whenever hosts lose their power
+// meanwhile, the run that goes on ends with a whole cluster in one of the two versions: resume,
+// or the same command from a machine that knows nothing.
+func TestUpgradeKilled(t *testing.T) {
+	t.Parallel()
+	site := newTwoHosts(t)
+	server, ctx := site.Hosts[0], t.Context()
+	next := bundleOf(t, upstream.Patched.WithLiteBoxd(release.LiteBoxd))
+	mustRun(t, install(ctx, site))
+	forth := func() *exec.Cmd {
+		return site.Boxlift(ctx, passwords, "upgrade", "--bundle", next, "--key", "boxlift.pub", "--accept-untested-cilium")
+	}
+	back := func() *exec.Cmd {
+		return site.Boxlift(ctx, passwords, "rollback", "--to", "1", "--bundle", "bundle.tar", "--key", "boxlift.pub")
+	}
+	k := &killer{Site: site, boundaries: make(map[boundary]bool), seen: make(map[string]string), starts: make(map[string]int)}
+	// The long steps are died in, too.
+	k.within = func(s stepID) []time.Duration {
+		if strings.HasPrefix(s.title, "start k3s") || s.phase == "backup" {
+			return []time.Duration{300 * time.Millisecond, 1500 * time.Millisecond, 4 * time.Second}
+		}
+		return nil
+	}
+	wantKills := 12
+	if text := os.Getenv(killsEnv); text != "" {
+		var err error
+		if wantKills, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("%s: %v", killsEnv, err)
+		}
+	}
+	random := rand.New(rand.NewPCG(20261122, 6))
+	ways, ended := []func() *exec.Cmd{forth, back}, 0
+	command := ways[0]
+	for tries, wasKilled := 0, true; k.kills < wantKills || wasKilled || ended < len(ways); tries++ {
+		if tries > 4*wantKills {
+			t.Fatalf("after %d kills there is no end", k.kills)
+		}
+		var r result
+		before := k.kills
+		if k.kills < wantKills {
+			wasKilled, r = k.killAtNew(t, command())
+		} else {
+			wasKilled, r = false, run(t, command())
+		}
+		switch {
+		case wasKilled && k.kills%6 == 0:
+			h := site.Hosts[random.IntN(len(site.Hosts))]
+			t.Logf("%s loses its power", h.Name)
+			if err := errors.Join(h.PowerCut(ctx), h.Up(ctx)); err != nil {
+				t.Fatal(err)
+			}
+			command = ways[ended%len(ways)]
+		case wasKilled && k.kills%5 == 0:
+			for _, name := range []string{"releases", "state.json", "state.json.lock"} {
+				if err := os.RemoveAll(filepath.Join(site.Bed.Dir, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			command = ways[ended%len(ways)]
+		case wasKilled:
+			command = func() *exec.Cmd { return resume(t, site) }
+			if readState(t, site).Result == "done" {
+				command = ways[ended%len(ways)]
+			}
+		case r.code == 0:
+			ended++
+			version := []string{release.K3s, upstream.Patched.K3s}[ended%len(ways)]
+			checkAll(t, site, version)
+			command = ways[ended%len(ways)]
+			if k.kills == before && ended > len(ways) && k.kills < wantKills {
+				// All boundaries are known by now: what is left is left to chance.
+				clear(k.boundaries)
+			}
+		case tries > 0 && (r.code == 6 || r.code == 3 && strings.Contains(r.stderr, "not Ready")):
+			// A host that has lost its power may not be back yet.
+			wasKilled = true
+			t.Logf("tried again: %v", r)
+			eventually(t, "the API", 2*time.Minute, func() (bool, string) {
+				out, err := tryKubectl(t, server, "get", "--raw", "/readyz")
+				return err == nil, out
+			})
+		default:
+			t.Fatal(r)
+		}
+	}
+	t.Logf("%d kills at %d boundaries of steps; %d runs came to their end", k.kills, len(k.boundaries), ended)
+	checkCluster(t, site, 2)
+	k.look(t)
+	version, bundle := release.K3s, "bundle.tar"
+	if ended%len(ways) == 1 {
+		version, bundle = upstream.Patched.K3s, next
+	}
+	checkAll(t, site, version)
+	statusIsWell(t, site, bundle)
+	checkNothingLeakedButServices(t, site)
+}
+
+// checkNothingLeakedButServices is for sites whose hosts were booted with pods on them: these
+// run before Cilium has given a meaning to the addresses of services. Nothing else may have
+// tried to leave.
+func checkNothingLeakedButServices(t *testing.T, site *testbed.Site) {
+	t.Helper()
+	_, detail, err := site.LeakedPackets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(detail) {
+		if !strings.Contains(line, " -> 10.43.") {
+			t.Errorf("packets tried to leave the LAN: %s", line)
+		}
+	}
+}
+
+// Three servers go to the next minor version while one of their APIs always answers. Then only
+// the backup from before leads back.
+func TestUpgradeMinor(t *testing.T) {
+	t.Parallel()
+	var hosts []lab.HostOptions
+	for _, name := range []string{"one", "two", "three", "agent"} {
+		hosts = append(hosts, lab.HostOptions{Name: name, RootPassword: rootPassword})
+	}
+	site := newSite(t, hosts...)
+	ctx, first := t.Context(), site.Hosts[0]
+	writeConfig(t, site.Bed, `cluster:
+  name: e2e
+  servers:
+    - {host: %s, password: "${ROOT_PASSWORD}"}
+    - {host: %s, password: "${ROOT_PASSWORD}"}
+    - {host: %s, password: "${ROOT_PASSWORD}"}
+  agents: [{host: %s, password: "${ROOT_PASSWORD}"}]
+ssh: {knownHostsFile: known_hosts}
+network: {cni: cilium}
+`, first.Address, site.Hosts[1].Address, site.Hosts[2].Address, site.Hosts[3].Address)
+	older := bundleOf(t, upstream.Older)
+	mustRun(t, site.Boxlift(ctx, passwords, "install", "--bundle", older, "--key", "boxlift.pub"))
+	checkAll(t, site, upstream.Older.K3s)
+	kubectl(t, first, "create", "configmap", "before")
+
+	api := watchAPI(t, site)
+	r := succeeded(t, "the upgrade", upgrade(t, site, "bundle.tar"))
+	t.Log(r.stdout)
+	together, each := api.stop()
+	t.Logf("longest time without any of the three APIs: %v; without one of them: %v", together, each)
+	if together == 0 || together > 5*time.Second {
+		t.Errorf("no API answered for %v", together)
+	}
+	checkAll(t, site, release.K3s)
+	statusIsWell(t, site, "bundle.tar")
+	kubectl(t, first, "create", "configmap", "after")
+
+	rollback := func(more ...string) result {
+		return run(t, site.Boxlift(ctx, passwords, append([]string{"rollback", "--to", "1", "--bundle", older, "--key", "boxlift.pub"}, more...)...))
+	}
+	r = rollback()
+	if r.code != 2 {
+		t.Errorf("want exit code 2: %v", r)
+	}
+	contains(t, "the error", r.stderr, "no terminal", "--lose-what-changed-since-the-backup-of e2e does it")
+	checkAll(t, site, release.K3s)
+	r = succeeded(t, "the rollback", rollback("--lose-what-changed-since-the-backup-of", "e2e"))
+	contains(t, "what is lost", r.stderr, "This replaces the cluster e2e by what it was at")
+	checkAll(t, site, upstream.Older.K3s)
+	for _, h := range site.Hosts[:3] {
+		if diff := cmp.Diff(map[string]string{"one": "True", "two": "True", "three": "True", "agent": "True"}, nodes(t, h)); diff != "" {
+			t.Errorf("as %s sees it: %s", h.Name, diff)
+		}
+	}
+	kubectl(t, first, "get", "configmap", "before")
+	if out, err := tryKubectl(t, first, "get", "configmap", "after"); err == nil {
+		t.Errorf("what was made since the backup is still there: %s", out)
+	}
+	checkNothingLeakedButServices(t, site)
+}
+
+// apiWatch asks the APIs of several servers.
+type apiWatch struct {
+	quit chan struct{}
+	done sync.WaitGroup
+
+	mu       sync.Mutex
+	answered []time.Time // the last time, by server
+	gap      time.Duration
+	gaps     []time.Duration
+}
+
+// watchAPI asks the three servers whether they live until it is stopped.
+func watchAPI(t *testing.T, site *testbed.Site) *apiWatch {
+	t.Helper()
+	servers := site.Hosts[:3]
+	w := &apiWatch{quit: make(chan struct{}), answered: make([]time.Time, len(servers)), gaps: make([]time.Duration, len(servers))}
+	for i := range servers {
+		w.answered[i] = time.Now()
+	}
+	for i, h := range servers {
+		client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
+			DisableKeepAlives: true,
+			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // only whether it answers is asked
+			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+				return site.Dial(ctx, network, net.JoinHostPort(h.Address.String(), "6443"))
+			},
+		}}
+		w.done.Go(func() {
+			for {
+				select {
+				case <-w.quit:
+					return
+				case <-time.After(100 * time.Millisecond):
+				}
+				response, err := client.Get("https://server/livez")
+				if err != nil {
+					continue
+				}
+				_ = response.Body.Close()
+				if response.StatusCode < http.StatusInternalServerError { // it wants to know who asks
+					w.note(i, time.Now())
+				}
+			}
+		})
+	}
+	return w
+}
+
+func (w *apiWatch) note(server int, now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last := slices.MaxFunc(w.answered, time.Time.Compare)
+	w.gap = max(w.gap, now.Sub(last))
+	w.gaps[server] = max(w.gaps[server], now.Sub(w.answered[server]))
+	w.answered[server] = now
+}
+
+// stop returns the longest times in which no server answered, and in which each did not.
+func (w *apiWatch) stop() (together time.Duration, each []time.Duration) {
+	close(w.quit)
+	w.done.Wait()
+	return w.gap, w.gaps
+}

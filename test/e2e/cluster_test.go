@@ -1,0 +1,758 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/test/lab"
+	"github.com/liteboxd/boxlift/test/testbed"
+	"github.com/liteboxd/boxlift/test/upstream"
+)
+
+// tryKubectl runs kubectl on a server.
+func tryKubectl(t *testing.T, server *lab.Host, args ...string) (string, error) {
+	t.Helper()
+	out, err := server.Exec(t.Context(), append([]string{"/usr/local/bin/k3s", "kubectl"}, args...)...)
+	return string(out), err
+}
+
+// kubectl is tryKubectl that must succeed.
+func kubectl(t *testing.T, server *lab.Host, args ...string) string {
+	t.Helper()
+	out, err := tryKubectl(t, server, args...)
+	if err != nil {
+		t.Fatalf("kubectl %v: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+// applyYAML applies objects.
+func applyYAML(t *testing.T, server *lab.Host, yaml string) {
+	t.Helper()
+	if out, err := server.ExecInput(t.Context(), []byte(yaml), "/usr/local/bin/k3s", "kubectl", "apply", "-f", "-"); err != nil {
+		t.Fatalf("kubectl apply: %v\n%s", err, out)
+	}
+}
+
+// eventually waits for something that a cluster brings about by itself.
+func eventually(t *testing.T, what string, limit time.Duration, ask func() (done bool, detail string)) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	for {
+		done, detail := ask()
+		if done {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not after %v: %s", what, limit, detail)
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+}
+
+// nodes are the nodes of a cluster and whether they are Ready.
+func nodes(t *testing.T, server *lab.Host) map[string]string {
+	t.Helper()
+	out := kubectl(t, server, "get", "nodes", "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}`)
+	ready := make(map[string]string)
+	for line := range strings.Lines(out) {
+		name, status, _ := strings.Cut(strings.TrimSpace(line), " ")
+		ready[name] = status
+	}
+	return ready
+}
+
+const clusterConfig = `cluster:
+  name: e2e
+  servers:
+    - host: %[1]s
+      name: server
+      password: ${ROOT_PASSWORD}
+  agents:
+    - host: %[2]s
+      name: behind
+      user: admin
+      password: ${ADMIN_PASSWORD}
+      sudo: true
+      bastion: server
+      labels: {boxlift.test/pool: sandboxes}
+%[3]s
+  absentAgentLogin: {user: root, identityFile: %[4]s}
+ssh:
+  knownHostsFile: known_hosts
+registries:
+  mirrors:
+    registry.example.lan: {endpoint: ["https://registry.example.lan:5000"]}
+  configs:
+    registry.example.lan:5000: {auth: {username: puller, password: "${REGISTRY_PASSWORD}"}}
+network:
+  cni: cilium
+%[7]s
+runtime:
+  commandTimeoutSeconds: %[8]d
+  drainTimeoutSeconds: %[5]d
+%[6]s
+`
+
+// cluster is the site of TestCluster.
+type cluster struct {
+	*testbed.Site
+	server, behind, direct, late *lab.Host
+	secrets                      *canaries
+	// stopWatching ends the search for secrets in command lines.
+	stopWatching func()
+}
+
+// write writes install.yaml: with further agents, a time for draining, and more of the
+// section runtime.
+func (c *cluster) write(t *testing.T, agents string, drainSeconds int, runtime string) {
+	t.Helper()
+	c.writeAgents(t, c.directEntry(c.direct.Address.String(), "direct")+agents, drainSeconds, runtime)
+}
+
+// writeAgents is write with what follows the agent that is behind the server.
+func (c *cluster) writeAgents(t *testing.T, agents string, drainSeconds int, runtime string) {
+	t.Helper()
+	writeConfig(t, c.Bed, clusterConfig, c.server.Address, c.behind.Address, agents, c.KeyFile(), drainSeconds, runtime, "", 240)
+}
+
+// writeNetwork writes install.yaml with values for Cilium's chart, and how long the hosts
+// may take.
+func (c *cluster) writeNetwork(t *testing.T, values string, timeout int) {
+	t.Helper()
+	agents := c.directEntry(c.direct.Address.String(), "direct")
+	writeConfig(t, c.Bed, clusterConfig, c.server.Address, c.behind.Address, agents, c.KeyFile(), 60, "", "  cilium: {values: "+values+"}", timeout)
+}
+
+// directEntry is an agent of install.yaml, by whatever address and name.
+func (c *cluster) directEntry(address, name string) string {
+	return fmt.Sprintf("    - {host: %s, name: %s, identityFile: %s, taints: ['boxlift.test/dedicated=yes:PreferNoSchedule']}\n", address, name, c.KeyFile())
+}
+
+// One server and two agents, one of them behind the server, the other with a key, from
+// nothing to a cluster that works; then again, larger, changed by others, and smaller.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	site := newSite(t,
+		lab.HostOptions{Name: "server", RootPassword: rootPassword},
+		lab.HostOptions{Name: "behind", Users: []lab.User{{Name: "admin", Password: adminPassword, Sudo: lab.SudoWithPassword}}},
+		lab.HostOptions{Name: "direct"},
+	)
+	c := &cluster{
+		Site: site, server: site.Hosts[0], behind: site.Hosts[1], direct: site.Hosts[2],
+		secrets: &canaries{secrets: []string{rootPassword, adminPassword, registryPassword, testbed.KeyPassword}},
+	}
+	c.write(t, "", 60, "")
+	// From the operator's place this host does not answer.
+	onHost(t, c.behind, "iptables", "-I", "INPUT", "-s", "10.77.0.2", "-j", "DROP")
+
+	// Each part goes on with what the one before has left.
+	parts := []struct {
+		name string
+		run  func(*testing.T, *cluster)
+	}{
+		{"dry run", testDryRun},
+		{"one agent fails", testOneAgentFails},
+		{"install", testInstall},
+		{"again", testAgain},
+		{"pods", testPods},
+		{"secrets", testSecrets},
+		{"drift", testDrift},
+		{"the cilium command", testCiliumCommand},
+		{"network", testNetwork},
+		{"add", testAdd},
+		{"remove with a budget in the way", testRemoveWithBudget},
+		{"remove a host that is gone", testRemoveUnreachable},
+		{"converge with a budget in the way", testConvergeWithBudget},
+		{"converge", testConverge},
+		{"servers stay", testServersStay},
+	}
+	for _, part := range parts {
+		if !t.Run(part.name, func(t *testing.T) { part.run(t, c) }) {
+			t.FailNow()
+		}
+	}
+	checkNothingLeaked(t, site)
+}
+
+func testDryRun(t *testing.T, c *cluster) {
+	dry := mustRun(t, install(t.Context(), c.Site, "--dry-run"))
+	contains(t, "the dry run", dry.stdout, "would ship the bundle's contents", "would start k3s", "would start k3s-agent", "would set up Cilium", "nothing was changed")
+	for _, h := range c.Hosts {
+		if out := onHost(t, h, "sh", "-c", "ls -d /var/lib/boxlift /var/lib/rancher /etc/rancher 2>/dev/null || true"); out != "" {
+			t.Errorf("%s: after a dry run there is %s", h.Name, out)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(c.Bed.Dir, "state.json")); err == nil {
+		t.Error("a dry run wrote state.json")
+	}
+}
+
+// One agent's failure harms nobody else, and is all that is left to the next run.
+func testOneAgentFails(t *testing.T, c *cluster) {
+	const dropIn = "/etc/systemd/system/k3s-agent.service.d"
+	onHost(t, c.direct, "sh", "-c", "mkdir "+dropIn+" && printf '[Service]\\nExecStartPre=/bin/false\\nRestartSec=1\\n' >"+dropIn+"/fail.conf")
+	c.stopWatching = c.secrets.watchCommandLines(t)
+	r := run(t, install(t.Context(), c.Site, "--verbose"))
+	c.secrets.search(t, "the output", r.String())
+	if r.code != 6 {
+		t.Errorf("want exit code 6: %v", r)
+	}
+	contains(t, "the error", r.stderr, "1 of 3 hosts failed", "direct ("+c.direct.Address.String()+"): start k3s-agent: k3s-agent does not start")
+	if diff := cmp.Diff(map[string]string{"server": "True", "behind": "True"}, nodes(t, c.server)); diff != "" {
+		t.Errorf("the others: %s", diff)
+	}
+	onHost(t, c.direct, "rm", "-r", dropIn)
+}
+
+func testInstall(t *testing.T, c *cluster) {
+	first := mustRun(t, install(t.Context(), c.Site, "--verbose", "--kubeconfig", "kubeconfig"))
+	c.stopWatching()
+	t.Logf("%s", first.stdout)
+	c.secrets.search(t, "the output", first.String())
+	contains(t, "the summary", first.stdout, "cluster e2e runs", "kube-system/cilium", "namespaces:", "boxlift's own work")
+	want := map[string]string{"server": "True", "behind": "True", "direct": "True"}
+	if diff := cmp.Diff(want, nodes(t, c.server)); diff != "" {
+		t.Error(diff)
+	}
+	contains(t, "the label", kubectl(t, c.server, "get", "node", "behind", "--show-labels"), "boxlift.test/pool=sandboxes")
+	c.checkCiliumCommand(t, upstream.CiliumCLIs[0])
+	contains(t, "the taint", kubectl(t, c.server, "get", "node", "direct", "-o", "jsonpath={.spec.taints}"), "boxlift.test/dedicated")
+	checkRunning(t, c.Site)
+	for _, h := range c.Hosts {
+		if out := onHost(t, h, "stat", "-c", "%a %U", "/etc/rancher/k3s/registries.yaml"); out != "600 root\n" {
+			t.Errorf("%s: registries.yaml has mode and owner %s", h.Name, out)
+		}
+		contains(t, "containerd's hosts.toml", onHost(t, h, "sh", "-c", "cat /var/lib/rancher/k3s/agent/etc/containerd/certs.d/registry.example.lan/hosts.toml"), "registry.example.lan:5000")
+	}
+
+	// The exported file works from elsewhere, and is for nobody else.
+	path := filepath.Join(c.Bed.Dir, "kubeconfig")
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("kubeconfig: %v, %v", info, err)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.direct.ExecInput(t.Context(), content, "/usr/local/bin/k3s", "kubectl", "--kubeconfig", "/dev/stdin", "--context", "e2e", "get", "nodes")
+	if err != nil {
+		t.Errorf("with the exported kubeconfig: %v\n%s", err, out)
+	}
+}
+
+// checkUntouched makes sure that a run changed neither hosts nor cluster.
+func (c *cluster) checkUntouched(t *testing.T, hosts []*lab.Host, work func()) {
+	t.Helper()
+	look := func() map[string]string {
+		state := hostFiles(t, hosts)
+		state["releases"] = kubectl(t, c.server, "get", "secrets", "-n", "kube-system", "-l", "owner=helm", "-o", "name")
+		for _, h := range hosts {
+			state["node "+h.Name] = kubectl(t, c.server, "get", "node", h.Name, "-o", "jsonpath={.metadata.uid} {.metadata.labels} {.spec}")
+		}
+		return state
+	}
+	before := look()
+	work()
+	if diff := cmp.Diff(before, look()); diff != "" {
+		t.Errorf("something was changed:\n%s", diff)
+	}
+}
+
+func testAgain(t *testing.T, c *cluster) {
+	c.checkUntouched(t, c.Hosts, func() {
+		for _, kind := range []string{"plain", "json", "tty"} {
+			start := time.Now()
+			again := mustRun(t, install(t.Context(), c.Site, "--progress", kind))
+			t.Logf("a run without changes took %v", time.Since(start))
+			contains(t, "the second run", again.stdout, "nothing to do")
+			c.secrets.search(t, "the output with --progress "+kind, again.String())
+		}
+	})
+	status := mustRun(t, c.status(t, "-o", "json"))
+	contains(t, "status", status.stdout, `"service": "active"`)
+	r := run(t, resume(t, c.Site))
+	if r.code != 3 {
+		t.Errorf("resume of a finished run: %v", r)
+	}
+	contains(t, "resume of a finished run", r.stderr, "nothing to go on with")
+}
+
+func (c *cluster) status(t *testing.T, more ...string) *exec.Cmd {
+	t.Helper()
+	return c.Boxlift(t.Context(), passwords, append([]string{"status", "--bundle", "bundle.tar", "--key", "boxlift.pub"}, more...)...)
+}
+
+const webYAML = `apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  selector: {app: web}
+  ports: [{port: 80, targetPort: 8080}]
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+        - name: web
+          image: ` + netcheckImage + `
+          args: [serve]
+`
+
+// Pods on different nodes reach each other, by address and by name.
+func testPods(t *testing.T, c *cluster) {
+	applyYAML(t, c.server, webYAML)
+	type pod struct{ name, ip, node string }
+	var pods []pod
+	eventually(t, "a pod on every node", 90*time.Second, func() (bool, string) {
+		out := kubectl(t, c.server, "get", "pods", "-l", "app=web", "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.podIP} {.spec.nodeName} {.status.phase}{"\n"}{end}`)
+		pods = pods[:0]
+		for line := range strings.Lines(out) {
+			if f := strings.Fields(line); len(f) == 4 && f[3] == "Running" {
+				pods = append(pods, pod{f[0], f[1], f[2]})
+			}
+		}
+		return len(pods) == len(c.Hosts), out
+	})
+	get := func(from pod, url, want string) {
+		t.Helper()
+		eventually(t, url+" from "+from.node, 30*time.Second, func() (bool, string) {
+			out, err := tryKubectl(t, c.server, "exec", from.name, "--", "netcheck", "get", url)
+			return err == nil && strings.Contains(out, want), fmt.Sprint(out, err)
+		})
+	}
+	for _, from := range pods {
+		for _, to := range pods {
+			get(from, "http://"+to.ip+":8080/", to.name)
+		}
+		get(from, "http://web.default.svc.cluster.local/", "web-")
+	}
+}
+
+func testSecrets(t *testing.T, c *cluster) {
+	token := onHost(t, c.server, "cat", "/var/lib/rancher/k3s/server/node-token")
+	_, password, _ := strings.Cut(strings.TrimSpace(token), "::server:")
+	if len(password) < 32 {
+		t.Fatalf("the cluster's token has no password: %q", token)
+	}
+	c.secrets.secrets = append(c.secrets.secrets, password)
+	c.secrets.searchOperator(t, c.Site)
+	for _, h := range c.Hosts {
+		c.secrets.searchHost(t, h)
+	}
+	c.secrets.searchCommandLines(t)
+}
+
+// What others change is found, and mended by the next run.
+func testDrift(t *testing.T, c *cluster) {
+	onHost(t, c.direct, "systemctl", "stop", "k3s-agent")
+	onHost(t, c.server, "sh", "-c", "rm /var/lib/rancher/k3s/agent/images/boxlift-liteboxd-*.tar")
+	onHost(t, c.server, "rm", ciliumCommand)
+	onHost(t, c.behind, "sh", "-c", "echo '# changed' >>/etc/rancher/k3s/config.yaml")
+	onHost(t, c.behind, "/usr/local/bin/k3s", "ctr", "-n", "k8s.io", "images", "rm", netcheckImage)
+	kubectl(t, c.server, "label", "node", "behind", "boxlift.test/pool-")
+	kubectl(t, c.server, "-n", "kube-system", "patch", "configmap", "cilium-config", "-p", `{"data":{"routing-mode":"native"}}`)
+	r := run(t, c.status(t, "-o", "json"))
+	if r.code != 7 {
+		t.Fatalf("status of a changed cluster: %v", r)
+	}
+	var status struct {
+		Hosts []struct {
+			Host        string
+			Differences []string
+		}
+		Differences []string
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &status); err != nil {
+		t.Fatalf("status -o json: %v\n%s", err, r.stdout)
+	}
+	for i, want := range [][]string{{"packs and files are missing", ciliumCommand + " is missing"}, {"config.yaml differs", "label", netcheckImage}, {"the service is inactive"}} {
+		contains(t, "status of "+status.Hosts[i].Host, strings.Join(status.Hosts[i].Differences, "\n"), want...)
+	}
+	contains(t, "status of the cluster", strings.Join(status.Differences, "\n"), "cilium-config")
+	t.Logf("%s", run(t, c.status(t)).stdout)
+	repair := mustRun(t, install(t.Context(), c.Site))
+	checkRunning(t, c.Site)
+	c.checkCiliumCommand(t, upstream.CiliumCLIs[0])
+	if r := run(t, c.status(t)); r.code != 0 {
+		t.Errorf("after the repair\n%v\nstatus says\n%v", repair, r)
+	}
+}
+
+const ciliumCommand = "/usr/local/bin/cilium"
+
+// checkCiliumCommand makes sure that the cilium command is on the first server and nowhere
+// else, and runs.
+func (c *cluster) checkCiliumCommand(t *testing.T, version string) {
+	t.Helper()
+	if out := onHost(t, c.server, "stat", "-c", "%a %U %G", ciliumCommand); out != "755 root root\n" {
+		t.Errorf("%s has mode and owner %s", ciliumCommand, out)
+	}
+	if out := onHost(t, c.server, ciliumCommand, "version"); out != "cilium-cli: "+version+"\n" {
+		t.Errorf("%s says %q, want version %s", ciliumCommand, out, version)
+	}
+	for _, h := range c.Hosts[1:] {
+		if out := onHost(t, h, "sh", "-c", "ls -d "+ciliumCommand+" /var/lib/boxlift/files/cilium-linux-* 2>/dev/null || true"); out != "" {
+			t.Errorf("%s has %s", h.Name, out)
+		}
+	}
+}
+
+// Another bundle's cilium command takes the place of the one that is there. The bundle comes as
+// a delta, without what the hosts have said that they hold.
+func testCiliumCommand(t *testing.T, c *cluster) {
+	bed := connected(t)
+	dir := t.TempDir()
+	lock := strings.ReplaceAll(string(bed.Upstream.LockYAML(upstream.LockOptions{})), upstream.CiliumCLIs[0], upstream.CiliumCLIs[1])
+	if err := os.WriteFile(filepath.Join(dir, "versions.lock"), []byte(lock), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	other, delta, sinceOld := filepath.Join(dir, "other.tar"), filepath.Join(dir, "delta.tar"), filepath.Join(dir, "since-old.tar")
+	written := filepath.Join(dir, "HAVE.json")
+	r := mustRun(t, c.Boxlift(t.Context(), passwords, "have", "--nodes", "-f", "install.yaml", "-o", written))
+	contains(t, "what the hosts hold", r.stdout, "linux/amd64: all hosts hold ", " written; the bundle")
+	build := []string{"bundle", "build", "-f", filepath.Join(dir, "versions.lock"), "--key", "boxlift.key", "-o"}
+	for _, args := range [][]string{
+		{"bundle", "lock", "-f", filepath.Join(dir, "versions.lock")},
+		append(slices.Clone(build), other),
+		append(slices.Clone(build), delta, "--since", written, "--reuse", other),
+		append(slices.Clone(build), sinceOld, "--since", bed.Bundle()),
+	} {
+		mustRun(t, bed.Command(t.Context(), append(args, bed.MirrorFlags()...)...))
+	}
+	installFrom := func(bundle string, more ...string) *exec.Cmd {
+		return c.Boxlift(t.Context(), passwords, append([]string{"install", "--bundle", bundle, "--key", "boxlift.pub", "-f", "install.yaml"}, more...)...)
+	}
+	// The hosts have no chart, and the operator has not named the bundle that has it.
+	c.checkUntouched(t, c.Hosts, func() {
+		r := run(t, installFrom(sinceOld))
+		if r.code != 4 {
+			t.Errorf("want exit code 4: %v", r)
+		}
+		contains(t, "the error", r.stderr, "incomplete bundle: "+sinceOld+" is a delta that leaves out 1 blob", "of cilium-"+release.Cilium+".tgz", "hint: name the bundle that the delta was built on with --base")
+	})
+	r = mustRun(t, installFrom(delta))
+	contains(t, "the summary", r.stdout, "2 changes")
+	c.checkCiliumCommand(t, upstream.CiliumCLIs[1])
+	// It was all of the bundle: the packs are the same, and so is what is on record.
+	contains(t, "the run with the whole bundle", mustRun(t, installFrom(other)).stdout, "nothing to do")
+	contains(t, "the run with the other delta", mustRun(t, installFrom(sinceOld, "--base", "bundle.tar")).stdout, "nothing to do")
+	mustRun(t, install(t.Context(), c.Site))
+	c.checkCiliumCommand(t, upstream.CiliumCLIs[0])
+}
+
+// Values for Cilium's chart reach it, and an upgrade that does not come up is taken back.
+func testNetwork(t *testing.T, c *cluster) {
+	revisions := func() string {
+		return kubectl(t, c.server, "get", "secrets", "-n", "kube-system", "-l", "owner=helm,status=deployed", "-o", "name")
+	}
+	before := revisions()
+	c.writeNetwork(t, "{debug: {enabled: true}}", 240)
+	r := mustRun(t, install(t.Context(), c.Site))
+	contains(t, "the summary", r.stdout, "1 changes")
+	if after := revisions(); after == before {
+		t.Errorf("still %s", after)
+	}
+	contains(t, "Cilium's configuration", kubectl(t, c.server, "-n", "kube-system", "get", "configmap", "cilium-config", "-o", "jsonpath={.data.debug}"), "true")
+
+	// This makes the stand-in for the agent answer that it is not well.
+	c.writeNetwork(t, "{extraConfig: {boxlift-test-fail: agent}}", 30)
+	r = run(t, install(t.Context(), c.Site))
+	if r.code != 6 {
+		t.Errorf("want exit code 6: %v", r)
+	}
+	contains(t, "the error", r.stderr, "DaemonSet kube-system/cilium", "rolled back", "Startup probe failed")
+	c.write(t, "", 60, "")
+	mustRun(t, install(t.Context(), c.Site))
+	if r := run(t, c.status(t)); r.code != 0 {
+		t.Errorf("after the failed upgrade: %v", r)
+	}
+}
+
+// A host that joins is the only one that is touched.
+func testAdd(t *testing.T, c *cluster) {
+	late, err := c.Lab.Host(t.Context(), lab.HostOptions{Name: "late", RootPassword: rootPassword})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := c.Hosts
+	c.Hosts, c.late = append(c.Hosts, late), late
+	if err := c.WriteKnownHosts(); err != nil {
+		t.Fatal(err)
+	}
+	c.write(t, c.lateEntry(), 60, "")
+	c.checkUntouched(t, before, func() {
+		r := mustRun(t, c.Boxlift(t.Context(), passwords, "node", "add", "--hosts", "late", "--bundle", "bundle.tar", "--key", "boxlift.pub", "-f", "install.yaml"))
+		t.Logf("%s", r.stdout)
+	})
+	if nodes(t, c.server)["late"] != "True" {
+		t.Errorf("the new node is not Ready: %v", nodes(t, c.server))
+	}
+	contains(t, "the run after it", mustRun(t, install(t.Context(), c.Site)).stdout, "nothing to do")
+}
+
+func (c *cluster) lateEntry() string {
+	return fmt.Sprintf("    - {host: %s, name: late, password: '${ROOT_PASSWORD}'}\n", c.late.Address)
+}
+
+// budgetYAML is a pod that must run and can do so on one node only.
+const budgetYAML = `apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: precious}
+spec:
+  minAvailable: 1
+  selector: {matchLabels: {app: precious}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: precious}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: precious}}
+  template:
+    metadata: {labels: {app: precious}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      nodeSelector: {kubernetes.io/hostname: %s}
+      containers:
+        - name: precious
+          image: ` + netcheckImage + `
+          args: [serve]
+`
+
+func (c *cluster) remove(t *testing.T, more ...string) *exec.Cmd {
+	t.Helper()
+	return c.Boxlift(t.Context(), passwords, append([]string{"node", "remove", "-f", "install.yaml"}, more...)...)
+}
+
+// A PodDisruptionBudget holds a removal up and is named; nothing after it happens. When
+// it gives way, the removal goes through in its order.
+func testRemoveWithBudget(t *testing.T, c *cluster) {
+	applyYAML(t, c.server, fmt.Sprintf(budgetYAML, "late"))
+	kubectl(t, c.server, "rollout", "status", "deployment/precious", "--timeout=60s")
+	c.write(t, c.lateEntry(), 5, "")
+	r := run(t, c.remove(t, "--hosts", "late,direct"))
+	if r.code != 6 {
+		t.Errorf("want exit code 6: %v", r)
+	}
+	contains(t, "the error", r.stderr, "drain", "precious", "PodDisruptionBudget", "not touched because of that: direct")
+	if got := nodes(t, c.server); len(got) != 4 {
+		t.Errorf("nodes: %v", got)
+	}
+	if out := onHost(t, c.late, "systemctl", "is-active", "k3s-agent"); out != "active\n" {
+		t.Errorf("k3s-agent is %s", out)
+	}
+	if cordoned := kubectl(t, c.server, "get", "node", "direct", "-o", "jsonpath={.spec.unschedulable}"); cordoned != "" {
+		t.Error("the node after the one that failed was cordoned")
+	}
+
+	kubectl(t, c.server, "delete", "pdb", "precious")
+	c.removeKilled(t)
+	kubectl(t, c.server, "delete", "deployment", "precious")
+
+	// It can come back.
+	c.write(t, c.lateEntry(), 15, "")
+	mustRun(t, install(t.Context(), c.Site))
+	if nodes(t, c.server)["late"] != "True" {
+		t.Errorf("the node did not come back: %v", nodes(t, c.server))
+	}
+}
+
+// removeKilled removes a host that install.yaml does not have. Boxlift dies when the node is
+// deleted and k3s not yet uninstalled: then only the host's address is left to say which one
+// is meant.
+func (c *cluster) removeKilled(t *testing.T) {
+	t.Helper()
+	c.write(t, "", 60, "")
+	remove := c.remove(t, "--hosts", "late")
+	var output lockedBuffer
+	remove.Stdout, remove.Stderr = &output, &output
+	if err := remove.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// From here on the host does not hear what it is told, so that the uninstall cannot begin.
+	waitFor(t, &output, "cordon the node late")
+	if err := c.late.BlockSSH(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, &output, "delete the node late")
+	eventually(t, "the node is deleted", time.Minute, func() (bool, string) {
+		titles := readState(t, c.Site).titles("remove")
+		return slices.Contains(titles, "delete the node late"), fmt.Sprint(titles, output.String())
+	})
+	_ = remove.Process.Signal(syscall.SIGKILL)
+	if _ = remove.Wait(); !killed(remove) {
+		t.Fatalf("it came to its end:\n%s", output.String())
+	}
+	if err := c.late.UnblockSSH(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"cordon the node late", "drain the node late", "delete the node late"}, readState(t, c.Site).titles("remove")); diff != "" {
+		t.Errorf("the steps: %s", diff)
+	}
+	if got := nodes(t, c.server); len(got) != 3 {
+		t.Errorf("nodes: %v", got)
+	}
+	onHost(t, c.late, "test", "-x", "/usr/local/bin/k3s-agent-uninstall.sh")
+
+	r := mustRun(t, c.remove(t, "--hosts", c.late.Address.String()))
+	contains(t, "what is said of the run before", r.stdout+r.stderr, "did not get to uninstalling k3s", c.late.Address.String())
+	if diff := cmp.Diff([]string{"uninstall k3s"}, readState(t, c.Site).titles("remove")); diff != "" {
+		t.Errorf("the steps: %s", diff)
+	}
+	checkClean(t, c.late)
+	contains(t, "the run after it", mustRun(t, install(t.Context(), c.Site)).stdout, "nothing to do")
+}
+
+// checkClean looks for what boxlift and k3s brought to a host.
+func checkClean(t *testing.T, h *lab.Host) {
+	t.Helper()
+	left := onHost(t, h, "sh", "-c", `ls -d /usr/local/bin/k3s* /etc/rancher/k3s /var/lib/rancher/k3s /var/lib/boxlift /etc/systemd/system/k3s* /etc/cni/net.d/*cilium* 2>/dev/null || true
+ps -eo comm | grep -E 'k3s|containerd' || true; ip -o link | grep -E 'cilium|lxc|veth' || true`)
+	if left != "" {
+		t.Errorf("%s: it is not clean:\n%s", h.Name, left)
+	}
+	// And its network is whole.
+	onHost(t, h, "ping", "-c", "1", "-W", "2", "10.77.0.1")
+}
+
+// A host that cannot be reached is only removed when that is asked for in so many words.
+func testRemoveUnreachable(t *testing.T, c *cluster) {
+	if err := c.late.PowerCut(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, c.remove(t, "--hosts", "late"))
+	if r.code != 6 {
+		t.Errorf("want exit code 6: %v", r)
+	}
+	contains(t, "the error", r.stderr, "nothing was changed", "unreachable", "--forget-unreachable-host")
+	if cordoned := kubectl(t, c.server, "get", "node", "late", "-o", "jsonpath={.spec.unschedulable}"); cordoned != "" {
+		t.Error("the node was cordoned")
+	}
+	mustRun(t, c.remove(t, "--hosts", "late", "--forget-unreachable-host"))
+	if _, there := nodes(t, c.server)["late"]; there {
+		t.Error("the node is still there")
+	}
+	// It comes back with its old k3s, which the next run takes in again.
+	if err := c.late.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mustRun(t, install(t.Context(), c.Site))
+	if nodes(t, c.server)["late"] != "True" {
+		t.Errorf("the node did not come back: %v", nodes(t, c.server))
+	}
+}
+
+// Of nodes that are to go, those after one that cannot be drained are untouched.
+func testConvergeWithBudget(t *testing.T, c *cluster) {
+	applyYAML(t, c.server, fmt.Sprintf(budgetYAML, "direct"))
+	kubectl(t, c.server, "rollout", "status", "deployment/precious", "--timeout=60s")
+	c.writeAgents(t, "", 5, "  removeAbsentAgents: true")
+	r := run(t, install(t.Context(), c.Site))
+	if r.code != 6 {
+		t.Errorf("want exit code 6: %v", r)
+	}
+	contains(t, "the error", r.stderr, "remove direct", "drain", "precious", "PodDisruptionBudget")
+	if diff := cmp.Diff([]string{"cordon the node direct"}, readState(t, c.Site).titles("converge")); diff != "" {
+		t.Errorf("the steps: %s", diff)
+	}
+	want := map[string]string{"server": "True", "behind": "True", "direct": "True", "late": "True"}
+	if diff := cmp.Diff(want, nodes(t, c.server)); diff != "" {
+		t.Error(diff)
+	}
+	if cordoned := kubectl(t, c.server, "get", "node", "late", "-o", "jsonpath={.spec.unschedulable}"); cordoned != "" {
+		t.Error("the node after the one that failed was cordoned")
+	}
+	for _, h := range []*lab.Host{c.direct, c.late} {
+		if out := onHost(t, h, "systemctl", "is-active", "k3s-agent"); out != "active\n" {
+			t.Errorf("%s: k3s-agent is %s", h.Name, out)
+		}
+	}
+	kubectl(t, c.server, "delete", "pdb/precious", "deployment/precious")
+	kubectl(t, c.server, "uncordon", "direct")
+}
+
+// A node that was taken out of install.yaml stays with a warning, until the file says
+// that such nodes go. A host that is in the file stays, also when the cluster knows it by
+// another address or name.
+func testConverge(t *testing.T, c *cluster) {
+	c.write(t, "", 60, "")
+	r := mustRun(t, install(t.Context(), c.Site))
+	contains(t, "the warning", r.stderr+r.stdout, "late", "not in install.yaml", "removeAbsentAgents")
+	if got := nodes(t, c.server); len(got) != 4 {
+		t.Errorf("nodes: %v", got)
+	}
+
+	const second = "10.77.0.240"
+	onHost(t, c.direct, "ip", "address", "add", second+"/24", "dev", "eth0")
+	c.alsoKnownAs(t, c.direct, second)
+	const remove = "  removeAbsentAgents: true"
+	c.writeAgents(t, c.directEntry(second, "renamed"), 60, remove)
+	r = mustRun(t, install(t.Context(), c.Site, "--dry-run"))
+	contains(t, "the dry run", r.stdout, "would cordon the node late")
+	if strings.Contains(r.stdout, "the node direct") {
+		t.Errorf("a host with another name and address would be removed: %v", r)
+	}
+	c.writeAgents(t, c.directEntry(second, "direct"), 60, remove)
+	uid := func() string {
+		return kubectl(t, c.server, "get", "node", "direct", "-o", "jsonpath={.metadata.uid} {.spec}")
+	}
+	before := uid()
+	mustRun(t, install(t.Context(), c.Site))
+	if diff := cmp.Diff(before, uid()); diff != "" {
+		t.Errorf("the node direct: %s", diff)
+	}
+	want := []string{"cordon the node late", "drain the node late", "delete the node late", "uninstall k3s"}
+	if diff := cmp.Diff(want, readState(t, c.Site).titles("converge")); diff != "" {
+		t.Errorf("the steps: %s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{"server": "True", "behind": "True", "direct": "True"}, nodes(t, c.server)); diff != "" {
+		t.Error(diff)
+	}
+	checkClean(t, c.late)
+	contains(t, "the run after it", mustRun(t, install(t.Context(), c.Site)).stdout, "nothing to do")
+	onHost(t, c.direct, "ip", "address", "delete", second+"/24", "dev", "eth0")
+	c.write(t, "", 60, "")
+}
+
+// alsoKnownAs notes a host's key under a further address.
+func (c *cluster) alsoKnownAs(t *testing.T, h *lab.Host, address string) {
+	t.Helper()
+	line, err := h.KnownHosts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(c.Bed.Dir, "known_hosts")
+	known, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known = append(known, strings.Replace(line, h.Address.String(), address, 1)+"\n"...)
+	if err := os.WriteFile(name, known, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func testServersStay(t *testing.T, c *cluster) {
+	r := run(t, c.remove(t, "--hosts", "server"))
+	if r.code != 3 {
+		t.Errorf("want exit code 3: %v", r)
+	}
+	contains(t, "the error", r.stderr, "the last server is never removed")
+}

@@ -1,0 +1,666 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/gorilla/websocket"
+
+	"github.com/liteboxd/boxlift/test/lab"
+	"github.com/liteboxd/boxlift/test/testbed"
+	"github.com/liteboxd/boxlift/test/upstream"
+)
+
+const (
+	boxHost     = "box.example.lan"
+	gatewayHost = "gateway.box.example.lan"
+	// drainLimit is the shutdown timeout that the tests give LiteBoxd.
+	drainLimit = 20 * time.Second
+)
+
+// withLiteBoxd is what the tests' install.yaml says of LiteBoxd.
+const withLiteBoxd = `liteboxd:
+  ingressHost: box.example.lan
+  configDir: ./site
+  shutdownTimeoutSeconds: 20
+`
+
+// bundleWith builds a bundle that has another version of LiteBoxd, and all else the same.
+func bundleWith(t *testing.T, version string) string {
+	t.Helper()
+	return bundleOf(t, release.WithLiteBoxd(version))
+}
+
+// bundleOf builds the bundle of a release that upstream offers.
+func bundleOf(t *testing.T, release upstream.Release) string {
+	t.Helper()
+	from := connected(t)
+	bed := &testbed.Testbed{Dir: t.TempDir(), Programs: from.Programs, Upstream: from.Upstream}
+	for _, key := range []string{"boxlift.key", "boxlift.pub"} {
+		if err := os.Symlink(filepath.Join(from.Dir, key), filepath.Join(bed.Dir, key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := bed.MakeBundle(t.Context(), upstream.LockOptions{Release: release}); err != nil {
+		t.Fatal(err)
+	}
+	return bed.Bundle()
+}
+
+// box is LiteBoxd as its users have it: through the ingress of one node.
+type box struct {
+	t      *testing.T
+	node   *lab.Host
+	dial   func(ctx context.Context, network, address string) (net.Conn, error)
+	client *http.Client
+	cookie string
+}
+
+func newBox(t *testing.T, site *testbed.Site, node *lab.Host) *box {
+	t.Helper()
+	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return site.Dial(ctx, network, net.JoinHostPort(node.Address.String(), "80"))
+	}
+	return &box{t: t, node: node, dial: dial, client: &http.Client{
+		Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
+	}}
+}
+
+// ask sends a request to one of the two host names.
+func (b *box) ask(ctx context.Context, method, host, path string, header http.Header, body any) (status int, answer []byte, err error) {
+	var content io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return 0, nil, err
+		}
+		content = bytes.NewReader(text)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://"+host+path, content)
+	if err != nil {
+		return 0, nil, err
+	}
+	for key, values := range header {
+		request.Header[key] = values
+	}
+	if b.cookie != "" {
+		request.Header.Set("Cookie", b.cookie)
+	}
+	response, err := b.client.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	if cookies := response.Cookies(); len(cookies) > 0 {
+		b.cookie = cookies[0].Name + "=" + cookies[0].Value
+	}
+	answer, err = io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	return response.StatusCode, answer, err
+}
+
+// call is ask for the API, which must answer with a status below 300.
+func (b *box) call(method, path string, body, answer any) {
+	b.t.Helper()
+	status, text, err := b.ask(b.t.Context(), method, boxHost, "/api/v1/"+path, nil, body)
+	if err != nil || status >= 300 {
+		b.t.Fatalf("%s %s: status %d, %v\n%s", method, path, status, err, text)
+	}
+	if answer != nil {
+		if err := json.Unmarshal(text, answer); err != nil {
+			b.t.Fatalf("%s %s: %v\n%s", method, path, err, text)
+		}
+	}
+}
+
+func (b *box) login(username, password string) {
+	b.t.Helper()
+	b.call(http.MethodPost, "auth/login", map[string]string{"username": username, "password": password}, nil)
+}
+
+func (b *box) version() string {
+	b.t.Helper()
+	var v struct{ Version string }
+	b.call(http.MethodGet, "version", nil, &v)
+	return v.Version
+}
+
+// boxed is a sandbox.
+type boxed struct {
+	ID, Status, Pod, PodUID, AccessToken string
+}
+
+// newTemplate makes the template that newSandbox takes.
+func (b *box) newTemplate() {
+	b.t.Helper()
+	b.call(http.MethodPost, "templates", map[string]any{"name": "e2e", "spec": map[string]any{"image": upstream.SandboxRef, "command": []string{"/usr/bin/sandbox", "8080"}}}, nil)
+}
+
+// newSandbox makes a sandbox and waits until it runs.
+func (b *box) newSandbox() boxed {
+	b.t.Helper()
+	var s boxed
+	b.call(http.MethodPost, "sandboxes", map[string]any{"template": "e2e", "ttl": 3600}, &s)
+	token := s.AccessToken
+	eventually(b.t, "the sandbox "+s.ID, 2*time.Minute, func() (bool, string) {
+		b.call(http.MethodGet, "sandboxes/"+s.ID, nil, &s)
+		return s.Status == "running", s.Status
+	})
+	if token != "" {
+		s.AccessToken = token
+	}
+	return s
+}
+
+// path is where the gateway has a port of the sandbox.
+func (s boxed) path(port int) string { return fmt.Sprintf("/api/v1/sandbox/%s/port/%d/", s.ID, port) }
+
+func (s boxed) header() http.Header { return http.Header{"X-Access-Token": {s.AccessToken}} }
+
+// socket opens a WebSocket.
+func (b *box) socket(host, path string, header http.Header) *websocket.Conn {
+	b.t.Helper()
+	dialer := websocket.Dialer{NetDialContext: b.dial, HandshakeTimeout: 10 * time.Second}
+	if header == nil {
+		header = http.Header{"Cookie": {b.cookie}}
+	}
+	conn, response, err := dialer.DialContext(b.t.Context(), "ws://"+host+path, header)
+	if err != nil {
+		b.t.Fatalf("open a WebSocket to %s%s: %v (%v)", host, path, err, response)
+	}
+	b.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// lifetime keeps a WebSocket busy and tells when it was cut off.
+func lifetime(conn *websocket.Conn) (ended <-chan time.Time) {
+	cut := make(chan time.Time, 1)
+	go func() {
+		for {
+			if _, _, err := conn.ReadMessage(); err != nil {
+				cut <- time.Now()
+				return
+			}
+		}
+	}()
+	go func() {
+		for conn.WriteMessage(websocket.TextMessage, []byte("echo still here\n")) == nil {
+			time.Sleep(200 * time.Millisecond)
+		}
+	}()
+	return cut
+}
+
+// load asks API, web pages and a sandbox every 50 ms until it is stopped.
+type load struct {
+	stop context.CancelFunc
+	done sync.WaitGroup
+
+	mu     sync.Mutex
+	asked  int
+	failed []string
+}
+
+func (b *box) load(s boxed) *load {
+	ctx, stop := context.WithCancel(context.Background())
+	l := &load{stop: stop}
+	b.t.Cleanup(func() { // before the hosts go, also after a failure
+		stop()
+		l.done.Wait()
+	})
+	targets := []struct {
+		host, path string
+		header     http.Header
+	}{{boxHost, "/api/v1/version", nil}, {boxHost, "/", nil}, {gatewayHost, s.path(8080), s.header()}, {boxHost, "/api/v1/templates", nil}}
+	l.done.Go(func() {
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			target := targets[n%len(targets)]
+			l.done.Go(func() {
+				// Its own context: the one that was begun last is asked to its end.
+				status, text, err := b.ask(context.Background(), http.MethodGet, target.host, target.path, target.header, nil)
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				l.asked++
+				if err != nil || status != http.StatusOK {
+					l.failed = append(l.failed, fmt.Sprintf("%s %s%s: status %d, %v: %.100s", time.Now().Format(time.TimeOnly), target.host, target.path, status, err, text))
+				}
+			})
+		}
+	})
+	return l
+}
+
+// check ends the load once it has asked so often, and makes sure that nothing failed, but for
+// what may: nil is nothing.
+func (l *load) check(t *testing.T, atLeast int, mayFail func(failure string) bool) {
+	t.Helper()
+	eventually(t, "the load", 2*time.Minute, func() (bool, string) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.asked >= atLeast, fmt.Sprint(l.asked, " requests")
+	})
+	l.stop()
+	l.done.Wait()
+	t.Logf("%d requests, %d failed", l.asked, len(l.failed))
+	if mayFail != nil {
+		l.failed = slices.DeleteFunc(l.failed, mayFail)
+	}
+	if len(l.failed) > 0 {
+		t.Errorf("%d of %d requests failed and had to succeed:\n%s", len(l.failed), l.asked, strings.Join(l.failed[:min(len(l.failed), 20)], "\n"))
+	}
+}
+
+var shownLogin = regexp.MustCompile(`(?m)^LiteBoxd's first login, shown this once: user (\S+), password (\S+)$`)
+
+// writeSite puts a file into the folder of the site's own patches.
+func writeSite(t *testing.T, site *testbed.Site, name, content string) {
+	t.Helper()
+	path := filepath.Join(site.Bed.Dir, "site", name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// onlyLiteBoxd is boxlift install of LiteBoxd alone.
+func onlyLiteBoxd(t *testing.T, site *testbed.Site, bundle string, more ...string) result {
+	t.Helper()
+	args := append([]string{"install", "--only", "liteboxd", "--bundle", bundle, "--key", "boxlift.pub", "-f", "install.yaml"}, more...)
+	return run(t, site.Boxlift(t.Context(), passwords, args...))
+}
+
+func succeeded(t *testing.T, what string, r result) result {
+	t.Helper()
+	if r.code != 0 {
+		t.Fatalf("%s: %v", what, r)
+	}
+	return r
+}
+
+// sandboxPods are the pods of sandboxes by UID, with their restarts.
+func sandboxPods(t *testing.T, server *lab.Host) map[string]string {
+	t.Helper()
+	pods := make(map[string]string)
+	out := kubectl(t, server, "get", "pods", "-n", "liteboxd-sandbox", "-l", "app=liteboxd", "-o",
+		`jsonpath={range .items[*]}{.metadata.uid} {.metadata.name} {.status.phase} {.status.containerStatuses[*].restartCount}{"\n"}{end}`)
+	for line := range strings.Lines(out) {
+		uid, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		pods[uid] = rest
+	}
+	return pods
+}
+
+// LiteBoxd from its first start to upgrades under load, with everything that may go wrong
+// on the way.
+func TestLiteBoxd(t *testing.T) {
+	t.Parallel()
+	site := newTwoHosts(t)
+	server, bundle := site.Hosts[0], site.Bed.Bundle()
+	writeSite(t, site, "values.env", "LOG_LEVEL=debug\n")
+	writeConfig(t, site.Bed, twoHosts+withLiteBoxd, server.Address, site.Hosts[1].Address)
+
+	first := mustRun(t, install(t.Context(), site))
+	shown := shownLogin.FindStringSubmatch(first.stdout)
+	if shown == nil {
+		t.Fatalf("the first login was not shown:\n%s", first.stdout)
+	}
+	again := mustRun(t, install(t.Context(), site))
+	contains(t, "the second run", again.stdout, "nothing to do")
+	if strings.Contains(again.stdout, shown[2]) {
+		t.Error("the first login was shown twice")
+	}
+	b := newBox(t, site, server)
+	b.login(shown[1], shown[2])
+	for what, path := range map[string]string{boxHost: "/", gatewayHost: "/api/v1/sandbox/none/port/8080/"} {
+		status, text, err := b.ask(t.Context(), http.MethodGet, what, path, nil, nil)
+		if want := map[string]int{boxHost: http.StatusOK, gatewayHost: http.StatusUnauthorized}[what]; err != nil || status != want && status != http.StatusNotFound {
+			t.Errorf("%s%s: status %d, want %d, %v\n%s", what, path, status, want, err, text)
+		}
+	}
+	if got := b.version(); got != release.LiteBoxd {
+		t.Errorf("LiteBoxd is %s, want %s", got, release.LiteBoxd)
+	}
+	b.newTemplate()
+	b.call(http.MethodPost, "images/prepull", map[string]any{"image": upstream.SandboxRef}, nil)
+	boxes := []boxed{b.newSandbox(), b.newSandbox()}
+
+	skipped := mustRun(t, install(t.Context(), site, "--skip", "liteboxd"))
+	contains(t, "install --skip liteboxd", skipped.stdout, "nothing to do")
+	testHealth(t, site)
+	testSitePatches(t, site, b, bundle)
+	testUnknownImage(t, site, bundle)
+	next := bundleWith(t, upstream.LiteBoxdNext)
+	testHotUpgrade(t, site, b, boxes, next)
+	testBrokenVersion(t, site, b, next)
+	testRollback(t, site, b, boxes[1])
+	if diff := cmp.Diff(2, len(sandboxPods(t, server))); diff != "" {
+		t.Errorf("sandboxes at the end: %s", diff)
+	}
+	checkNothingLeaked(t, site)
+}
+
+// testSitePatches changes replicas, environment and a network policy from the folder of
+// the site.
+func testSitePatches(t *testing.T, site *testbed.Site, b *box, bundle string) {
+	t.Helper()
+	server := site.Hosts[0]
+	writeSite(t, site, "system/patches/web.yaml", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: liteboxd-web}\nspec: {replicas: 2}\n")
+	writeSite(t, site, "sandbox/patches/extra.yaml", `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: allow-monitoring}
+spec:
+  podSelector: {matchLabels: {app: liteboxd}}
+  policyTypes: [Ingress]
+  ingress:
+    - from: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]
+      ports: [{protocol: TCP, port: 9100, endPort: 9199}]
+`)
+	writeSite(t, site, "values.env", "LOG_LEVEL=warn\n")
+	render := func(more ...string) result {
+		return run(t, site.Boxlift(t.Context(), passwords, append([]string{"manifests", "render", "--bundle", bundle, "--key", "boxlift.pub", "-f", "install.yaml"}, more...)...))
+	}
+	r := render("--diff")
+	if r.code != 7 {
+		t.Errorf("manifests render --diff: %v", r)
+	}
+	contains(t, "manifests render --diff", r.stdout, "Deployment liteboxd-system/liteboxd-web: would be changed", "+  replicas: 2", "NetworkPolicy liteboxd-sandbox/allow-monitoring: would be made", "+  LOG_LEVEL: warn")
+	succeeded(t, "install --only liteboxd with patches", onlyLiteBoxd(t, site, bundle))
+	if got := kubectl(t, server, "get", "deployment", "-n", "liteboxd-system", "liteboxd-web", "-o", "jsonpath={.status.readyReplicas}"); got != "2" {
+		t.Errorf("%q web pods are ready, want 2", got)
+	}
+	if got := kubectl(t, server, "get", "networkpolicy", "-n", "liteboxd-sandbox", "allow-monitoring", "-o", "jsonpath={.spec.ingress[0].ports[0].endPort}"); got != "9199" {
+		t.Errorf("the policy's last port is %q", got)
+	}
+	// The API rewrites its policies; that is no difference.
+	if r := render("--diff"); r.code != 0 || r.stdout != "" {
+		t.Errorf("manifests render --diff after the installation: %v", r)
+	}
+	// Dropped again: pruned, with the volume and the namespaces kept.
+	if err := os.Remove(filepath.Join(site.Bed.Dir, "site/sandbox/patches/extra.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	succeeded(t, "install --only liteboxd with a patch less", onlyLiteBoxd(t, site, bundle))
+	if out, err := tryKubectl(t, server, "get", "networkpolicy", "-n", "liteboxd-sandbox", "allow-monitoring"); err == nil {
+		t.Errorf("the policy is still there: %s", out)
+	}
+	if got := b.version(); got != release.LiteBoxd {
+		t.Errorf("LiteBoxd is %s", got)
+	}
+}
+
+// testUnknownImage asks for an image that the bundle does not carry.
+func testUnknownImage(t *testing.T, site *testbed.Site, bundle string) {
+	t.Helper()
+	patch := "system/patches/unknown.yaml"
+	writeSite(t, site, patch, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: liteboxd-web}\nspec: {template: {spec: {containers: [{name: web, image: registry.lan/team/web:v7}]}}}\n")
+	logins := func() string {
+		return onHost(t, site.Hosts[0], "sh", "-c", "journalctl -u ssh --no-pager | grep -c Accepted")
+	}
+	before := logins()
+	r := onlyLiteBoxd(t, site, bundle)
+	if r.code != 3 {
+		t.Errorf("with an unknown image: %v", r)
+	}
+	contains(t, "the refusal", r.stderr, "Deployment liteboxd-system/liteboxd-web", "registry.lan/team/web:v7", "- {ref: registry.lan/team/web:v7}")
+	if after := logins(); after != before {
+		t.Errorf("hosts were logged in to: %s times before, %s after", before, after)
+	}
+	if err := os.Remove(filepath.Join(site.Bed.Dir, "site", patch)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testHotUpgrade upgrades LiteBoxd while users work with it.
+func testHotUpgrade(t *testing.T, site *testbed.Site, b *box, boxes []boxed, bundle string) {
+	t.Helper()
+	server := site.Hosts[0]
+	before := sandboxPods(t, server)
+	var templates, prepulls, after struct{ Items []json.RawMessage }
+	b.call(http.MethodGet, "templates", nil, &templates)
+	b.call(http.MethodGet, "images/prepull", nil, &prepulls)
+	shell := lifetime(b.socket(boxHost, "/api/v1/sandboxes/"+boxes[0].ID+"/exec/interactive?command=/usr/bin/sh", nil))
+	echo := lifetime(b.socket(gatewayHost, boxes[1].path(8080), boxes[1].header()))
+	load := b.load(boxes[0])
+	start := time.Now()
+	r := succeeded(t, "the upgrade under load", onlyLiteBoxd(t, site, bundle))
+	load.check(t, 1000, nil)
+	for what, cut := range map[string]<-chan time.Time{"the shell": shell, "the gateway's WebSocket": echo} {
+		select {
+		case at := <-cut:
+			if at.Sub(start) < drainLimit {
+				t.Errorf("%s was cut off %v after the upgrade began, the limit is %v", what, at.Sub(start), drainLimit)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("%s is still open: its old pod was not replaced", what)
+		}
+	}
+	if got := b.version(); got != upstream.LiteBoxdNext {
+		t.Errorf("LiteBoxd is %s after the upgrade", got)
+	}
+	if diff := cmp.Diff(before, sandboxPods(t, server)); diff != "" {
+		t.Errorf("sandboxes before and after: %s", diff)
+	}
+	b.call(http.MethodGet, "templates", nil, &after)
+	if diff := cmp.Diff(len(templates.Items), len(after.Items)); diff != "" {
+		t.Errorf("templates before and after: %s", diff)
+	}
+	b.call(http.MethodGet, "images/prepull", nil, &after)
+	if diff := cmp.Diff(len(prepulls.Items), len(after.Items)); diff != "" {
+		t.Errorf("prepulls before and after: %s", diff)
+	}
+	checkBackup(t, server, r.stdout, len(boxes))
+}
+
+var shownBackup = regexp.MustCompile(`(?m)^backup of LiteBoxd from before: (.+)$`)
+
+// checkBackup looks into the backup that a summary names.
+func checkBackup(t *testing.T, server *lab.Host, summary string, sandboxes int) {
+	t.Helper()
+	named := shownBackup.FindStringSubmatch(summary)
+	if named == nil {
+		t.Fatalf("the summary names no backup:\n%s", summary)
+	}
+	content, err := os.ReadFile(filepath.Join(named[1], "backup.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var backup struct {
+		Compared  bool
+		Sandboxes []json.RawMessage
+		Rows      map[string][]string
+	}
+	if err := json.Unmarshal(content, &backup); err != nil {
+		t.Fatal(err)
+	}
+	if !backup.Compared || len(backup.Sandboxes) != sandboxes || len(backup.Rows["templates"]) != 1 || len(backup.Rows["image_prepulls"]) != 1 {
+		t.Errorf("the backup: %s", content)
+	}
+	key, err := os.ReadFile(filepath.Join(named[1], "sandbox-token-encryption-key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := kubectl(t, server, "get", "secret", "-n", "liteboxd-system", "liteboxd-keys", "-o", "go-template={{.data.SANDBOX_TOKEN_ENCRYPTION_KEY | base64decode}}"); got != string(key) {
+		t.Error("the backup's key is not the cluster's")
+	}
+	for _, name := range []string{"backup.json", "liteboxd.db", "objects.yaml", "sandbox-token-encryption-key"} {
+		info, err := os.Stat(filepath.Join(named[1], name))
+		if err != nil || info.Mode().Perm() != 0o600 || info.Size() == 0 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+}
+
+// testBrokenVersion upgrades to a version that never becomes ready.
+func testBrokenVersion(t *testing.T, site *testbed.Site, b *box, last string) {
+	t.Helper()
+	// Kubernetes gives up sooner than a user would like to wait for a test.
+	writeSite(t, site, "system/patches/deadline.yaml", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: liteboxd-api}\nspec: {progressDeadlineSeconds: 15}\n")
+	succeeded(t, "install --only liteboxd with another deadline", onlyLiteBoxd(t, site, last))
+	before := sandboxPods(t, site.Hosts[0])
+	r := onlyLiteBoxd(t, site, bundleWith(t, upstream.LiteBoxdBroken))
+	if r.code != 6 {
+		t.Errorf("an upgrade to a version that never gets ready: %v", r)
+	}
+	contains(t, "the report", r.stderr, "liteboxd-api", "never becomes ready", "rolled back")
+	if got := b.version(); got != upstream.LiteBoxdNext {
+		t.Errorf("LiteBoxd is %s after the failed upgrade", got)
+	}
+	if diff := cmp.Diff(before, sandboxPods(t, site.Hosts[0])); diff != "" {
+		t.Errorf("sandboxes before and after: %s", diff)
+	}
+}
+
+// testHealth asks how the platform is while it is well and while a part of it is not.
+func testHealth(t *testing.T, site *testbed.Site) {
+	t.Helper()
+	health := func() (int, map[string]string) {
+		r := run(t, site.Boxlift(t.Context(), passwords, "health", "-f", "install.yaml", "-o", "json"))
+		var report struct {
+			Checks []struct{ Check, Subject, State, Detail string }
+		}
+		if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
+			t.Fatalf("health: %v\n%v", err, r)
+		}
+		states := make(map[string]string)
+		for _, c := range report.Checks {
+			if c.State == "failed" || states[c.Check] == "" {
+				states[c.Check] = c.State
+			}
+			if c.State == "failed" {
+				t.Logf("health: %s %s failed: %s", c.Check, c.Subject, c.Detail)
+			}
+		}
+		return r.code, states
+	}
+	code, states := health()
+	if code != 0 {
+		t.Errorf("health of a platform that is well: exit code %d, %v", code, states)
+	}
+	server := site.Hosts[0]
+	kubectl(t, server, "scale", "deployment", "-n", "liteboxd-system", "liteboxd-web", "--replicas", "0")
+	kubectl(t, server, "delete", "networkpolicy", "-n", "liteboxd-sandbox", "--all")
+	code, states = health()
+	if code != 7 {
+		t.Errorf("health without web pages and policies: exit code %d", code)
+	}
+	for _, check := range []string{"deployment", "ingress", "sandbox-to-api"} {
+		if states[check] != "failed" {
+			t.Errorf("health without web pages and policies: %s is %q", check, states[check])
+		}
+	}
+	mended := mustRun(t, install(t.Context(), site))
+	contains(t, "the installation that mends it", mended.stderr, "deploy LiteBoxd")
+}
+
+// revision is the last one of LiteBoxd's release that has a version.
+func (b *box) revision(site *testbed.Site, version string) string {
+	b.t.Helper()
+	history := succeeded(b.t, "rollback liteboxd --list", run(b.t, site.Boxlift(b.t.Context(), passwords, "rollback", "liteboxd", "-f", "install.yaml", "--list")))
+	contains(b.t, "the history", history.stdout, "REVISION", release.LiteBoxd, upstream.LiteBoxdNext)
+	var last string
+	for line := range strings.Lines(history.stdout) {
+		if fields := strings.Fields(line); len(fields) > 2 && fields[1] == version {
+			last = fields[0]
+		}
+	}
+	if last == "" {
+		b.t.Fatalf("no revision of %s:\n%s", version, history.stdout)
+	}
+	return last
+}
+
+// testRollback goes back on request, and does not wait for a user's connection.
+func testRollback(t *testing.T, site *testbed.Site, b *box, s boxed) {
+	t.Helper()
+	args := []string{"rollback", "liteboxd", "-f", "install.yaml", "--revision", b.revision(site, release.LiteBoxd), "--force-after", "1s"}
+	cut := lifetime(b.socket(gatewayHost, s.path(8080), s.header()))
+	r := succeeded(t, "rollback liteboxd", run(t, site.Boxlift(t.Context(), passwords, args...)))
+	contains(t, "the rollback", r.stderr, "cutting off the connections of liteboxd-gateway")
+	select {
+	case <-cut:
+	case <-time.After(5 * time.Second):
+		t.Error("the WebSocket is still open")
+	}
+	if got := b.version(); got != release.LiteBoxd {
+		t.Errorf("LiteBoxd is %s after the rollback", got)
+	}
+}
+
+// All under one host name, in namespaces of the user's, on a single node; the key and the
+// password are the user's own and show up nowhere.
+func TestLiteBoxdRenamed(t *testing.T) {
+	t.Parallel()
+	const key, password = "canary-key-32-bytes-long-4f1d2c9", "canary-admin-of-liteboxd-77aa"
+	site := newSite(t, lab.HostOptions{Name: "server", RootPassword: rootPassword})
+	writeConfig(t, site.Bed, `cluster: {master: {host: %s, password: "${ROOT_PASSWORD}"}}
+ssh: {knownHostsFile: known_hosts}
+liteboxd:
+  namespaceSystem: plant-box
+  namespaceSandbox: plant-sandboxes
+  ingressHost: box.example.lan
+  gatewayIngressHost: box.example.lan
+  shutdownTimeoutSeconds: 20
+  extraImages: [%s]
+  security: {sandboxTokenEncryptionKey: "${BOX_KEY}", adminUsername: plant, adminInitialPassword: "${BOX_PASSWORD}"}
+`, site.Hosts[0].Address, upstream.SandboxRef)
+	env := append(slices.Clone(passwords), "BOX_KEY="+key, "BOX_PASSWORD="+password)
+	r := mustRun(t, site.Boxlift(t.Context(), env, append(installArgs, "-v")...))
+	b := newBox(t, site, site.Hosts[0])
+	b.login("plant", password)
+	if got := b.version(); got != release.LiteBoxd {
+		t.Errorf("LiteBoxd is %s", got)
+	}
+	b.newTemplate()
+	s := b.newSandbox()
+	eventually(t, "the sandbox through the gateway", time.Minute, func() (bool, string) {
+		status, text, err := b.ask(t.Context(), http.MethodGet, boxHost, s.path(8080), s.header(), nil)
+		return err == nil && status == http.StatusOK && strings.Contains(string(text), s.Pod), fmt.Sprintf("status %d, %v, %s", status, err, text)
+	})
+	namespaces := kubectl(t, site.Hosts[0], "get", "namespaces", "-o", "name")
+	for _, name := range []string{"liteboxd-system", "liteboxd-sandbox"} {
+		if strings.Contains(namespaces, name) {
+			t.Errorf("there is a namespace %s", name)
+		}
+	}
+	state, err := os.ReadFile(filepath.Join(site.Bed.Dir, "state.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := os.ReadFile(filepath.Join(site.Bed.Dir, "liteboxd-last-good", "default", "objects.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, text := range map[string]string{"stdout": r.stdout, "stderr": r.stderr, "the state": string(state), "the last good overlay": string(objects)} {
+		for _, secret := range []string{key, password} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s holds a secret", what)
+			}
+		}
+	}
+	if r := run(t, site.Boxlift(t.Context(), append(slices.Clone(passwords), "BOX_KEY=another-key-of-32-bytes-4f1d2c90", "BOX_PASSWORD="+password), installArgs...)); r.code != 3 || !strings.Contains(r.stderr, "is not the key that the cluster has") {
+		t.Errorf("with another key: %v", r)
+	}
+	checkNothingLeaked(t, site)
+}

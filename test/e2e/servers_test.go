@@ -1,0 +1,227 @@
+package e2e
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/test/lab"
+	"github.com/liteboxd/boxlift/test/testbed"
+)
+
+const threeServers = `cluster:
+  name: ha
+  servers:
+    - {host: %[1]s, name: %[2]s, password: '${ROOT_PASSWORD}'}
+    - {host: %[3]s, name: %[4]s, password: '${ROOT_PASSWORD}'}
+    - {host: %[5]s, name: %[6]s, password: '${ROOT_PASSWORD}'}
+  agents:
+    - {host: %[7]s, name: agent, password: '${ROOT_PASSWORD}'}
+ssh: {knownHostsFile: known_hosts}
+network: {cni: cilium}
+runtime: {sshTimeoutSeconds: 5, commandTimeoutSeconds: 240}
+seeding: {mode: registry, agents: boot}
+liteboxd: {ingressHost: box.example.lan}
+`
+
+// Three servers join one by one, also when one of them goes down while it joins. They seed the
+// cluster. With the one lost that began it, the cluster still answers, boxlift still works with
+// it, and an agent that would ask its registry first pulls from the next one; so it does while that
+// registry's certificate is not valid yet. A server that is removed takes its registry with it.
+func TestThreeServers(t *testing.T) {
+	t.Parallel()
+	var hosts []lab.HostOptions
+	for _, name := range []string{"one", "two", "three", "agent"} {
+		hosts = append(hosts, lab.HostOptions{Name: name, RootPassword: rootPassword})
+	}
+	site := newSite(t, hosts...)
+	servers, agent := site.Hosts[:3], site.Hosts[3]
+	// The first server is to be the one whose registry the agent asks first, which follows
+	// from the addresses of both.
+	slices.SortFunc(servers, func(a, b *lab.Host) int {
+		weight := func(h *lab.Host) []byte {
+			sum := sha256.Sum256([]byte(agent.Address.String() + " " + h.Address.String()))
+			return sum[:]
+		}
+		return bytes.Compare(weight(a), weight(b))
+	})
+	first, second, third := servers[0], servers[1], servers[2]
+	writeConfig(t, site.Bed, threeServers, first.Address, first.Name, second.Address, second.Name, third.Address, third.Name, agent.Address)
+	joinWithPowerCut(t, site)
+	checkOneByOne(t, servers)
+	all := map[string]string{"one": "True", "two": "True", "three": "True", "agent": "True"}
+	for _, h := range servers {
+		if diff := cmp.Diff(all, nodes(t, h)); diff != "" {
+			t.Errorf("as %s sees it: %s", h.Name, diff)
+		}
+	}
+	contains(t, "the second run", mustRun(t, install(t.Context(), site)).stdout, "nothing to do")
+	for _, h := range servers {
+		checkFirstEndpoint(t, h, h)
+	}
+	checkFirstEndpoint(t, agent, first)
+	checkNothingLeaked(t, site)
+
+	if err := first.PowerCut(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	checkWithoutFirst(t, site, servers)
+	s := &seeded{Site: site, server: second}
+	applyYAML(t, second, pod("second", "agent", netcheckImage))
+	s.awaitPod(t, "second")
+
+	if err := first.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the server is back", 2*time.Minute, func() (bool, string) {
+		out, err := nodesSeen(t, first)
+		return err == nil && strings.Count(out, "=True") == 4, fmt.Sprint(out, err)
+	})
+	contains(t, "the last run", mustRun(t, install(t.Context(), site)).stdout, "nothing to do")
+	checkRefusedCertificate(t, s, first, agent)
+	for _, c := range s.health(t)["registry"] {
+		contains(t, "health", c, ": ok: 3 of 3 registries answer")
+	}
+	mustRun(t, site.Boxlift(t.Context(), passwords, "node", "remove", "-f", "install.yaml", "--hosts", third.Name))
+	if out := leftovers(t, third); out != "" {
+		t.Errorf("%s still has:\n%s", third.Name, out)
+	}
+
+	checkNothingLeakedButServices(t, site)
+}
+
+// checkFirstEndpoint makes sure of the server whose registry a host asks first.
+func checkFirstEndpoint(t *testing.T, h, server *lab.Host) {
+	t.Helper()
+	endpoint := onHost(t, h, "sh", "-c", "grep -A2 'docker.io:' "+k3sRegistries+" | tail -1")
+	contains(t, h.Name+"'s first endpoint", endpoint, "https://"+server.Address.String()+":5443")
+}
+
+// checkRefusedCertificate gives the registry that an agent asks first a certificate that has
+// not begun, which is what the agent sees when its clock is behind: it pulls from the next one,
+// and health says what is wrong.
+func checkRefusedCertificate(t *testing.T, s *seeded, first, agent *lab.Host) {
+	t.Helper()
+	from := time.Now().AddDate(0, 1, 0)
+	s.replaceCertificate(t, "ha", first, from, from.AddDate(0, 1, 0))
+	kubectl(t, s.server, "delete", "pod", "second", "--now")
+	onHost(t, agent, "/usr/local/bin/k3s", "crictl", "rmi", netcheckImage)
+	applyYAML(t, s.server, pod("early", "agent", netcheckImage))
+	s.awaitPod(t, "early")
+	health := s.health(t)
+	contains(t, "health", strings.Join(slices.Concat(health["registry"], health["certificate"]), "\n"),
+		"warning: 2 of 3 registries answer", "is before", first.Name+" ("+first.Address.String()+"), port 5443: failed: begins in the future, at")
+	contains(t, "the run after that", mustRun(t, install(t.Context(), s.Site)).stdout, "1 changes")
+}
+
+// nodesSeen is whether nodes are Ready, as a server sees it.
+func nodesSeen(t *testing.T, from *lab.Host) (string, error) {
+	t.Helper()
+	return tryKubectl(t, from, "get", "nodes", "--request-timeout=5s", "-o",
+		`jsonpath={range .items[*]}{.metadata.name}={.status.conditions[?(@.type=="Ready")].status} {end}`)
+}
+
+// checkWithoutFirst makes sure that two servers of three go on without the first.
+func checkWithoutFirst(t *testing.T, site *testbed.Site, servers []*lab.Host) {
+	t.Helper()
+	first, second, third := servers[0], servers[1], servers[2]
+	eventually(t, "the cluster answers and misses the node", 2*time.Minute, func() (bool, string) {
+		out, err := nodesSeen(t, second)
+		return err == nil && strings.Contains(out, first.Name+"=Unknown") && strings.Count(out, "=True") == 3, fmt.Sprint(out, err)
+	})
+	kubectl(t, third, "create", "configmap", "written-without-the-first")
+	r := run(t, site.Boxlift(t.Context(), passwords, "status", "--bundle", "bundle.tar", "--key", "boxlift.pub"))
+	if r.code != 6 {
+		t.Errorf("want exit code 6: %v", r)
+	}
+	contains(t, "status", r.stdout+r.stderr, "host is unreachable", "active")
+	// Taking another one away now would end the cluster.
+	r = run(t, site.Boxlift(t.Context(), passwords, "node", "remove", "-f", "install.yaml", "--hosts", second.Name))
+	if r.code != 3 {
+		t.Errorf("want exit code 3: %v", r)
+	}
+	contains(t, "the error", r.stderr, "etcd needs a majority")
+}
+
+// joinWithPowerCut begins a cluster of three. The second server's power is cut when it is a
+// member of etcd that does not vote yet.
+func joinWithPowerCut(t *testing.T, site *testbed.Site) {
+	t.Helper()
+	second, third := site.Hosts[1], site.Hosts[2]
+	var stderr lockedBuffer
+	c := install(t.Context(), site)
+	c.Stderr = &stderr
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, &stderr, second.Name+" ("+second.Address.String()+"): start k3s")
+	eventually(t, "the second server joins", 2*time.Minute, func() (bool, string) {
+		_, err := second.Exec(t.Context(), "test", "-d", "/var/lib/rancher/k3s/server/db/etcd/member")
+		return err == nil, stderr.String()
+	})
+	if err := second.PowerCut(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait()
+	if code := c.ProcessState.ExitCode(); code != 6 {
+		t.Errorf("exit code %d after a power cut, want 6\n%s", code, stderr.String())
+	}
+	contains(t, "the report of the power cut", stderr.String(), "1 of 4 hosts failed\n  "+second.Name+" ("+second.Address.String()+"):", "boxlift: hint: ", "command again")
+	if out := onHost(t, third, "sh", "-c", "ls -d /usr/local/bin/k3s /etc/rancher/k3s/config.yaml 2>/dev/null || true"); out != "" {
+		t.Errorf("the third server was begun before the second was one: there is %s", out)
+	}
+	if err := second.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mustRun(t, resume(t, site))
+}
+
+// checkOneByOne makes sure that each server's k3s was started when that of the one before was
+// ready, by what systemd of the hosts says: all have the same clock.
+func checkOneByOne(t *testing.T, servers []*lab.Host) {
+	t.Helper()
+	var ready int
+	for _, h := range servers {
+		var start, active int
+		out := onHost(t, h, "systemctl", "show", "-p", "InactiveExitTimestampMonotonic,ActiveEnterTimestampMonotonic", "k3s")
+		for line := range strings.Lines(out) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+			at, err := strconv.Atoi(value)
+			if err != nil {
+				t.Fatalf("%s: systemd says %q", h.Name, out)
+			}
+			if name == "InactiveExitTimestampMonotonic" {
+				start = at
+			} else {
+				active = at
+			}
+		}
+		if start <= ready || active <= start {
+			t.Errorf("%s: k3s was started at %d µs and ready at %d µs, the server before it was ready at %d µs", h.Name, start, active, ready)
+		}
+		ready = active
+		if got := etcdMembers(t, h); got != len(servers) {
+			t.Errorf("%s: etcd has %d members, want %d", h.Name, got, len(servers))
+		}
+	}
+}
+
+// etcdMembers is how many members of etcd a server knows, itself included.
+func etcdMembers(t *testing.T, server *lab.Host) int {
+	t.Helper()
+	metrics := onHost(t, server, "bash", "-c", `exec 3<>/dev/tcp/127.0.0.1/2381; printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; cat <&3`)
+	members := 0
+	for line := range strings.Lines(metrics) {
+		if strings.HasPrefix(line, "etcd_network_known_peers{") && strings.HasSuffix(line, " 1\n") {
+			members++
+		}
+	}
+	return members
+}

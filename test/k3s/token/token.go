@@ -1,0 +1,74 @@
+// Package token reads and writes the tokens that nodes join with. Their forms
+// are k3s':
+//
+//	K10<sha256 of the CA's PEM file>::<user>:<password>
+//	K10<sha256 of the CA's PEM file>::<id>.<secret>      made by "k3s token create", for agents
+//	<password>                                           names no CA: any is believed
+package token
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"regexp"
+	"strings"
+)
+
+// Token is what a node shows a server.
+type Token struct {
+	Hash     string // of the CA, in hex; empty when the token names none
+	User     string // "server" or "node"; empty for a bootstrap token and a bare password
+	Password string // of a bootstrap token: id.secret
+}
+
+var bootstrap = regexp.MustCompile(`^[a-z0-9]{6}\.[a-z0-9]{16}$`)
+
+// Parse reads a token in any of its forms.
+func Parse(text string) (Token, error) {
+	rest, full := strings.CutPrefix(text, "K10")
+	if !full {
+		return Token{Password: text}, nil
+	}
+	hash, login, ok := strings.Cut(rest, "::")
+	if _, err := hex.DecodeString(hash); !ok || err != nil || len(hash) != 2*sha256.Size {
+		return Token{}, errors.New("invalid token format: want K10<CA-HASH>::<USERNAME>:<PASSWORD>")
+	}
+	if bootstrap.MatchString(login) {
+		return Token{Hash: hash, Password: login}, nil
+	}
+	user, password, ok := strings.Cut(login, ":")
+	if !ok || user == "" || password == "" {
+		return Token{}, errors.New("invalid token format: want K10<CA-HASH>::<USERNAME>:<PASSWORD>")
+	}
+	return Token{Hash: hash, User: user, Password: password}, nil
+}
+
+// String is the form that Parse reads.
+func (t Token) String() string {
+	switch {
+	case t.Hash == "":
+		return t.Password
+	case t.User == "":
+		return "K10" + t.Hash + "::" + t.Password
+	}
+	return "K10" + t.Hash + "::" + t.User + ":" + t.Password
+}
+
+// IsBootstrap says whether the token is one of "k3s token create".
+func (t Token) IsBootstrap() bool { return bootstrap.MatchString(t.Password) }
+
+// Hash is the hash by which a token names a CA.
+func Hash(caPEM []byte) string {
+	sum := sha256.Sum256(caPEM)
+	return hex.EncodeToString(sum[:])
+}
+
+// NewPassword makes a password that nobody guesses.
+func NewPassword() string { return strings.ToLower(rand.Text()) }
+
+// NewBootstrap makes the id and the secret of a bootstrap token.
+func NewBootstrap() (id, secret string) {
+	text := strings.ToLower(rand.Text())
+	return text[:6], text[6:22]
+}

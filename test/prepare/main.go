@@ -1,0 +1,42 @@
+// Command prepare builds what tests on LAN hosts need and takes long: boxlift's programs
+// for all platforms, and the Kubernetes of the test clusters, in both minor versions, which is
+// tested itself. What is in the cache is neither built nor tested again. Where no hosts can be made, the tests that need it are left out, and nothing is built.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/liteboxd/boxlift/test/k3sbuild"
+	"github.com/liteboxd/boxlift/test/lab"
+	"github.com/liteboxd/boxlift/test/testbed"
+)
+
+func main() {
+	if len(lab.Missing()) > 0 {
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := prepare(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "prepare:", err)
+		os.Exit(1) //nolint:gocritic // nothing is left to be undone
+	}
+}
+
+func prepare(ctx context.Context) error {
+	if _, err := testbed.BuildPrograms(ctx); err != nil {
+		return err
+	}
+	for _, version := range k3sbuild.Versions() {
+		if _, err := k3sbuild.Build(ctx, version, logf); err != nil {
+			return err
+		}
+	}
+	return k3sbuild.Prove(ctx, os.Stderr, logf)
+}
+
+func logf(format string, args ...any) { fmt.Fprintf(os.Stderr, "prepare: "+format+"\n", args...) }
