@@ -27,9 +27,13 @@ const (
 	chunk = 256 << 10
 	// maxRead is how much of a command's output is read at once.
 	maxRead = 32 << 10
-	// killGrace is how long a command may take to end after it was told to, and then the
-	// host to show that it is there.
-	killGrace = 3 * time.Second
+	// endGrace is how many seconds a command may take to end after it was told to: a host that
+	// is short of time must come to what the command cleans up. Then it is killed.
+	endGrace = 4
+	// killGrace is how long telling and killing may take, all in all.
+	killGrace = (endGrace + 2) * time.Second
+	// answerGrace is how long the host may then take to show that it is there.
+	answerGrace = 3 * time.Second
 )
 
 // Command is what to run. Exactly one of Args and Script is given. Neither may hold a
@@ -309,7 +313,7 @@ func (p *Process) giveUp() {
 			close(p.abandoned)
 			return
 		}
-	case <-time.After(killGrace):
+	case <-time.After(answerGrace):
 	}
 	_ = p.host.Close() // what counts is the end of the context
 }
@@ -335,8 +339,9 @@ func (p *Process) kill() {
 	_ = p.session.Close() // whether it has helped is seen by Wait
 }
 
+// signal tells the command and what it has started to end, and kills it after endGrace.
 func (p *Process) signal() {
-	line := fmt.Sprintf("kill -s TERM -- -%[1]d && sleep 1 && kill -s KILL -- -%[1]d", p.stderr.pid)
+	line := fmt.Sprintf("kill -s TERM -- -%[1]d; for i in $(seq %[2]d); do sleep 1; kill -s 0 -- -%[1]d || exit; done; kill -s KILL -- -%[1]d", p.stderr.pid, endGrace)
 	line = "/bin/sh -c " + quote(line)
 	var first []byte
 	if p.cmd.Root {

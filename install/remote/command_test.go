@@ -36,11 +36,10 @@ func hexSum(data []byte) string {
 // eventually waits for what happens on its own soon.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for range 400 {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(25 * time.Millisecond) {
 		if ok() {
 			return
 		}
-		time.Sleep(25 * time.Millisecond)
 	}
 	t.Fatalf("did not happen: %s", what)
 }

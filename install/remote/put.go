@@ -41,7 +41,9 @@ type PutOptions struct {
 // its mode, is synced and takes its name by rename: under Path there is always either
 // what was there before or the whole new file. A file that has the content, mode and
 // owner already is left alone and changed is false; content is then not read. A failure
-// on the host is an *ExitError that carries the host's message.
+// on the host is an *ExitError that carries the host's message. A put that was killed, or cut
+// off by a power cut, may leave its temporary file, .boxlift-put-*: the next one into that
+// folder, an hour later, removes it.
 //
 // Put does not return while a Read of content is going on.
 func (h *Host) Put(ctx context.Context, opts PutOptions, content io.Reader) (changed bool, err error) {

@@ -13,6 +13,8 @@ if [ -f "$path" ] && [ ! -L "$path" ] && [ "$(stat -c '%a %u' "$path")" = "$mode
 fi
 
 folder=$(dirname "$path")
+# What a put left that was killed, or that a power cut ended.
+find "$folder" -maxdepth 1 -type f -name '.boxlift-put-*' -user "$(id -u)" -mmin +60 -exec rm -f {} + 2>/dev/null
 tmp=$(mktemp "$folder/.boxlift-put-XXXXXX") || exit 1
 trap 'rm -f "$tmp"' EXIT
 trap 'exit 1' HUP INT TERM PIPE

@@ -45,7 +45,7 @@ func TestPutWithBusybox(t *testing.T) {
 	need.Programs(t, program)
 	busybox := program.Find()
 	bin := t.TempDir()
-	for _, tool := range []string{"cat", "chmod", "cut", "dirname", "id", "mktemp", "mv", "rm", "sha256sum", "stat", "sync"} {
+	for _, tool := range []string{"cat", "chmod", "cut", "dirname", "find", "id", "mktemp", "mv", "rm", "sha256sum", "stat", "sync"} {
 		if err := os.Symlink(busybox, filepath.Join(bin, tool)); err != nil {
 			t.Fatal(err)
 		}
@@ -98,6 +98,24 @@ func testPut(t *testing.T, h *Host) {
 		}
 	}
 	if diff := cmp.Diff([]string{"$HOME", "-dash", "größe", "plain", "with space and 'quote'"}, names(t, dir)); diff != "" {
+		t.Errorf("what is in the folder (-want +got):\n%s", diff)
+	}
+}
+
+// A put that was killed leaves a file; one that goes on beside this one has a file too.
+func TestPutSweeps(t *testing.T) {
+	h := startServer(t, serverOptions{}).dial(t)
+	dir := t.TempDir()
+	old := writeFile(t, dir, ".boxlift-put-a1b2c3", "half")
+	writeFile(t, dir, ".boxlift-put-d4e5f6", "half")
+	before := time.Now().Add(-2 * time.Hour)
+	if err := os.Chtimes(old, before, before); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.PutBytes(t.Context(), PutOptions{Path: filepath.Join(dir, "x"), Mode: 0o600}, []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{".boxlift-put-d4e5f6", "x"}, names(t, dir)); diff != "" {
 		t.Errorf("what is in the folder (-want +got):\n%s", diff)
 	}
 }
