@@ -213,19 +213,30 @@ func (in *installer) checkImages(uses []manifests.ImageUse) error {
 func (in *installer) checkParts(objects []*unstructured.Unstructured) error {
 	off := in.disabled()
 	for _, o := range objects {
-		needs := ""
-		switch class, _, _ := unstructured.NestedString(o.Object, "spec", "ingressClassName"); {
-		case class == "traefik", strings.HasPrefix(o.GetAPIVersion(), "traefik.io/"):
-			needs = "traefik"
-		}
-		if class, _, _ := unstructured.NestedString(o.Object, "spec", "storageClassName"); class == "local-path" {
-			needs = "local-storage"
-		}
-		if needs != "" && slices.Contains(off, needs) {
-			return fmt.Errorf("%w: the %s %s needs k3s' %s, which install.yaml turns off: leave it on, or change the object with a patch in liteboxd.configDir", ErrConfig, o.GetKind(), o.GetName(), needs)
+		if part := neededPart(o); part != "" && slices.Contains(off, part) {
+			return fmt.Errorf("%w: the %s %s needs k3s' %s, which install.yaml turns off: leave it on, or change the object with a patch in liteboxd.configDir", ErrConfig, o.GetKind(), o.GetName(), part)
 		}
 	}
 	return nil
+}
+
+// Parts of k3s, as its setting "disable" calls them.
+const (
+	partTraefik      = "traefik"
+	partLocalStorage = "local-storage"
+)
+
+// neededPart is the part of k3s that an object is nothing without, or "".
+func neededPart(o *unstructured.Unstructured) string {
+	ingressClass, _, _ := unstructured.NestedString(o.Object, "spec", "ingressClassName")
+	storageClass, _, _ := unstructured.NestedString(o.Object, "spec", "storageClassName")
+	switch {
+	case ingressClass == "traefik", strings.HasPrefix(o.GetAPIVersion(), "traefik.io/"):
+		return partTraefik
+	case storageClass == "local-path":
+		return partLocalStorage
+	}
+	return ""
 }
 
 // carriedImage finds an image by a reference, as the nodes will.
@@ -313,6 +324,11 @@ func (d *Deployment) workloads() []kube.Workload {
 		}
 	}
 	return workloads
+}
+
+// needs says whether any object needs a part of k3s.
+func (d *Deployment) needs(part string) bool {
+	return slices.ContainsFunc(d.Rendered.Objects(), func(o *unstructured.Unstructured) bool { return neededPart(o) == part })
 }
 
 // warnOfLiteBoxd tells of a LiteBoxd that install.yaml does not know of.

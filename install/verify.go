@@ -3,9 +3,12 @@ package install
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/kube"
@@ -22,7 +25,8 @@ func (in *installer) images(ctx context.Context) error {
 	return in.eachHost(ctx, in.hosts, in.imagesOn)
 }
 
-// verify proves that every node is Ready, and that Cilium, DNS and LiteBoxd run.
+// verify proves that every node is Ready, and that Cilium, DNS, LiteBoxd and the ingress that
+// leads to it run.
 func (in *installer) verify(ctx context.Context) error {
 	if in.mode == plan || in.api == nil {
 		return nil
@@ -235,7 +239,31 @@ func (in *installer) verifyWorkloads(ctx context.Context) error {
 	}); err != nil || in.deployment == nil {
 		return err
 	}
-	return in.waiting(ctx, "wait for LiteBoxd's deployments", func(ctx context.Context) error {
+	if err := in.waiting(ctx, "wait for LiteBoxd's deployments", func(ctx context.Context) error {
 		return in.api.WaitRollouts(ctx, in.Config.LiteBoxd.NamespaceSystem, in.deployment.workloads(), in.Reporter.Message)
-	})
+	}); err != nil || !in.deployment.needs(partTraefik) {
+		return err
+	}
+	return in.waiting(ctx, "wait for Traefik", in.awaitTraefik)
+}
+
+// awaitTraefik waits until users are let in: k3s installs Traefik by itself, from a chart, and
+// the user's HelmChartConfig may have made a DaemonSet of it.
+func (in *installer) awaitTraefik(ctx context.Context) error {
+	var traefik kube.Workload
+	if err := poll(ctx, func(ctx context.Context) (bool, error) {
+		rollouts, err := in.api.Rollouts(ctx, metav1.NamespaceSystem)
+		if err != nil {
+			return false, err
+		}
+		i := slices.IndexFunc(rollouts, func(r kube.Rollout) bool { return r.Name == partTraefik })
+		if i < 0 {
+			return false, errors.New("k3s has not installed it: on a server see k3s kubectl -n kube-system describe helmchart traefik, and the log of the job helm-install-traefik")
+		}
+		traefik = kube.Workload{Kind: rollouts[i].Kind, Name: partTraefik}
+		return true, nil
+	}); err != nil {
+		return err
+	}
+	return in.api.WaitRollouts(ctx, metav1.NamespaceSystem, []kube.Workload{traefik}, in.Reporter.Message)
 }
