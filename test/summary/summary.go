@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -39,6 +40,7 @@ type summary struct {
 	packages map[string]map[string]*test // those under way
 	builds   map[string]*strings.Builder // what the compiler said
 	leftOut  []string
+	whole    []string // what long failures printed
 
 	ended, passed, failed, skipped int
 }
@@ -164,16 +166,62 @@ func (s *summary) endTest(pkg string, t *test, pkgAction string) {
 	}
 }
 
+// print says what failed: all that was printed if that is short, and else the gist of it, with
+// the whole to come at the end.
 func (s *summary) print(title, output string) {
-	fmt.Fprintf(s.w, "--- FAIL: %s\n", title)
+	var own strings.Builder
 	for line := range strings.Lines(output) {
 		if !isFrame(line) {
-			fmt.Fprintf(s.w, "    %s", line)
+			own.WriteString("    " + line)
 		}
 	}
-	if output != "" && !strings.HasSuffix(output, "\n") {
-		fmt.Fprintln(s.w)
+	text := own.String()
+	if text != "" && !strings.HasSuffix(text, "\n") {
+		text += "\n"
 	}
+	fmt.Fprintf(s.w, "--- FAIL: %s\n", title)
+	if strings.Count(text, "\n") <= maxShown {
+		fmt.Fprint(s.w, text)
+		return
+	}
+	fmt.Fprint(s.w, gist(text))
+	s.whole = append(s.whole, fmt.Sprintf("--- %s, in full:\n%s", title, text))
+}
+
+const (
+	// maxShown is how many lines of a test are shown at once.
+	maxShown = 60
+	// Of a message of more lines than both together, the first and the last are the gist.
+	gistHead, gistTail = 3, 6
+	// maxMessages is how many messages are in a gist: the last ones, which tell most of the end.
+	maxMessages = 12
+)
+
+// message is the beginning of what a test logged, or failed with.
+var message = regexp.MustCompile(`^ +[\w.-]+\.go:\d+: `)
+
+// gist leaves out the middle of long messages, and those that came long before the end.
+func gist(text string) string {
+	var messages [][]string
+	for line := range strings.Lines(text) {
+		if len(messages) == 0 || message.MatchString(line) {
+			messages = append(messages, nil)
+		}
+		last := &messages[len(messages)-1]
+		*last = append(*last, line)
+	}
+	var out strings.Builder
+	if n := len(messages) - maxMessages; n > 0 {
+		fmt.Fprintf(&out, "    (%d messages before)\n", n)
+		messages = messages[n:]
+	}
+	for _, m := range messages {
+		if n := len(m) - gistHead - gistTail; n > 1 {
+			m = slices.Concat(m[:gistHead], []string{fmt.Sprintf("    (%d lines)\n", n)}, m[len(m)-gistTail:])
+		}
+		out.WriteString(strings.Join(m, ""))
+	}
+	return out.String()
 }
 
 // reason is what a test gave to t.Skip, on one line.
@@ -206,6 +254,9 @@ func (s *summary) finish(require bool) (ok bool) {
 	if s.ended == 0 {
 		fmt.Fprintln(s.w, "FAIL  no package was tested")
 		s.failed++
+	}
+	for _, text := range s.whole {
+		fmt.Fprintf(s.w, "\n%s", text)
 	}
 	if len(s.leftOut) > 0 {
 		fmt.Fprintln(s.w, "\nleft out:")

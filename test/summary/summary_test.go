@@ -49,6 +49,7 @@ func TestSummarize(t *testing.T) {
 		{name: "skip", packages: []string{"./pass", "./skip", "./none"}, ok: true},
 		{name: "skip-required", packages: []string{"./skip"}, require: true},
 		{name: "fail", packages: []string{"./pass", "./fail"}},
+		{name: "long", packages: []string{"./long"}},
 		{name: "panic", packages: []string{"./panics"}},
 		{name: "exit", packages: []string{"./exits"}},
 		{name: "build", packages: []string{"./broken"}},
