@@ -353,7 +353,7 @@ network: {cni: cilium}
 	t.Log(r.stdout)
 	together, each := api.stop()
 	t.Logf("longest time without any of the three APIs: %v; without one of them: %v", together, each)
-	if together == 0 || together > 5*time.Second {
+	if together == 0 || together > 10*time.Second {
 		t.Errorf("no API answered for %v", together)
 	}
 	checkAll(t, site, release.K3s)
@@ -404,7 +404,7 @@ func watchAPI(t *testing.T, site *testbed.Site) *apiWatch {
 		w.answered[i] = time.Now()
 	}
 	for i, h := range servers {
-		client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
+		client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 			DisableKeepAlives: true,
 			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // only whether it answers is asked
 			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {

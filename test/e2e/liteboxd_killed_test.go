@@ -100,7 +100,7 @@ ssh: {knownHostsFile: known_hosts}
 	broken := bundleWith(t, upstream.LiteBoxdBroken)
 	// Kubernetes gives up sooner than a user would like to wait for a test.
 	deadline := "system/patches/deadline.yaml"
-	writeSite(t, site, deadline, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: liteboxd-api}\nspec: {progressDeadlineSeconds: 15}\n")
+	writeSite(t, site, deadline, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: liteboxd-api}\nspec: {progressDeadlineSeconds: 45}\n")
 	r := everywhere("a version that does not start", deploy(broken), goOn)
 	if r.code != 6 {
 		t.Errorf("a version that does not start: %v", r)

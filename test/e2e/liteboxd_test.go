@@ -76,7 +76,7 @@ func newBox(t *testing.T, site *testbed.Site, node *lab.Host) *box {
 		return site.Dial(ctx, network, net.JoinHostPort(node.Address.String(), "80"))
 	}
 	return &box{t: t, node: node, dial: dial, client: &http.Client{
-		Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
+		Timeout: 30 * time.Second, Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
 	}}
 }
 
@@ -126,9 +126,16 @@ func (b *box) call(method, path string, body, answer any) {
 	}
 }
 
+// login retries what an ingress says that has not heard of the API's pod yet.
 func (b *box) login(username, password string) {
 	b.t.Helper()
-	b.call(http.MethodPost, "auth/login", map[string]string{"username": username, "password": password}, nil)
+	eventually(b.t, "the login", 30*time.Second, func() (bool, string) {
+		status, text, err := b.ask(b.t.Context(), http.MethodPost, boxHost, "/api/v1/auth/login", nil, map[string]string{"username": username, "password": password})
+		if err == nil && status < http.StatusInternalServerError && status != http.StatusOK && status != http.StatusNotFound {
+			b.t.Fatalf("the login: status %d: %s", status, text)
+		}
+		return err == nil && status == http.StatusOK, fmt.Sprintf("status %d, %v: %s", status, err, text)
+	})
 }
 
 func (b *box) version() string {
@@ -173,7 +180,7 @@ func (s boxed) header() http.Header { return http.Header{"X-Access-Token": {s.Ac
 // socket opens a WebSocket.
 func (b *box) socket(host, path string, header http.Header) *websocket.Conn {
 	b.t.Helper()
-	dialer := websocket.Dialer{NetDialContext: b.dial, HandshakeTimeout: 10 * time.Second}
+	dialer := websocket.Dialer{NetDialContext: b.dial, HandshakeTimeout: 30 * time.Second}
 	if header == nil {
 		header = http.Header{"Cookie": {b.cookie}}
 	}
@@ -516,7 +523,7 @@ func checkBackup(t *testing.T, server *lab.Host, summary string, sandboxes int) 
 func testBrokenVersion(t *testing.T, site *testbed.Site, b *box, last string) {
 	t.Helper()
 	// Kubernetes gives up sooner than a user would like to wait for a test.
-	writeSite(t, site, "system/patches/deadline.yaml", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: liteboxd-api}\nspec: {progressDeadlineSeconds: 15}\n")
+	writeSite(t, site, "system/patches/deadline.yaml", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: liteboxd-api}\nspec: {progressDeadlineSeconds: 45}\n")
 	succeeded(t, "install --only liteboxd with another deadline", onlyLiteBoxd(t, site, last))
 	before := sandboxPods(t, site.Hosts[0])
 	r := onlyLiteBoxd(t, site, bundleWith(t, upstream.LiteBoxdBroken))
@@ -554,14 +561,15 @@ func testHealth(t *testing.T, site *testbed.Site) {
 		}
 		return r.code, states
 	}
-	code, states := health()
-	if code != 0 {
-		t.Errorf("health of a platform that is well: exit code %d, %v", code, states)
-	}
+	// A probe that a machine short of time does not answer makes a pod unready for a while.
+	eventually(t, "a platform that is well", time.Minute, func() (bool, string) {
+		code, states := health()
+		return code == 0, fmt.Sprintf("exit code %d, %v", code, states)
+	})
 	server := site.Hosts[0]
 	kubectl(t, server, "scale", "deployment", "-n", "liteboxd-system", "liteboxd-web", "--replicas", "0")
 	kubectl(t, server, "delete", "networkpolicy", "-n", "liteboxd-sandbox", "--all")
-	code, states = health()
+	code, states := health()
 	if code != 7 {
 		t.Errorf("health without web pages and policies: exit code %d", code)
 	}
@@ -600,7 +608,7 @@ func testRollback(t *testing.T, site *testbed.Site, b *box, s boxed) {
 	contains(t, "the rollback", r.stderr, "cutting off the connections of liteboxd-gateway")
 	select {
 	case <-cut:
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("the WebSocket is still open")
 	}
 	if got := b.version(); got != release.LiteBoxd {

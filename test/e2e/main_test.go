@@ -13,8 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -58,12 +56,6 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	flag.Parse()
-	// Clusters wait some of the time, for pods above all. Tests begin in the order of their
-	// files' names: the longest has the first one, so that it is not what all wait for at the end.
-	cores := runtime.GOMAXPROCS(0)
-	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(cores) {
-		_ = f.Value.Set(strconv.Itoa(cores + 1)) // a number
-	}
 	dir, err := os.MkdirTemp("", "boxlift-e2e-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

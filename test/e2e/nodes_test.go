@@ -97,7 +97,7 @@ func testNodeNotReady(t *testing.T, site *testbed.Site) {
 	hideNetwork(t, site, true)
 	awaitNodes(t, site, "agent=False server=True")
 	contains(t, "status", differencesOf(t, site, 1), "its node agent is not Ready: KubeletNotReady", "cni plugin not initialized")
-	writeTimeout(t, site, 10)
+	writeTimeout(t, site, 20)
 	r := run(t, install(t.Context(), site))
 	if r.code != 6 {
 		t.Errorf("want exit code 6: %v", r)
@@ -153,7 +153,7 @@ func testNodeUnregistered(t *testing.T, site *testbed.Site) {
 	})
 	kubectl(t, server, "delete", "node", "agent")
 	contains(t, "status", differencesOf(t, site, 1), "its node is not registered in the cluster")
-	writeTimeout(t, site, 10)
+	writeTimeout(t, site, 20)
 	r := run(t, install(t.Context(), site))
 	if r.code != 6 {
 		t.Errorf("want exit code 6: %v", r)

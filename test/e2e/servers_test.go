@@ -26,7 +26,7 @@ const threeServers = `cluster:
     - {host: %[7]s, name: agent, password: '${ROOT_PASSWORD}'}
 ssh: {knownHostsFile: known_hosts}
 network: {cni: cilium}
-runtime: {sshTimeoutSeconds: 5, commandTimeoutSeconds: 240}
+runtime: {sshTimeoutSeconds: 10, commandTimeoutSeconds: 240}
 seeding: {mode: registry, agents: boot}
 liteboxd: {ingressHost: box.example.lan}
 `
