@@ -2,10 +2,10 @@
 //
 // The work is a list of phases, each in a file of its own: preflight, ship, registry,
 // servers, agents, network, converge, images, retire, liteboxd, verify, finish. An upgrade has
-// some of its own, and goes from host to host. A phase turns what is wanted into steps. A step knows how to find out
-// whether it is needed, and why, before it does anything; that is what makes a second
-// run change nothing, a dry run possible, and an interrupted run easy to go on with.
-// Steps of one host run in their order, hosts run in parallel.
+// some of its own, and goes from host to host. A phase turns what is wanted into steps. A step
+// knows how to find out whether it is needed, and why, before it does anything; that is what
+// makes a second run change nothing, a dry run possible, and an interrupted run easy to go on
+// with. Steps of one host run in their order, hosts run in parallel.
 //
 // Nothing on a host is changed before the bundle has been verified by the caller and
 // every host has passed preflight, except that preflight puts boxlift's own helper there,

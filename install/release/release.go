@@ -173,7 +173,8 @@ func (r *Record) Find(number int) *Release {
 // Begin notes that a release begins, and returns it. lockText is the text of its lock. Of run
 // the number, attempts and digest of the lock are set here. A run with the bundle,
 // configuration and command of the newest release that has not succeeded goes on with that one;
-// otherwise what was left unfinished counts as failed.
+// otherwise what was left unfinished counts as failed. A run that differs in its configuration
+// alone keeps the backup that was made when the first of them began.
 func (r *Record) Begin(run Release, lockText []byte) (*Release, error) {
 	run.Lock = digest.FromBytes(lockText)
 	if newest := r.Newest(); newest != nil && newest.goesOnWith(run) {
@@ -183,6 +184,9 @@ func (r *Record) Begin(run Release, lockText []byte) (*Release, error) {
 		run.Number, run.Attempts = 1, 1
 		if newest != nil {
 			run.Number = newest.Number + 1
+		}
+		if newest.hasSameAim(run) {
+			run.Backup = newest.Backup
 		}
 	}
 	for i := range r.Releases {
@@ -201,8 +205,14 @@ func (r *Record) Begin(run Release, lockText []byte) (*Release, error) {
 
 // goesOnWith tells whether a run is another attempt at a release.
 func (r *Release) goesOnWith(run Release) bool {
-	return (r.State == Created || r.State == Running || r.State == Failed) &&
-		r.Bundle == run.Bundle && r.Config == run.Config && r.Command == run.Command
+	return r.hasSameAim(run) && r.Config == run.Config
+}
+
+// hasSameAim tells whether a run takes the cluster where a release, nil for none, was to and did
+// not come: with another configuration, perhaps, so that what was backed up is the same.
+func (r *Release) hasSameAim(run Release) bool {
+	return r != nil && (r.State == Created || r.State == Running || r.State == Failed) &&
+		r.Bundle == run.Bundle && r.Command == run.Command
 }
 
 // Set gives a release a state and a result. A state that is the end of it gets the time.

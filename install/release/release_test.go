@@ -94,6 +94,29 @@ func TestBegin(t *testing.T) {
 }
 
 // The last ten are kept, and the last one that succeeded however long ago that was.
+// Whoever mends install.yaml in the middle of an upgrade still has the cluster from before it.
+func TestBeginKeepsTheBackup(t *testing.T) {
+	for what, test := range map[string]struct {
+		end  State
+		next Release
+		want string
+	}{
+		"the same again":        {Failed, run("a", "a", "upgrade"), "before.tar"},
+		"another configuration": {Failed, run("a", "b", "upgrade"), "before.tar"},
+		"another bundle":        {Failed, run("b", "a", "upgrade"), ""},
+		"another command":       {Failed, run("a", "b", "rollback --to 1"), ""},
+		"after it succeeded":    {Succeeded, run("a", "b", "upgrade"), ""},
+	} {
+		r := New("lan-1")
+		one := begin(t, r, run("a", "a", "upgrade"))
+		one.Backup = "before.tar"
+		r.Set(one.Number, test.end, "", start)
+		if got := begin(t, r, test.next).Backup; got != test.want {
+			t.Errorf("%s: the backup is %q, want %q", what, got, test.want)
+		}
+	}
+}
+
 func TestForget(t *testing.T) {
 	r := New("lan-1")
 	for i := range 3 {

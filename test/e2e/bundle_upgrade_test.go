@@ -33,8 +33,9 @@ const upgradeHosts = `cluster:
     - {host: %s, password: "${ROOT_PASSWORD}"}
     - {host: %s, password: "${ROOT_PASSWORD}"}
 ssh: {knownHostsFile: known_hosts}
-network: {cni: cilium}
 `
+
+const plainNetwork = "network: {cni: cilium}\n"
 
 // upgrade is boxlift upgrade, agents one by one.
 func upgrade(t *testing.T, site *testbed.Site, bundle string, more ...string) result {
@@ -65,7 +66,10 @@ func TestUpgrade(t *testing.T) {
 	}
 	site := newSite(t, hosts...)
 	server, broken := site.Hosts[0], site.Hosts[2]
-	writeConfig(t, site.Bed, upgradeHosts+withLiteBoxd, server.Address, site.Hosts[1].Address, broken.Address, site.Hosts[3].Address)
+	configure := func(more string) {
+		writeConfig(t, site.Bed, upgradeHosts+withLiteBoxd+more, server.Address, site.Hosts[1].Address, broken.Address, site.Hosts[3].Address)
+	}
+	configure(plainNetwork)
 	writeSite(t, site, "values.env", "LOG_LEVEL=debug\n")
 	next := bundleOf(t, upstream.Patched)
 	// A fault that is there from the beginning, and asleep.
@@ -88,10 +92,18 @@ END`)
 	sandboxes := sandboxPods(t, server)
 
 	onHost(t, broken, "touch", "/root/fault")
+	const requests = 5000
+	echo := lifetime(b.socket(gatewayHost, boxes[1].path(8080), boxes[1].header()))
 	load := b.load(boxes[0])
 	r := upgrade(t, site, next)
 	if r.code != 6 {
 		t.Fatalf("want exit code 6: %v", r)
+	}
+	load.check(t, requests/2, mayFailInUpgrade)
+	select {
+	case <-echo:
+		t.Error("a WebSocket to a sandbox was cut off before LiteBoxd's turn")
+	default:
 	}
 	contains(t, "the error", r.stderr, broken.Address.String()+": start k3s", "the host went back to k3s "+release.K3s+", and is Ready with it",
 		"not touched because of that: "+site.Hosts[3].Address.String(), "boxlift resume goes on")
@@ -113,14 +125,20 @@ END`)
 		}
 	}
 	onHost(t, broken, "rm", "/root/fault")
+	testBrokenCilium(t, site, next, configure)
+
+	echo = lifetime(b.socket(gatewayHost, boxes[1].path(8080), boxes[1].header()))
+	load, start := b.load(boxes[0]), time.Now()
 	done := succeeded(t, "the upgrade that goes on", upgrade(t, site, next))
-	// While the only server is started again, there is no API, which the gateway asks for the
-	// pod of each sandbox. And a kubelet that was started again calls its pods unready for a
-	// moment, up to Kubernetes 1.34, so that a service with one pod has none.
-	load.check(t, 5000, func(failure string) bool {
-		return strings.Contains(failure, "status 500") && strings.Contains(failure, "look for the pod of sandbox") ||
-			strings.Contains(failure, "status 503") && strings.Contains(failure, "no available server")
-	})
+	load.check(t, requests/2, mayFailInUpgrade)
+	select {
+	case at := <-echo: // with its gateway, which drains first
+		if at.Sub(start) < drainLimit {
+			t.Errorf("a WebSocket to a sandbox was cut off %v after the last part of the upgrade began, the limit is %v", at.Sub(start), drainLimit)
+		}
+	case <-time.After(2 * drainLimit):
+		t.Error("a WebSocket to a sandbox is still open: its gateway was not replaced")
+	}
 	t.Log(done.stdout)
 	if diff := cmp.Diff(sandboxes, sandboxPods(t, server)); diff != "" {
 		t.Errorf("sandboxes before and after: %s", diff)
@@ -129,7 +147,7 @@ END`)
 	if got := b.version(); got != upstream.LiteBoxdNext {
 		t.Errorf("LiteBoxd is %s", got)
 	}
-	if h := history(t, site); len(h) != 3 || h[0].State != "succeeded" || h[0].Attempts != 2 || !h[0].Current {
+	if h := history(t, site); len(h) != 5 || h[0].State != "succeeded" || h[0].Attempts != 1 || !h[0].Current {
 		t.Errorf("after the upgrade: %+v", h)
 	}
 	if after := onlyFiles(t, filepath.Join(site.Bed.Dir, "backups", "e2e")); cmp.Diff(backups, after) != "" {
@@ -144,6 +162,40 @@ END`)
 	}
 	testAdopt(t, site, next)
 	checkNothingLeaked(t, site)
+}
+
+// mayFailInUpgrade tells requests that an upgrade of a cluster with one server cannot keep from
+// failing. While that is started again, there is no API, which the gateway asks for the pod of
+// each sandbox. And a kubelet that was started again calls its pods unready for a moment, up to
+// Kubernetes 1.34, so that a service with one pod has none.
+func mayFailInUpgrade(failure string) bool {
+	return strings.Contains(failure, "status 500") && strings.Contains(failure, "look for the pod of sandbox") ||
+		strings.Contains(failure, "status 503") && strings.Contains(failure, "no available server")
+}
+
+// testBrokenCilium goes on with an upgrade and settings with which Cilium's agents never answer
+// their probe: Cilium goes back, and no host that is yet to come is touched.
+func testBrokenCilium(t *testing.T, site *testbed.Site, next string, configure func(string)) {
+	t.Helper()
+	server := site.Hosts[0]
+	before := kubelets(t, server)
+	configure("network: {cni: cilium, cilium: {values: {extraConfig: {boxlift-test-fail: agent}}}}\nruntime: {commandTimeoutSeconds: 75}\n")
+	r := upgrade(t, site, next, "--accept-drift")
+	if r.code != 6 {
+		t.Errorf("want exit code 6: %v", r)
+	}
+	contains(t, "the error", r.stderr, "DaemonSet kube-system/cilium", "rolled back to revision")
+	if diff := cmp.Diff(before, kubelets(t, server)); diff != "" {
+		t.Errorf("after Cilium went back: %s", diff)
+	}
+	kubectl(t, server, "-n", "kube-system", "rollout", "status", "daemonset", "cilium", "--timeout", "2m")
+	if got := kubectl(t, server, "-n", "kube-system", "get", "configmap", "cilium-config", "-o", "jsonpath={.data.boxlift-test-fail}"); got != "" {
+		t.Errorf("Cilium still has the setting that breaks it: %s", got)
+	}
+	if h := history(t, site); len(h) != 4 || h[0].State != "failed" || !strings.Contains(h[0].Result, "rolled back to revision") {
+		t.Errorf("after Cilium went back: %+v", h)
+	}
+	configure(plainNetwork)
 }
 
 // testRollbackTo goes back to the first release, in place.
@@ -164,7 +216,7 @@ func testRollbackTo(t *testing.T, site *testbed.Site, next string) {
 	t.Log(r.stdout)
 	checkAll(t, site, release.K3s)
 	h := history(t, site)
-	if len(h) != 4 || h[0].Command != "rollback --to 2" || h[0].State != "succeeded" || h[1].State != "rolled_back" || !h[0].Current {
+	if len(h) != 6 || h[0].Command != "rollback --to 2" || h[0].State != "succeeded" || h[1].State != "rolled_back" || !h[0].Current {
 		t.Errorf("after the rollback: %+v", h)
 	}
 	statusIsWell(t, site, "bundle.tar")
