@@ -5,9 +5,9 @@
 //
 //	go run ./test/bench [-size large|small] [-run REGEXP] [-dir FOLDER]
 //
-// The groups of figures are build, resume, reuse, delta, verify, inspect, sbom, ship, registry, push and install. Every figure is the median
-// of several runs, in which boxlift and its floor take turns, so that what else the
-// machine does hits both; no run is left out. Bundles are built from the stand-in for the
+// The groups of figures are build, resume, reuse, delta, verify, inspect, sbom, ship, registry,
+// push and install. Every figure is the median of several runs, in which boxlift and its floor
+// take turns, so that what else the machine does hits both; no run is left out. Bundles are built from the stand-in for the
 // internet, which runs in a process of its own, and are shipped to one host and to several
 // on a LAN of their own (see test/lab), which needs root.
 //
