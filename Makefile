@@ -8,6 +8,8 @@ export GOTOOLCHAIN := local
 # The tag, or the tag and the commit after it.
 VERSION ?= $(shell git describe --tags --match 'v*' --dirty 2>/dev/null || echo v0.0.0-dev)
 FUZZTIME ?= 30s
+# How many clusters the tests have at a time. One keeps a core and a half busy.
+CLUSTERS ?= 3
 BIN ?= bin
 
 # bin/ has the programs for this machine, bin/linux-*/ the static ones for nodes.
@@ -42,12 +44,12 @@ test:
 	go build $$race ./...
 	go run ./test/prepare
 	# The distribution is a module of its own; these are its parts without Kubernetes. The clusters
-	# come last and have the machine for themselves: two at a time are more than enough for two cores.
+	# come last, and have the machine for themselves.
 	( failed=0
 	  go test $$race -count=1 -timeout=30m -json $$(go list ./... | grep -v /test/e2e$$) || failed=1
 	  ( cd test/k3s && go test -count=1 -json ./settings ./token ./images ./registries ./containerd ./balancer ./cmd/ingress ./cmd/svclb ./cmd/cilium ) || failed=1
 	  ( cd test/k3s/cmd/busybox && go test -count=1 -json . ) || failed=1
-	  go test $$race -count=1 -timeout=100m -json ./test/e2e || failed=1
+	  go test $$race -count=1 -timeout=100m -parallel=$(CLUSTERS) -json ./test/e2e || failed=1
 	  exit $$failed ) | go run ./test/summary $$require
 
 lint:

@@ -1,6 +1,7 @@
 // Command prepare builds what tests on LAN hosts need and takes long: boxlift's programs
 // for all platforms, and the Kubernetes of the test clusters, in both minor versions, which is
-// tested itself. What is in the cache is neither built nor tested again. Where no hosts can be made, the tests that need it are left out, and nothing is built.
+// tested itself. What is in the cache is neither built nor tested again. Where no hosts can be
+// made, the tests that need it are left out, and nothing is built.
 package main
 
 import (

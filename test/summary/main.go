@@ -1,7 +1,7 @@
 // Command summary reads the output of go test -json on its standard input and says what
 // matters: a line for every package, what a failed test printed (the gist at once and the rest
-// at the end, if it is much), and which tests were left out and why. Its last line is the count. It exits with 1 if anything failed,
-// and with -require also if anything was left out.
+// at the end, if it is much), and which tests were left out and why. Its last line is the
+// count. It exits with 1 if anything failed, and with -require also if anything was left out.
 package main
 
 import (
