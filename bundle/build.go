@@ -69,13 +69,17 @@ type BuildResult struct {
 func (p *Plan) Build(ctx context.Context, o BuildOptions) (*BuildResult, error) {
 	b := &builder{Plan: p}
 	result := &BuildResult{Digest: p.Digest()}
-	if p.since != nil {
-		var err error
-		if b.Plan, result.LeftOut, err = p.delta(o.Signer); err != nil {
+	signed, err := p.sign(o.Signer)
+	if err == nil && p.since != nil {
+		if b.Plan, result.LeftOut, err = p.delta(signed); err != nil {
 			return nil, fmt.Errorf("plan the delta: %w", err)
 		}
+		signed, err = b.sign(o.Signer)
 	}
-	if err := b.sign(o.Signer); err != nil {
+	if err != nil {
+		return nil, err
+	}
+	if err := b.layOut(signed); err != nil {
 		return nil, err
 	}
 	return b.build(ctx, o, result)
@@ -137,16 +141,16 @@ type builder struct {
 	done map[string]bool // members that are verified and in place
 }
 
-// sign signs index.json, unless signer is nil, and lays the members out.
-func (b *builder) sign(signer *signature.Signer) error {
+// sign signs index.json, unless signer is nil.
+func (p *Plan) sign(signer *signature.Signer) (*signature.Signature, error) {
 	if signer == nil {
-		return b.layOut(nil)
+		return nil, nil
 	}
-	s, err := signer.Sign(b.index)
+	s, err := signer.Sign(p.index)
 	if err != nil {
-		return fmt.Errorf("sign index.json: %w", err)
+		return nil, fmt.Errorf("sign index.json: %w", err)
 	}
-	return b.layOut(&s)
+	return &s, nil
 }
 
 // layOut adds the signature to the members, if there is one, and lays them out.

@@ -15,9 +15,9 @@ import (
 )
 
 // delta makes of the plan of a whole bundle that of a delta, and counts the blobs whose
-// bytes are not in it. The bundle's own signature goes into the outline, so that the delta
-// and its base are as good as the bundle.
-func (p *Plan) delta(signer *signature.Signer) (*Plan, Amount, error) {
+// bytes are not in it. The bundle's own signature, nil for none, goes into the outline, so
+// that the delta and its base are as good as the bundle.
+func (p *Plan) delta(signed *signature.Signature) (*Plan, Amount, error) {
 	var leftOut Amount
 	index := deltaIndex{
 		Index: ocispec.Index{
@@ -45,7 +45,7 @@ func (p *Plan) delta(signer *signature.Signer) (*Plan, Amount, error) {
 			leftOut.add(m.Size)
 		}
 	}
-	outline, err := p.outline(signer, outlined)
+	outline, err := p.outline(signed, outlined)
 	if err != nil {
 		return nil, leftOut, err
 	}
@@ -104,10 +104,10 @@ func (f *fetch) only(wanted map[digest.Digest]bool) *fetch {
 }
 
 // outline makes the outline of the bundle with these small blobs.
-func (p *Plan) outline(signer *signature.Signer, blobs []ocitar.Member) ([]byte, error) {
+func (p *Plan) outline(signed *signature.Signature, blobs []ocitar.Member) ([]byte, error) {
 	// What a builder would write, but for the blobs.
 	b := &builder{Plan: &Plan{index: p.index, members: append(p.members[:2:2], blobs...)}}
-	if err := b.sign(signer); err != nil {
+	if err := b.layOut(signed); err != nil {
 		return nil, err
 	}
 	if b.layout.Size > maxOutline {

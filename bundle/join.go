@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
-	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/progress"
 )
 
@@ -52,16 +51,9 @@ func join(ctx context.Context, r *Reader, o JoinOptions) (*BuildResult, error) {
 		return nil, err
 	}
 	b := &builder{Plan: p, isCopy: true}
-	var signed *signature.Signature
-	if _, ok := r.tar.Open(ocitar.SignatureFile); ok {
-		signed = &signature.Signature{}
-		var err error
-		if signed.Bundle, err = r.tar.ReadAll(ocitar.SigstoreBundleFile, signature.ReadLimit); err != nil {
-			return nil, err
-		}
-		if signed.Base64, err = r.tar.ReadAll(ocitar.SignatureFile, signature.ReadLimit); err != nil {
-			return nil, err
-		}
+	signed, err := readSignature(r.tar)
+	if err != nil {
+		return nil, err
 	}
 	if err := b.layOut(signed); err != nil {
 		return nil, err

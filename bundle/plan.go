@@ -65,7 +65,8 @@ type PlanOptions struct {
 // and where in the file each blob belongs.
 type Plan struct {
 	index    []byte
-	members  []ocitar.Member // all but the signature's
+	entries  []ocispec.Descriptor // of index
+	members  []ocitar.Member      // all but the signature's
 	content  map[digest.Digest][]byte
 	fetches  []*fetch
 	charts   []chartFetch // those of fetches that are charts
@@ -196,10 +197,23 @@ func CheckPins(name string, l *lock.Lock) error {
 	return nil
 }
 
+// imageRegistry is what a plan is made from beside files: what tags stand for, and manifests and
+// configs by digest, proven. [source.Client] is one.
+type imageRegistry interface {
+	Resolve(ctx context.Context, ref string) (ocispec.Descriptor, error)
+	Manifest(ctx context.Context, repository string, d digest.Digest) (content []byte, mediaType string, err error)
+	Config(ctx context.Context, repository string, d digest.Digest) ([]byte, error)
+}
+
 // NewPlan fetches the manifests of all images and lays out the bundle. It refuses a
 // lock with entries that are not pinned, tags that have moved, and images that lack a
 // platform; it reports all that it finds.
 func NewPlan(ctx context.Context, o PlanOptions) (*Plan, error) {
+	return newPlan(ctx, o, o.Source)
+}
+
+// newPlan takes manifests from a registry.
+func newPlan(ctx context.Context, o PlanOptions, from imageRegistry) (*Plan, error) {
 	if err := CheckPins(o.LockName, o.Lock); err != nil {
 		return nil, err
 	}
@@ -209,7 +223,7 @@ func NewPlan(ctx context.Context, o PlanOptions) (*Plan, error) {
 	if o.Reporter == nil {
 		o.Reporter = progress.Discard
 	}
-	p := &planner{PlanOptions: o, Plan: &Plan{
+	p := &planner{PlanOptions: o, registry: from, Plan: &Plan{
 		content:  make(map[digest.Digest][]byte),
 		reuse:    o.Reuse,
 		parallel: o.Parallelism,
@@ -235,7 +249,7 @@ func NewPlan(ctx context.Context, o PlanOptions) (*Plan, error) {
 type planner struct {
 	PlanOptions
 	*Plan
-	entries []ocispec.Descriptor
+	registry imageRegistry
 	// json and large are the blobs of the two parts of the file, in order.
 	json, large []ocitar.Member
 	have        map[digest.Digest]bool
@@ -290,7 +304,7 @@ func (p *planner) resolve(ctx context.Context, image lock.Image, platforms []loc
 		return nil, err
 	}
 	if !p.AllowMovedTags {
-		now, err := p.Source.Resolve(ctx, image.Ref)
+		now, err := p.registry.Resolve(ctx, image.Ref)
 		if err != nil {
 			return nil, err
 		}
@@ -300,7 +314,7 @@ func (p *planner) resolve(ctx context.Context, image lock.Image, platforms []loc
 	}
 	content, mediaType, ok := p.oldRoot(image.Digest)
 	if !ok {
-		if content, mediaType, err = p.Source.Manifest(ctx, repository, image.Digest); err != nil {
+		if content, mediaType, err = p.registry.Manifest(ctx, repository, image.Digest); err != nil {
 			return nil, err
 		}
 	}
@@ -318,9 +332,9 @@ func (p *planner) resolve(ctx context.Context, image lock.Image, platforms []loc
 		switch {
 		case ok:
 		case isManifest(d.MediaType):
-			content, _, err = p.Source.Manifest(ctx, repository, d.Digest)
+			content, _, err = p.registry.Manifest(ctx, repository, d.Digest)
 		default: // the config: read here only where no index states the platform
-			content, err = p.Source.Config(ctx, repository, d.Digest)
+			content, err = p.registry.Config(ctx, repository, d.Digest)
 		}
 		if err == nil && int64(len(content)) != d.Size {
 			err = fmt.Errorf("%s has %d bytes, but its descriptor says %d", d.Digest, len(content), d.Size)

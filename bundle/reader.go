@@ -168,18 +168,30 @@ func (r *Reader) VerifySignature(key *signature.PublicKey) error {
 }
 
 func verifySignature(key *signature.PublicKey, tar *ocitar.Reader, index []byte) error {
-	bundle, err := tar.ReadAll(ocitar.SigstoreBundleFile, signature.ReadLimit)
+	signed, err := readSignature(tar)
 	if err != nil {
 		return err
 	}
-	bare, err := tar.ReadAll(ocitar.SignatureFile, signature.ReadLimit)
-	if err != nil {
-		return err
-	}
-	if err := signature.Verify(key, index, bundle, bare); err != nil {
+	if err := signature.Verify(key, index, signed.Bundle, signed.Base64); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	return nil
+}
+
+// readSignature returns both forms of the signature in a file, or nil when it has none.
+func readSignature(tar *ocitar.Reader) (*signature.Signature, error) {
+	if _, ok := tar.Open(ocitar.SignatureFile); !ok {
+		return nil, nil
+	}
+	var signed signature.Signature
+	var err error
+	if signed.Bundle, err = tar.ReadAll(ocitar.SigstoreBundleFile, signature.ReadLimit); err != nil {
+		return nil, err
+	}
+	if signed.Base64, err = tar.ReadAll(ocitar.SignatureFile, signature.ReadLimit); err != nil {
+		return nil, err
+	}
+	return &signed, nil
 }
 
 // json reads a small blob whole and verifies it. A blob that is not there gives

@@ -202,7 +202,7 @@ func (r *resolver) image(ref string, platforms []lock.Platform) finder {
 		if err != nil {
 			return found{}, err
 		}
-		p := planner{PlanOptions: PlanOptions{Source: r.Source, AllowMovedTags: true}}
+		p := planner{PlanOptions: PlanOptions{AllowMovedTags: true}, registry: r.Source}
 		if _, err := p.resolve(ctx, lock.Image{Ref: ref, Digest: d.Digest}, platforms); err != nil {
 			return found{}, err
 		}

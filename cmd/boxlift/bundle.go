@@ -188,11 +188,7 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(48 << 20)
 	}
-	content, err := lock.ReadFile(o.lock)
-	if err != nil {
-		return &inputError{fmt.Errorf("read the lock: %w", err)}
-	}
-	l, err := lock.Parse(o.lock, content)
+	content, l, err := readLock(o.lock)
 	if err != nil {
 		return err
 	}
@@ -276,6 +272,15 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	return w.err
 }
 
+// readLock reads a lock that bundles are built from.
+func readLock(name string) (content []byte, l *lock.Lock, err error) {
+	if content, err = lock.ReadFile(name); err != nil {
+		return nil, nil, &inputError{fmt.Errorf("read the lock: %w", err)}
+	}
+	l, err = lock.Parse(name, content)
+	return content, l, err
+}
+
 // openOlder opens bundles to take blobs from.
 func (o *readOptions) openOlder(ctx context.Context, paths []string) (older []*bundle.Reader, closeAll func(), err error) {
 	closeAll = func() {
@@ -339,8 +344,7 @@ func findPrograms(folder string, platforms []lock.Platform) ([]bundle.Program, e
 }
 
 func newBundleVerifyCommand(global *globalOptions) *cobra.Command {
-	var o verifyOptions
-	var attestations []string
+	var o bundleVerifyOptions
 	c := &cobra.Command{
 		Use:   "verify FILE",
 		Short: "Prove that a bundle is whole and who signed it",
@@ -352,12 +356,16 @@ network. --attestation also checks what was signed about the bundle with
 A delta is proven without what it leaves out, and how much that is gets told; with --base,
 which names the bundle that has it, nothing may be missing.
 
+--rebuild proves beyond that that the bundle is the one that a build from the given lock
+makes, byte for byte but for the signature: it makes the build's plan from the lock and the
+bundle, and compares. Needs the version of boxlift that built the bundle, and its programs.
+
 FILE is the bundle, or the first of its volumes, or what their names have in common. When
 volumes are damaged, missing or in the wrong place, they are named.`,
 		Args: arguments("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
-				if err := verifyAttestations(cmd.Context(), out, args[0], o, attestations); err != nil {
+				if err := verifyAttestations(cmd.Context(), out, args[0], o.verifyOptions, o.attestations); err != nil {
 					return err
 				}
 				return runBundleVerify(cmd.Context(), out, args[0], o, r)
@@ -365,11 +373,23 @@ volumes are damaged, missing or in the wrong place, they are named.`,
 		},
 	}
 	o.addFlags(c)
-	c.Flags().StringArrayVar(&attestations, "attestation", nil, "statement about the bundle that has to be signed with the same key (repeatable)")
+	c.Flags().StringVar(&o.rebuild, "rebuild", "", "the lock that the bundle has to be the build of")
+	c.Flags().StringVar(&o.programs, "programs", "", "with --rebuild: folder with boxlift's programs, as for build (default: beside this program)")
+	c.Flags().StringArrayVar(&o.attestations, "attestation", nil, "statement about the bundle that has to be signed with the same key (repeatable)")
 	return c
 }
 
-func runBundleVerify(ctx context.Context, out io.Writer, path string, o verifyOptions, reporter progress.Reporter) error {
+type bundleVerifyOptions struct {
+	verifyOptions
+	attestations []string
+	rebuild      string
+	programs     string
+}
+
+func runBundleVerify(ctx context.Context, out io.Writer, path string, o bundleVerifyOptions, reporter progress.Reporter) error {
+	if o.programs != "" && o.rebuild == "" {
+		return usagef("--programs is for --rebuild")
+	}
 	key, err := o.publicKey()
 	if err != nil {
 		return err
@@ -390,6 +410,12 @@ func runBundleVerify(ctx context.Context, out io.Writer, path string, o verifyOp
 	if err := o.checkBases(r); err != nil {
 		return err
 	}
+	if o.rebuild != "" {
+		// In milliseconds, before gigabytes are read.
+		if err := runRebuild(ctx, r, o, reporter); err != nil {
+			return damagedHint(err)
+		}
+	}
 	if err := r.Verify(ctx, reporter); err != nil {
 		return damagedHint(err)
 	}
@@ -401,6 +427,9 @@ func runBundleVerify(ctx context.Context, out io.Writer, path string, o verifyOp
 	w := &errorWriter{w: out}
 	w.printf("%s is whole: %s verified in %s\n", path, progress.Bytes(r.Size()), progress.Duration(time.Since(start)))
 	w.printf("digest: %s\nsigned: %s\n", r.Digest(), signed)
+	if o.rebuild != "" {
+		w.printf("built:  it is what boxlift %s makes of %s, byte for byte, signatures aside\n", r.Version(), o.rebuild)
+	}
 	switch d := r.Delta(); {
 	case d == nil:
 	case len(d.Missing) == 0:
@@ -409,6 +438,25 @@ func runBundleVerify(ctx context.Context, out io.Writer, path string, o verifyOp
 		w.printf("delta:  %d blobs (%s) are to be supplied; %s\n", d.LeftOut.Blobs, progress.Bytes(d.LeftOut.Bytes), bundle.SinceText(d.Since))
 	}
 	return w.err
+}
+
+// runRebuild compares a bundle with what its lock makes.
+func runRebuild(ctx context.Context, r *bundle.Reader, o bundleVerifyOptions, reporter progress.Reporter) error {
+	content, l, err := readLock(o.rebuild)
+	if err != nil {
+		return err
+	}
+	options := bundle.RebuildOptions{Lock: l, LockName: o.rebuild, LockContent: content, Version: version, Reporter: reporter}
+	// Programs of another version would be missed in vain.
+	if r.Version() == version {
+		if options.Programs, err = findPrograms(o.programs, l.Platforms); err != nil {
+			return err
+		}
+	}
+	if options.Manifests, err = manifests.Pack(manifests.Embedded()); err != nil {
+		return fmt.Errorf("pack the manifests that every bundle carries: %w", err)
+	}
+	return r.Rebuild(ctx, options)
 }
 
 func signatureHint(err error) error {

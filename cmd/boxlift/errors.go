@@ -40,8 +40,8 @@ const exitHelp = `Exit codes:
     2  the command line is wrong
     3  versions.lock, install.yaml, a key, a backup or the state is wrong or incomplete, or
        boxlift refuses to do this
-    4  the bundle is refused: damaged, unsigned or signed with another key, or a delta without
-       what it leaves out
+    4  the bundle is refused: damaged, unsigned or signed with another key, a delta without
+       what it leaves out, or not what its lock makes
     5  upstream could not supply an entry, or supplied other bytes
     6  at least one host failed, or the cluster as a whole
     7  status: the cluster differs from config and bundle; health: something is not well;
@@ -85,6 +85,7 @@ func exitCode(err error) int {
 		invalid  *config.InvalidError
 		upstream *source.Error
 		disk     *source.DiskError
+		builder  *bundle.OtherBuilderError
 	)
 	switch {
 	case errors.As(err, &usage):
@@ -93,10 +94,10 @@ func exitCode(err error) int {
 		return exitDifferent
 	case errors.Is(err, install.ErrHosts), errors.Is(err, install.ErrCluster):
 		return exitHost
-	case errors.Is(err, ocitar.ErrMalformed), errors.Is(err, bundle.ErrInvalid), errors.Is(err, bundle.ErrIncomplete), errors.Is(err, volume.ErrDamaged),
+	case errors.Is(err, ocitar.ErrMalformed), errors.Is(err, bundle.ErrInvalid), errors.Is(err, bundle.ErrIncomplete), errors.Is(err, bundle.ErrNotRebuilt), errors.Is(err, volume.ErrDamaged),
 		errors.Is(err, signature.ErrNotSigned), errors.Is(err, signature.ErrWrongKey), errors.Is(err, signature.ErrInvalid):
 		return exitBundle
-	case errors.As(err, &input), errors.As(err, &locked), errors.As(err, &unpinned), errors.As(err, &invalid), errors.Is(err, signature.ErrWrongPassword), errors.Is(err, volume.ErrNoIdentity),
+	case errors.As(err, &input), errors.As(err, &locked), errors.As(err, &unpinned), errors.As(err, &invalid), errors.As(err, &builder), errors.Is(err, signature.ErrWrongPassword), errors.Is(err, volume.ErrNoIdentity),
 		errors.Is(err, install.ErrConfig), errors.Is(err, install.ErrLock), errors.Is(err, install.ErrRefused), errors.Is(err, install.ErrNothingToResume), errors.Is(err, install.ErrChanged),
 		errors.Is(err, journal.ErrInvalid), errors.Is(err, journal.ErrLocked), errors.Is(err, bundle.ErrThere), errors.Is(err, have.ErrInvalid), errors.Is(err, bundle.ErrWhole),
 		errors.Is(err, backup.ErrInvalid), errors.Is(err, backup.ErrEncrypted), errors.Is(err, backup.ErrWrongKey):

@@ -1,0 +1,444 @@
+package bundle
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/progress"
+)
+
+// ErrNotRebuilt is wrapped by errors that say that a bundle is not the one that its lock,
+// this version of boxlift and these programs make.
+var ErrNotRebuilt = errors.New("not what the lock makes")
+
+// RebuildOptions say what a bundle is to be made from, as in [PlanOptions]. Lock and
+// LockContent are required.
+type RebuildOptions struct {
+	Lock        *lock.Lock
+	LockName    string
+	LockContent []byte
+	Programs    []Program
+	Manifests   []byte
+	Version     string
+	// Reporter is told of the work; nil discards it.
+	Reporter progress.Reporter
+}
+
+// NotRebuiltError is the first difference between a bundle and what its lock makes. It
+// wraps [ErrNotRebuilt].
+type NotRebuiltError struct {
+	// What differs: an entry of the lock, of index.json, or a member of the file.
+	What string
+	// Expected is what the lock makes, Found is what the bundle has; "nothing" for none.
+	Expected, Found string
+	// Offset is where the first byte that differs for it is, from the beginning of the whole
+	// bundle, not encrypted and not in volumes; of a delta's own index.json and order, from
+	// the beginning of the delta.
+	Offset int64
+	// generated says that not the lock but the builder decides on these bytes.
+	generated bool
+}
+
+func (e *NotRebuiltError) Error() string {
+	return fmt.Sprintf("%v: %s: expected %s, found %s (at offset %d)", ErrNotRebuilt, e.What, e.Expected, e.Found, e.Offset)
+}
+
+func (e *NotRebuiltError) Unwrap() error { return ErrNotRebuilt }
+
+// Hint says what the difference may come from.
+func (e *NotRebuiltError) Hint() string {
+	if e.generated {
+		return "this file is the builder's own and not in the lock: another build of the same version of boxlift has built the bundle. " +
+			"Run this with that build, whose programs --programs names; `boxlift bundle extract --component " + ProgramsComponent + "` takes those out of the bundle, which proves all but them"
+	}
+	return "the bundle was built from another lock, or changed and signed anew: ask those who built it before you install it"
+}
+
+// OtherBuilderError says that the bundle cannot be made again by this boxlift, because
+// another version has built it.
+type OtherBuilderError struct{ Builder, Own string }
+
+func (e *OtherBuilderError) Error() string {
+	return fmt.Sprintf("it was built by boxlift %s, and this is %s: the programs, the manifests and the versions that a build writes into a bundle are others, so this boxlift cannot make it again", e.Builder, e.Own)
+}
+
+// Hint says who can.
+func (e *OtherBuilderError) Hint() string {
+	return "run it with boxlift " + e.Builder + ", from where you got this one: what lies in the bundle itself is what is to be proven"
+}
+
+// Rebuild proves that the bundle is the one that a build from the lock makes, signatures
+// aside: it plans that build with the bundle as the only registry, without a network and
+// without writing anything, and compares index.json, which must be the same bytes, and the
+// sequence of all members with their places. Every other byte of a bundle is either content,
+// which its name says the sha256 of and [Reader.Verify] proves, or follows from the sequence
+// ([Open] has refused all else). So Rebuild and Verify together say that the file is, byte
+// for byte, what a build writes, and neither reads a layer twice.
+//
+// Of a delta, the whole bundle is compared, and then the delta with the one that leaves out
+// the same blobs.
+//
+// The errors are a [*NotRebuiltError], an [*OtherBuilderError], those of [CheckPins], and
+// those that wrap [ErrInvalid] where the bundle cannot be read.
+func (r *Reader) Rebuild(ctx context.Context, o RebuildOptions) error {
+	if o.Reporter == nil {
+		o.Reporter = progress.Discard
+	}
+	if err := r.rebuild(ctx, o); err != nil {
+		return fmt.Errorf("rebuild %s from %s: %w", r.path, o.LockName, err)
+	}
+	return nil
+}
+
+func (r *Reader) rebuild(ctx context.Context, o RebuildOptions) error {
+	if err := CheckPins(o.LockName, o.Lock); err != nil {
+		return err
+	}
+	if builder := r.Version(); builder != o.Version {
+		return &OtherBuilderError{Builder: builder, Own: o.Version}
+	}
+	contents, err := r.contents()
+	if err != nil {
+		return err
+	}
+	if err := r.compareLock(contents, o); err != nil {
+		return err
+	}
+	if err := r.compareRoots(contents, o.Lock); err != nil {
+		return err
+	}
+	p, err := newPlan(ctx, PlanOptions{
+		Lock: o.Lock, LockName: o.LockName, LockContent: o.LockContent, Programs: o.Programs, Manifests: o.Manifests, Version: o.Version,
+		// Where a tag points to now is no question of this bundle.
+		AllowMovedTags: true, Reporter: o.Reporter,
+	}, registryIn{r, contents})
+	if err != nil && !errors.Is(err, ErrInvalid) && ctx.Err() == nil {
+		err = fmt.Errorf("%w: no bundle is made of it: %w", ErrNotRebuilt, err)
+	}
+	if err != nil {
+		return err
+	}
+	if err := r.compareEntries(p); err != nil {
+		return err
+	}
+	if err := compareBytes(ocitar.IndexFile, r.tar, p.index, r.index); err != nil {
+		return err
+	}
+	if err := compareMembers(p.members, r.tar, r.blobNames()); err != nil {
+		return err
+	}
+	if r.delta == nil {
+		return nil
+	}
+	return r.compareDelta(p)
+}
+
+// registryIn is a bundle as the registry of the images in it.
+type registryIn struct {
+	*Reader
+	contents *Contents
+}
+
+// Resolve is never asked: tags are not looked up.
+func (b registryIn) Resolve(context.Context, string) (ocispec.Descriptor, error) {
+	return ocispec.Descriptor{}, errors.ErrUnsupported
+}
+
+func (b registryIn) Manifest(_ context.Context, _ string, d digest.Digest) (content []byte, mediaType string, err error) {
+	if content, err = b.read(d, maxManifestSize); err != nil {
+		return nil, "", err
+	}
+	for _, image := range b.contents.Images {
+		if image.Digest == d {
+			return content, image.MediaType, nil
+		}
+	}
+	mediaType, err = ownMediaType(ocispec.Descriptor{Digest: d}, func(ocispec.Descriptor) ([]byte, error) { return content, nil })
+	return content, mediaType, err
+}
+
+func (b registryIn) Config(_ context.Context, _ string, d digest.Digest) ([]byte, error) {
+	return b.read(d, maxConfigSize)
+}
+
+func (b registryIn) read(d digest.Digest, limit int64) ([]byte, error) {
+	e, ok := b.tar.Blob(d)
+	if !ok {
+		return nil, fmt.Errorf("%w: it has no blob %s", ErrInvalid, d)
+	}
+	if e.Size > limit {
+		return nil, fmt.Errorf("%w: blob %s has %d bytes, %d is the most for what it is", ErrInvalid, d, e.Size, limit)
+	}
+	return b.json(ocispec.Descriptor{Digest: d, Size: e.Size})
+}
+
+// compareLock compares the lock in the bundle with the one that is given, byte for byte.
+func (r *Reader) compareLock(contents *Contents, o RebuildOptions) error {
+	found, content, err := r.lockIn(contents)
+	if err != nil {
+		return err
+	}
+	if bytes.Equal(content, o.LockContent) {
+		return nil
+	}
+	at := samePrefix(content, o.LockContent)
+	e, _ := r.tar.Blob(digest.FromBytes(content))
+	differs := &NotRebuiltError{Offset: e.Offset + int64(at)}
+	if changes := lock.Diff(found, o.Lock); len(changes) > 0 {
+		first := changes[0]
+		differs.What = strings.TrimPrefix(first.Component+": "+first.Entry, ": ")
+		differs.Expected, differs.Found = orNothing(first.New), orNothing(first.Old)
+	} else {
+		// What [lock.Diff] does not tell of is in the bundle all the same.
+		differs.What = fmt.Sprintf("line %d", 1+bytes.Count(content[:at], []byte("\n")))
+		differs.Expected, differs.Found = lineAt(o.LockContent, at), lineAt(content, at)
+	}
+	differs.What = lockTitle + " in the bundle: " + differs.What
+	return differs
+}
+
+func orNothing(s string) string {
+	if s == "" {
+		return "nothing"
+	}
+	return s
+}
+
+// samePrefix returns how many bytes two texts have in common at their beginning.
+func samePrefix(a, b []byte) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}
+
+// lineAt quotes the line that a place is in, or nothing behind the end.
+func lineAt(content []byte, at int) string {
+	if at >= len(content) {
+		return "nothing"
+	}
+	line := content[bytes.LastIndexByte(content[:at], '\n')+1:]
+	line, _, _ = bytes.Cut(line, []byte("\n"))
+	return quoted(line)
+}
+
+// maxQuoted bounds what a message quotes of a bundle, in bytes.
+const maxQuoted = 200
+
+func quoted(content []byte) string {
+	if len(content) > maxQuoted {
+		return fmt.Sprintf("%q and %d bytes more", content[:maxQuoted], len(content)-maxQuoted)
+	}
+	return fmt.Sprintf("%q", content)
+}
+
+// compareRoots looks for the images that the lock pins: without their manifests, no bundle
+// can be planned.
+func (r *Reader) compareRoots(contents *Contents, l *lock.Lock) error {
+	for _, c := range l.Components {
+		for _, want := range c.Images {
+			if want.Ref == "" {
+				continue
+			}
+			differs := &NotRebuiltError{What: "image " + want.Ref + " of " + c.Name, Expected: want.Digest.String(), Found: "nothing", Offset: r.indexOffset()}
+			for _, image := range contents.Images {
+				if image.Component == c.Name && image.Name == want.Ref {
+					differs.Found = image.Digest.String()
+					differs.Offset += int64(max(0, bytes.Index(r.index, []byte(image.Digest))))
+				}
+			}
+			if differs.Found != differs.Expected {
+				return differs
+			}
+		}
+	}
+	return nil
+}
+
+// indexOffset is where the content of index.json begins in the whole bundle.
+func (r *Reader) indexOffset() int64 { return offsetOf(r.tar, ocitar.IndexFile) }
+
+func offsetOf(tar *ocitar.Reader, member string) int64 {
+	for _, e := range tar.Layout().Entries {
+		if e.Name == member {
+			return e.Offset
+		}
+	}
+	return 0
+}
+
+// compareEntries compares the entries of index.json, so that what differs has a name.
+func (r *Reader) compareEntries(p *Plan) error {
+	want, got := p.entries, r.parsed.Manifests
+	for i := range max(len(want), len(got)) {
+		if i < len(want) && i < len(got) && bytes.Equal(descriptorText(want[i]), descriptorText(got[i])) {
+			continue
+		}
+		differs := &NotRebuiltError{Expected: "nothing", Found: "nothing", Offset: r.indexOffset() + int64(samePrefix(p.index, r.index))}
+		switch {
+		case i < len(want) && !isNamed(got, want[i]):
+			differs.describe(want[i])
+			differs.Expected = entryText(want[i], p.ownContent)
+		case i < len(got) && !isNamed(want, got[i]):
+			differs.describe(got[i])
+			differs.Found = entryText(got[i], r.json)
+		case i < len(want) && i < len(got) && entryName(want[i]) == entryName(got[i]):
+			differs.describe(want[i])
+			differs.Expected, differs.Found = entryText(want[i], p.ownContent), entryText(got[i], r.json)
+			if differs.Expected == differs.Found {
+				a, b := descriptorText(want[i]), descriptorText(got[i])
+				from := max(0, samePrefix(a, b)-maxQuoted/2)
+				differs.Expected, differs.Found = quoted(a[from:]), quoted(b[from:])
+			}
+		default:
+			differs.What = fmt.Sprintf("%s: entry %d", ocitar.IndexFile, i)
+			if i < len(want) {
+				differs.Expected = entryName(want[i])
+			}
+			if i < len(got) {
+				differs.Found = entryName(got[i])
+			}
+		}
+		return differs
+	}
+	return nil
+}
+
+// describe says what an entry of index.json is.
+func (e *NotRebuiltError) describe(d ocispec.Descriptor) {
+	e.What = entryName(d)
+	component, title := d.Annotations[AnnotationComponent], d.Annotations[ocispec.AnnotationTitle]
+	e.generated = component == ProgramsComponent || component == ManifestsComponent && title == ManifestsFile
+}
+
+// entryName is unique in a bundle.
+func entryName(d ocispec.Descriptor) string {
+	component := d.Annotations[AnnotationComponent]
+	if image := d.Annotations[AnnotationImageName]; image != "" {
+		return "image " + image + " of " + component
+	}
+	var platform lock.Platform
+	if d.Platform != nil {
+		platform = platformOf(*d.Platform)
+	}
+	return "file " + label(component, d.Annotations[ocispec.AnnotationTitle], platform)
+}
+
+func isNamed(all []ocispec.Descriptor, d ocispec.Descriptor) bool {
+	name := entryName(d)
+	for _, other := range all {
+		if entryName(other) == name {
+			return true
+		}
+	}
+	return false
+}
+
+// entryText says which bytes an entry stands for: of a file, those of the file.
+func entryText(d ocispec.Descriptor, read jsonReader) string {
+	if d.ArtifactType != "" {
+		if manifest, err := readManifest(d, read); err == nil && len(manifest.Layers) == 1 {
+			d = manifest.Layers[0]
+		}
+	}
+	return fmt.Sprintf("%s with %d bytes", d.Digest, d.Size)
+}
+
+func descriptorText(d ocispec.Descriptor) []byte {
+	text, _ := json.Marshal(d) // of strings, numbers and maps of strings
+	return text
+}
+
+// ownContent is the content that a plan has at hand.
+func (p *Plan) ownContent(d ocispec.Descriptor) ([]byte, error) {
+	content, ok := p.content[d.Digest]
+	if !ok {
+		return nil, errAbsent
+	}
+	return content, nil
+}
+
+func compareBytes(member string, tar *ocitar.Reader, want, got []byte) error {
+	if bytes.Equal(want, got) {
+		return nil
+	}
+	at := samePrefix(want, got)
+	return &NotRebuiltError{What: member, Expected: bytesAt(want, at), Found: bytesAt(got, at), Offset: offsetOf(tar, member) + int64(at)}
+}
+
+func bytesAt(content []byte, at int) string {
+	if at == len(content) {
+		return "its end"
+	}
+	return quoted(content[at:min(len(content), at+32)])
+}
+
+// compareMembers compares the sequence of members, the signature's aside. names are those of
+// blobs.
+func compareMembers(want []ocitar.Member, tar *ocitar.Reader, names map[digest.Digest]string) error {
+	describe := func(m ocitar.Member) string {
+		text := fmt.Sprintf("%s with %d bytes", m.Name, m.Size)
+		if name := names[m.Digest()]; name != "" {
+			text += " (of " + name + ")"
+		}
+		return text
+	}
+	i := 0
+	for _, e := range tar.Layout().Entries {
+		if e.Name == ocitar.SigstoreBundleFile || e.Name == ocitar.SignatureFile {
+			continue
+		}
+		expected := "the end of the file"
+		if i < len(want) {
+			if want[i] == e.Member {
+				i++
+				continue
+			}
+			expected = describe(want[i])
+		}
+		return &NotRebuiltError{What: fmt.Sprintf("member %d", i), Expected: expected, Found: describe(e.Member), Offset: e.HeaderOffset()}
+	}
+	if i < len(want) {
+		return &NotRebuiltError{What: fmt.Sprintf("member %d", i), Expected: describe(want[i]), Found: "the end of the file", Offset: tar.Layout().Size - ocitar.TrailerSize}
+	}
+	return nil
+}
+
+// compareDelta compares a delta with the one of the plan that leaves out the same blobs.
+func (r *Reader) compareDelta(p *Plan) error {
+	sizes := make(map[digest.Digest]int64, len(r.delta.parsed.LeftOut))
+	for _, blob := range r.delta.parsed.LeftOut {
+		sizes[blob.Digest] = blob.Size
+	}
+	p.since = &Base{bundles: r.delta.parsed.Since, held: []holder{func(d digest.Digest, size int64, _ []lock.Platform) bool {
+		has, ok := sizes[d]
+		return ok && has == size
+	}}}
+	signed, err := readSignature(r.delta.outline)
+	if err != nil {
+		return err
+	}
+	want, _, err := p.delta(signed)
+	if err != nil {
+		return err
+	}
+	if err := compareBytes(ocitar.IndexFile, r.stored, want.index, r.delta.index); err != nil {
+		return fmt.Errorf("the delta: %w", err)
+	}
+	if err := compareMembers(want.members, r.stored, r.blobNames()); err != nil {
+		return fmt.Errorf("the delta: %w", err)
+	}
+	return nil
+}
