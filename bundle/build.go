@@ -67,22 +67,34 @@ type BuildResult struct {
 // can tell what it has. Building the same plan again goes on from there, also inside a
 // blob of which it finds the beginning.
 func (p *Plan) Build(ctx context.Context, o BuildOptions) (*BuildResult, error) {
-	b := &builder{Plan: p}
-	result := &BuildResult{Digest: p.Digest()}
-	signed, err := p.sign(o.Signer)
-	if err == nil && p.since != nil {
-		if b.Plan, result.LeftOut, err = p.delta(signed); err != nil {
-			return nil, fmt.Errorf("plan the delta: %w", err)
-		}
-		signed, err = b.sign(o.Signer)
+	if p.sbom != nil {
+		return p.buildWithSBOM(ctx, o)
 	}
+	b, result, err := p.builder(o.Signer)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.layOut(signed); err != nil {
-		return nil, err
-	}
 	return b.build(ctx, o, result)
+}
+
+// builder lays out the bundle, or the delta of it, and signs that unless signer is nil.
+func (p *Plan) builder(signer *signature.Signer) (*builder, *BuildResult, error) {
+	b := &builder{Plan: p}
+	result := &BuildResult{Digest: p.Digest()}
+	signed, err := p.sign(signer)
+	if err == nil && p.since != nil {
+		if b.Plan, result.LeftOut, err = p.delta(signed); err != nil {
+			return nil, nil, fmt.Errorf("plan the delta: %w", err)
+		}
+		signed, err = b.sign(signer)
+	}
+	if err == nil {
+		err = b.layOut(signed)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return b, result, nil
 }
 
 // build does so for what is laid out.
@@ -99,18 +111,7 @@ func (b *builder) build(ctx context.Context, o BuildOptions, result *BuildResult
 		return nil, err
 	}
 	defer b.close()
-	var err error
-	if result.Reused, err = b.prepare(ctx); err != nil {
-		return nil, err
-	}
-	if err := b.reserve(); err != nil {
-		return nil, err
-	}
-	if result.Copied, err = b.copyAll(ctx); err != nil {
-		return nil, err
-	}
-	result.Shared = b.shared.Load()
-	if err := b.fetchAll(ctx); err != nil {
+	if err := b.fill(ctx, result); err != nil {
 		return nil, err
 	}
 	whole := b.file
@@ -119,6 +120,22 @@ func (b *builder) build(ctx context.Context, o BuildOptions, result *BuildResult
 	}
 	result.Stored, result.Volumes = whole.Size(), whole.Volumes()
 	return result, b.finish(ctx)
+}
+
+// fill puts everything in its place.
+func (b *builder) fill(ctx context.Context, result *BuildResult) error {
+	var err error
+	if result.Reused, err = b.prepare(ctx); err != nil {
+		return err
+	}
+	if err := b.reserve(); err != nil {
+		return err
+	}
+	if result.Copied, err = b.copyAll(ctx); err != nil {
+		return err
+	}
+	result.Shared = b.shared.Load()
+	return b.fetchAll(ctx)
 }
 
 // builder fills one file.

@@ -36,10 +36,13 @@ const (
 	lockArtifactType  = "application/vnd.boxlift.lock.v1"
 	fileArtifactType  = "application/vnd.boxlift.file.v1"
 	chartArtifactType = "application/vnd.boxlift.chart.v1"
+	// sbomArtifactType is what such documents have in registries too.
+	sbomArtifactType = sbomMediaType
 
 	lockMediaType  = "application/vnd.boxlift.lock.v1+yaml"
 	fileMediaType  = "application/octet-stream"
 	chartMediaType = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
+	sbomMediaType  = "application/vnd.cyclonedx+json"
 )
 
 // Annotations of the entries of index.json.
@@ -66,6 +69,10 @@ const (
 	// ManifestsFile is the name of the file with the manifests of ManifestsComponent: a
 	// tar that serves all platforms.
 	ManifestsFile = "manifests.tar"
+
+	// SBOMFile is the name of the file, of the component ProgramsComponent, that lists the
+	// software in the bundle as a CycloneDX document; only bundles that were built so have it.
+	SBOMFile = "bundle.cdx.json"
 )
 
 // Limits on what a reader accepts.
@@ -76,6 +83,9 @@ const (
 	// maxContents bounds what is read of manifests in all, since many entries may name
 	// the same large one. A platform's are a few MiB.
 	maxContents = 128 << 20
+	// maxSBOM bounds the list of software, in bytes: it is held in memory when it is made and
+	// when it is compared.
+	maxSBOM = 128 << 20
 	// maxComponents is what a lock may have, and boxlift's own two.
 	maxComponents = 256 + 2
 )

@@ -146,16 +146,10 @@ func (b *builder) unencrypted(o BuildOptions) volume.DraftOptions {
 // removeLeft removes what a build left that was ended after the encrypted bundle had its
 // name and before the other one was removed.
 func (b *builder) removeLeft(o BuildOptions) error {
-	left := b.unencrypted(o)
-	if _, err := os.Lstat(left.Path + left.Suffix); len(o.Recipients) == 0 || errors.Is(err, fs.ErrNotExist) {
+	if len(o.Recipients) == 0 {
 		return nil
 	}
-	file, err := volume.NewDraft(left)
-	if err != nil {
-		return err
-	}
-	file.Remove()
-	return file.Close()
+	return volume.RemoveDraft(b.unencrypted(o))
 }
 
 func (b *builder) close() {

@@ -55,6 +55,10 @@ type PlanOptions struct {
 	// Since makes a delta: a bundle without the blobs that the base holds. Nil makes a whole
 	// bundle.
 	Since *Base
+	// SBOM makes the list of the software in a bundle, as CycloneDX in JSON, which becomes the
+	// file SBOMFile; nil: no such file. What it makes must depend on the bundle alone, which is
+	// the one without this file and reads as long as the call lasts.
+	SBOM func(ctx context.Context, r *Reader) ([]byte, error)
 	// AllowMovedTags accepts tags that have moved away from the digest in the lock.
 	AllowMovedTags bool
 	// Reporter is told of the work; nil discards it.
@@ -75,7 +79,8 @@ type Plan struct {
 	reporter progress.Reporter
 	version  string
 
-	since *Base // nil for a whole bundle
+	since *Base                                                // nil for a whole bundle
+	sbom  func(ctx context.Context, r *Reader) ([]byte, error) // nil for no list of software
 	// smallBlobs is how many of the blobs, which are the members from the third on, are of
 	// the first part of the file: manifests, configs and the like.
 	smallBlobs int
@@ -231,6 +236,7 @@ func newPlan(ctx context.Context, o PlanOptions, from imageRegistry) (*Plan, err
 		version:  o.Version,
 
 		since:     o.Since,
+		sbom:      o.SBOM,
 		platforms: make(map[digest.Digest][]lock.Platform),
 		unread:    make(map[digest.Digest]bool),
 	}, have: make(map[digest.Digest]bool)}
@@ -387,12 +393,17 @@ func (p *planner) layOut(images [][]resolvedImage) error {
 			return err
 		}
 	}
+	return p.finish()
+}
+
+// finish makes index.json and the sequence of the members of what was collected.
+func (p *planner) finish() error {
 	index, err := json.Marshal(ocispec.Index{
 		Versioned:    specs.Versioned{SchemaVersion: 2},
 		MediaType:    ocispec.MediaTypeImageIndex,
 		ArtifactType: ArtifactType,
 		Manifests:    p.entries,
-		Annotations:  map[string]string{AnnotationVersion: p.Version},
+		Annotations:  map[string]string{AnnotationVersion: p.version},
 	})
 	if err != nil {
 		return fmt.Errorf("make index.json: %w", err)

@@ -383,6 +383,12 @@ func (c *Contents) File(component, name string, platform lock.Platform) (File, b
 	return c.Files[i], true
 }
 
+// SBOM finds the list of software, if the bundle was built with one.
+func (c *Contents) SBOM() (File, bool) {
+	f, ok := c.File(ProgramsComponent, SBOMFile, "")
+	return f, ok && f.MediaType == sbomMediaType
+}
+
 // Platforms returns the platforms that boxlift's node program is carried for, which are
 // those that the bundle can be installed on.
 func (c *Contents) Platforms() []lock.Platform {

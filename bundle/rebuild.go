@@ -29,6 +29,8 @@ type RebuildOptions struct {
 	Programs    []Program
 	Manifests   []byte
 	Version     string
+	// SBOM makes the list of software; it is required for bundles that have one.
+	SBOM func(ctx context.Context, r *Reader) ([]byte, error)
 	// Reporter is told of the work; nil discards it.
 	Reporter progress.Reporter
 }
@@ -82,7 +84,10 @@ func (e *OtherBuilderError) Hint() string {
 // sequence of all members with their places. Every other byte of a bundle is either content,
 // which its name says the sha256 of and [Reader.Verify] proves, or follows from the sequence
 // ([Open] has refused all else). So Rebuild and Verify together say that the file is, byte
-// for byte, what a build writes, and neither reads a layer twice.
+// for byte, what a build writes, and each blob is read once.
+//
+// A list of software in the bundle is made again from its layers and compared, for which these
+// are read once more.
 //
 // Of a delta, the whole bundle is compared, and then the delta with the one that leaves out
 // the same blobs.
@@ -127,6 +132,17 @@ func (r *Reader) rebuild(ctx context.Context, o RebuildOptions) error {
 	if err != nil {
 		return err
 	}
+	list, hasList := contents.SBOM()
+	without := p
+	var document []byte
+	if hasList {
+		if document, err = r.readSBOM(list); err != nil {
+			return err
+		}
+		if p, err = p.withSBOM(document); err != nil {
+			return err
+		}
+	}
 	if err := r.compareEntries(p); err != nil {
 		return err
 	}
@@ -136,10 +152,34 @@ func (r *Reader) rebuild(ctx context.Context, o RebuildOptions) error {
 	if err := compareMembers(p.members, r.tar, r.blobNames()); err != nil {
 		return err
 	}
-	if r.delta == nil {
+	if r.delta != nil {
+		if err := r.compareDelta(p); err != nil {
+			return err
+		}
+	}
+	if !hasList {
 		return nil
 	}
-	return r.compareDelta(p)
+	return r.compareSBOM(ctx, without, document, o)
+}
+
+// compareSBOM makes the list of software again, of the bundle without it.
+func (r *Reader) compareSBOM(ctx context.Context, p *Plan, found []byte, o RebuildOptions) error {
+	if o.SBOM == nil {
+		return errors.New("it has a list of its software, and nothing is given that makes it")
+	}
+	if err := r.RequireAll(); err != nil {
+		return fmt.Errorf("list its software again: %w", err)
+	}
+	without, err := p.read(r)
+	if err != nil {
+		return err
+	}
+	expected, err := o.SBOM(ctx, without)
+	if err != nil {
+		return err
+	}
+	return compareAt("file "+label(ProgramsComponent, SBOMFile, ""), offsetOf(r.tar, ocitar.BlobName(digest.FromBytes(found))), expected, found)
 }
 
 // registryIn is a bundle as the registry of the images in it.
@@ -371,11 +411,16 @@ func (p *Plan) ownContent(d ocispec.Descriptor) ([]byte, error) {
 }
 
 func compareBytes(member string, tar *ocitar.Reader, want, got []byte) error {
+	return compareAt(member, offsetOf(tar, member), want, got)
+}
+
+// compareAt compares contents of which the one that was found is at an offset.
+func compareAt(what string, offset int64, want, got []byte) error {
 	if bytes.Equal(want, got) {
 		return nil
 	}
 	at := samePrefix(want, got)
-	return &NotRebuiltError{What: member, Expected: bytesAt(want, at), Found: bytesAt(got, at), Offset: offsetOf(tar, member) + int64(at)}
+	return &NotRebuiltError{What: what, Expected: bytesAt(want, at), Found: bytesAt(got, at), Offset: offset + int64(at)}
 }
 
 func bytesAt(content []byte, at int) string {

@@ -150,10 +150,14 @@ func digestSet(d digest.Digest) map[string]string {
 }
 
 // brought lists what boxlift itself brings along: its programs and manifests, which no lock
-// has.
+// has. A list of software says what is in a bundle, which is not built from it.
 func brought(contents *bundle.Contents) []resource {
 	var all []resource
+	list, hasList := contents.SBOM()
 	for _, f := range contents.Files {
+		if hasList && f == list {
+			continue
+		}
 		if f.Component == bundle.ProgramsComponent || f.Component == bundle.ManifestsComponent && f.Name == bundle.ManifestsFile {
 			all = append(all, resource{Name: f.Name, Digest: digestSet(f.Digest), Annotations: annotations(f.Component, f.Version, f.Platform)})
 		}

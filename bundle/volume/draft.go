@@ -50,15 +50,13 @@ type Draft struct {
 // NewDraft opens or begins a draft.
 func NewDraft(o DraftOptions) (*Draft, error) {
 	d := &Draft{options: o}
-	name := o.Path
 	if o.VolumeSize > 0 {
 		if err := checkVolumes(o.Size, o.VolumeSize); err != nil {
 			return nil, err
 		}
 		d.set = set(o.Path)
-		name = d.set.list()
 	}
-	name += o.Suffix
+	name := o.guard()
 	// NFS locks only what is open for writing.
 	d.lock = flock.New(name, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(o.mode()))
 	locked, err := d.lock.TryLock()
@@ -79,6 +77,28 @@ func NewDraft(o DraftOptions) (*Draft, error) {
 		return nil, fmt.Errorf("open the unfinished bundle: %w", err)
 	}
 	return d, nil
+}
+
+// guard is the file that is there as long as the draft is, and locked by who writes it.
+func (o *DraftOptions) guard() string {
+	name := o.Path
+	if o.VolumeSize > 0 {
+		name = set(o.Path).list()
+	}
+	return name + o.Suffix
+}
+
+// RemoveDraft removes what an earlier process left of a draft, if there is anything.
+func RemoveDraft(o DraftOptions) error {
+	if !exists(o.guard()) {
+		return nil
+	}
+	d, err := NewDraft(o)
+	if err != nil {
+		return err
+	}
+	d.Remove()
+	return d.Close()
 }
 
 func (o *DraftOptions) mode() os.FileMode {

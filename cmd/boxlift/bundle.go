@@ -21,6 +21,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/packages"
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/install"
@@ -116,6 +117,7 @@ type bundleBuildOptions struct {
 	reuse          []string
 	since          []string
 	allowMovedTags bool
+	sbom           bool
 }
 
 func newBundleBuildCommand(global *globalOptions) *cobra.Command {
@@ -133,6 +135,10 @@ With --since the bundle is a delta: it leaves out what the other side holds, whi
 older bundle, or what "boxlift have" wrote down there. All commands read it as the bundle
 that it is of, when --base names the older one, or alone for what it has; "boxlift bundle
 join" makes the whole bundle of both, and hosts that hold the rest need no base.
+
+With --sbom the bundle carries the list of its software, as "boxlift bundle sbom" prints it.
+What is in the layers is known when they are there, and the list is named at the beginning
+of the file: so the bundle is written twice, and takes its room twice until it is done.
 
 With --split the bundle is written in volumes, which all commands read as they are. With
 --encrypt-to or --passphrase it is encrypted in age's format when it is complete; until
@@ -157,6 +163,7 @@ variable ` + passwordVariable + `.`,
 	c.Flags().StringVar(&o.programs, "programs", "", "folder with boxlift's programs, one folder for each platform (default: beside this program)")
 	c.Flags().StringArrayVar(&o.reuse, "reuse", nil, "an older bundle: what it holds is copied from it, not fetched (repeatable)")
 	c.Flags().StringArrayVar(&o.since, "since", nil, "leave out what the other side holds: an older bundle, or the file that `boxlift have` wrote (repeatable)")
+	c.Flags().BoolVar(&o.sbom, "sbom", false, "carry the list of the bundle's software, a CycloneDX document")
 	c.Flags().BoolVar(&o.allowMovedTags, "allow-moved-tags", false, "build with the locked digests although tags stand for others now")
 	return c
 }
@@ -224,10 +231,19 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	}
 	defer closeBases()
 	start := time.Now()
-	plan, err := bundle.NewPlan(ctx, bundle.PlanOptions{
+	planned := bundle.PlanOptions{
 		Lock: l, LockName: o.lock, LockContent: content, Programs: programs, Manifests: packed, Source: client, Version: version,
 		Reuse: append(older, bases...), Since: base, Parallelism: o.parallelism, AllowMovedTags: o.allowMovedTags, Reporter: reporter,
-	})
+	}
+	if o.sbom {
+		if os.Getenv("GOMEMLIMIT") == "" {
+			debug.SetMemoryLimit(softwareMemory)
+		}
+		// Without such a folder, nothing is kept.
+		folder, _ := packagesFolder()
+		planned.SBOM = softwareList(packages.Cache{Folder: folder}, reporter)
+	}
+	plan, err := bundle.NewPlan(ctx, planned)
 	if err != nil {
 		return err
 	}
@@ -447,6 +463,8 @@ func runRebuild(ctx context.Context, r *bundle.Reader, o bundleVerifyOptions, re
 		return err
 	}
 	options := bundle.RebuildOptions{Lock: l, LockName: o.rebuild, LockContent: content, Version: version, Reporter: reporter}
+	// What another command kept is no proof.
+	options.SBOM = softwareList(packages.Cache{}, reporter)
 	// Programs of another version would be missed in vain.
 	if r.Version() == version {
 		if options.Programs, err = findPrograms(o.programs, l.Platforms); err != nil {

@@ -77,8 +77,9 @@ licences where they are known. Packages are those of dpkg and apk, the modules o
 programs, and what npm and Python have installed; RPM databases are not read. An image
 of which something could not be read is marked as incomplete.
 
-Each layer is read once and proven against its digest, and what was found in it is
-kept for the next time. The same bundle gives the same document. The signature of the
+A bundle that was built with --sbom carries the document, which is printed then. Otherwise
+it is made: each layer is read once and proven against its digest, and what was
+found in it is kept for the next time. The same bundle gives the same document. The signature of the
 bundle is not checked: see "boxlift bundle verify".
 
 With --key, which has to be the key that the bundle was signed with, the document is
@@ -110,27 +111,54 @@ func (o *bundleSBOMOptions) folder() (string, error) {
 	case o.noCache || o.cache != "":
 		return o.cache, nil
 	}
-	folder, err := os.UserCacheDir()
+	folder, err := packagesFolder()
 	if err != nil {
 		return "", withHint(fmt.Errorf("find the folder for what was found in layers: %w", err), "name one with --cache, or do without: --no-cache")
 	}
+	return folder, nil
+}
+
+// packagesFolder is where what was found in layers is kept.
+func packagesFolder() (string, error) {
+	folder, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
 	return filepath.Join(folder, "boxlift", "packages"), nil
+}
+
+// softwareList makes the document of a bundle. A cache without a folder keeps nothing.
+func softwareList(cache packages.Cache, reporter progress.Reporter) func(context.Context, *bundle.Reader) ([]byte, error) {
+	return func(ctx context.Context, r *bundle.Reader) ([]byte, error) {
+		document, err := sbom.Make(ctx, r, sbom.Options{Version: version, Cache: cache, Reporter: reporter})
+		if err != nil {
+			return nil, err
+		}
+		var text bytes.Buffer
+		if err := sbom.Write(&text, document); err != nil {
+			return nil, fmt.Errorf("write the list of software in %s: %w", r.Path(), err)
+		}
+		return text.Bytes(), nil
+	}
 }
 
 func runBundleSBOM(ctx context.Context, out io.Writer, path string, o bundleSBOMOptions, reporter progress.Reporter) error {
 	// As with build: garbage is not worth keeping.
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(128 << 20)
+		debug.SetMemoryLimit(softwareMemory)
 	}
 	folder, err := o.folder()
 	if err != nil {
 		return err
 	}
-	r, err := o.openWhole(ctx, path)
+	r, err := o.openBundle(ctx, path)
 	if err != nil {
 		return err
 	}
 	defer r.Close() //nolint:errcheck // it was only read
+	if err := o.checkBases(r); err != nil {
+		return err
+	}
 	// The key comes before the work, so that nobody has to sit and wait for it.
 	var signer *signature.Signer
 	if o.key != "" {
@@ -138,23 +166,27 @@ func runBundleSBOM(ctx context.Context, out io.Writer, path string, o bundleSBOM
 			return err
 		}
 	}
-	document, err := sbom.Make(ctx, r, sbom.Options{Version: version, Cache: packages.Cache{Folder: folder}, Reporter: reporter})
+	text, isStored, err := r.SBOM()
+	if err == nil && !isStored {
+		if err = r.RequireAll(); err == nil {
+			text, err = softwareList(packages.Cache{Folder: folder}, reporter)(ctx, r)
+		}
+	}
 	if err != nil {
 		return damagedHint(err)
 	}
-	var text bytes.Buffer
-	if err := sbom.Write(&text, document); err != nil {
-		return fmt.Errorf("write the list of software in %s: %w", path, err)
-	}
 	if signer == nil {
-		return o.write(out, text.Bytes())
+		return o.write(out, text)
 	}
-	statement, err := provenance.About(r.Digest(), provenance.CycloneDX, text.Bytes())
+	statement, err := provenance.About(r.Digest(), provenance.CycloneDX, text)
 	if err != nil {
 		return err
 	}
 	return o.attest(out, signer, statement)
 }
+
+// softwareMemory is what listing software takes, in bytes; garbage is no reason for more.
+const softwareMemory = 128 << 20
 
 // attest signs a statement and writes it.
 func (o *attestationOptions) attest(out io.Writer, signer *signature.Signer, statement []byte) error {
