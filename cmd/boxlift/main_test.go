@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,10 +22,7 @@ import (
 	"github.com/liteboxd/boxlift/test/upstream"
 )
 
-var (
-	update = flag.Bool("update", false, "write what the scripts expect anew")
-	kills  = flag.Int("kills", 15, "how often builds are killed")
-)
+var update = flag.Bool("update", false, "write what the scripts expect anew")
 
 // server is started by the first test that needs it.
 var server struct {
@@ -236,70 +232,6 @@ func (s *site) partials(t *testing.T, output string) []string {
 		t.Fatal(err)
 	}
 	return names
-}
-
-// TestKilledBuild kills builds of one bundle at random moments. None of them may leave a
-// file under the final name that is not finished, and the run after them all finishes.
-func TestKilledBuild(t *testing.T) {
-	s := newSite(t)
-	// Long enough that most of them are killed inside a blob.
-	for _, f := range server.Files() {
-		if strings.HasSuffix(f.URL, "/k3s") {
-			server.Inject(upstream.Rule{Path: upstream.FilePath(f.URL), Fault: upstream.Slow{BytesPerSecond: int(3 * f.Size)}})
-		}
-	}
-	start := time.Now()
-	cmd, out := s.build(t, "whole.tar")
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	whole := s.read(t, "whole.tar")
-	took := time.Since(start)
-
-	server.ResetRequests()
-	killed, resumed := 0, 0
-	for killed < *kills {
-		if len(s.partials(t, "b.tar")) > 0 {
-			resumed++
-		}
-		cmd, out := s.build(t, "b.tar")
-		time.Sleep(rand.N(took))
-		_ = cmd.Process.Kill()
-		if err := cmd.Wait(); err != nil && cmd.ProcessState.Exited() {
-			t.Fatalf("it failed before it was killed: %v\n%s", err, out)
-		} else if err != nil {
-			killed++
-		}
-		content, err := os.ReadFile(filepath.Join(s.dir, "b.tar"))
-		switch {
-		case err == nil && !bytes.Equal(content, whole):
-			t.Fatal("a killed build left something that is not the bundle under its name")
-		case err == nil: // it was done: once more from the beginning
-			if err := os.Remove(filepath.Join(s.dir, "b.tar")); err != nil {
-				t.Fatal(err)
-			}
-		case !errors.Is(err, os.ErrNotExist):
-			t.Fatal(err)
-		}
-	}
-	ranges := 0
-	for _, r := range server.Requests() {
-		if r.Range != "" {
-			ranges++
-		}
-	}
-	t.Logf("killed %d times within %v; %d began with what another had left, and asked %d times for the rest of something", killed, took, resumed, ranges)
-	server.Heal()
-	cmd, out = s.build(t, "b.tar")
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if !bytes.Equal(s.read(t, "b.tar"), whole) {
-		t.Error("the bundle after all that differs")
-	}
-	if left := s.partials(t, "b.tar"); len(left) > 0 {
-		t.Errorf("left over: %v", left)
-	}
 }
 
 // TestInterruptedBuild presses Ctrl-C.
