@@ -32,9 +32,6 @@ type UpgradeOptions struct {
 	Via []*bundle.Reader
 
 	Batches
-	// Drain empties each node before it gets another minor version of Kubernetes, which ends
-	// the sandboxes there.
-	Drain bool
 	// BackupRecipients are whom the backup is encrypted to; without any it is in the clear.
 	BackupRecipients []age.Recipient
 	// Flags are those of the command that stand for all this, for a run that goes on.

@@ -126,7 +126,7 @@ func (m *move) prepare(ctx context.Context) error {
 		},
 		run: m.keep,
 	}}
-	if m.upgrade.Drain && m.upgrade.minor {
+	if m.upgrade.Accept.Drain && m.upgrade.minor {
 		steps = append(steps, step{
 			title: "drain the node " + m.nodeName(),
 			needed: func(context.Context) (string, error) {
@@ -238,7 +238,7 @@ func (m *move) prove(ctx context.Context) error {
 	if err := m.imagesOn(ctx, m.host); err != nil {
 		return err
 	}
-	if m.upgrade.Drain && m.upgrade.minor {
+	if m.upgrade.Accept.Drain && m.upgrade.minor {
 		return nil
 	}
 	return m.waiting(ctx, "wait for the pods on "+m.name, m.awaitPods)
@@ -303,7 +303,7 @@ func (m *move) judgePods(ctx context.Context) (waiting string, err error) {
 
 // uncordon takes back what draining did.
 func (m *move) uncordon(ctx context.Context) error {
-	if !m.upgrade.Drain || m.before == nil || m.before.Cordoned {
+	if !m.upgrade.Accept.Drain || m.before == nil || m.before.Cordoned {
 		return nil
 	}
 	_, err := m.api.Uncordon(ctx, m.nodeName())

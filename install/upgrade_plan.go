@@ -492,7 +492,7 @@ func (u *upgradePlanner) order(p *UpgradePlan) []UpgradeStep {
 		return names
 	}
 	restart := "start k3s " + change(k3sComponent).To + " in place, pods go on"
-	if u.options.Drain && u.movesMinor() {
+	if u.options.Accept.Drain && u.movesMinor() {
 		restart = "DRAIN, which ends all sandboxes there, and start k3s " + change(k3sComponent).To
 	}
 	if len(lacking) > 0 || len(older(config.Server))+len(older(config.Agent)) > 0 || change(CiliumComponent).changes() || change(liteboxdComponent).changes() {

@@ -84,6 +84,7 @@ func (d *Document) Update(next Component) error {
 	if len(next.Files) < len(old.Files) || len(next.Charts) < len(old.Charts) || len(next.Images) < len(old.Images) {
 		return fmt.Errorf("update components.%s in %s: entries are missing, and only people remove entries", next.Name, d.name)
 	}
+	next.RequiresDrain = old.RequiresDrain // people say so, and take it back
 	node := lookup(d.root, "components", next.Name)
 	var edits []edit
 	var keys []pair
@@ -181,6 +182,9 @@ func (c Component) render(indent int) string {
 	}
 	if c.UpgradesFrom != nil {
 		b.WriteString(key + "upgradesFrom: " + renderRanges(c.UpgradesFrom))
+	}
+	if c.RequiresDrain {
+		b.WriteString(key + "requiresDrain: true")
 	}
 	list := func(name string, n int, render func(i int, flow bool, indent int) string) {
 		if n > 0 {

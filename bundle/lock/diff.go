@@ -3,6 +3,7 @@ package lock
 import (
 	"fmt"
 	"path"
+	"strconv"
 	"strings"
 )
 
@@ -58,6 +59,9 @@ func (d *differ) component(old, next *Component) {
 	d.add("version", old.Version, next.Version)
 	d.add("platforms", joinPlatforms(old.Platforms), joinPlatforms(next.Platforms))
 	d.add("upgradesFrom", strings.Join(old.UpgradesFrom, ", "), strings.Join(next.UpgradesFrom, ", "))
+	if old.RequiresDrain != next.RequiresDrain {
+		d.add("requiresDrain", strconv.FormatBool(old.RequiresDrain), strconv.FormatBool(next.RequiresDrain))
+	}
 	for _, p := range pairUp(old.Files, next.Files, File.same, File.same) {
 		d.entry(p.either().entry(), p.old != nil, p.next != nil, p.old.address(), p.next.address(), p.old.pin(), p.next.pin())
 	}

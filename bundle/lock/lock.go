@@ -41,10 +41,13 @@ type Component struct {
 	Version      string     // as written, for example v1.36.4+k3s1
 	Platforms    []Platform // nil: the lock's
 	UpgradesFrom []string   // version ranges, any of which may upgrade to this; nil: no claim
-	Files        []File
-	Charts       []Chart
-	Images       []Image
-	Line         int // of its name in the file, from 1
+	// RequiresDrain says that a node has to be drained before it gets this version from
+	// another minor version of Kubernetes. Only the component k3s may say so.
+	RequiresDrain bool
+	Files         []File
+	Charts        []Chart
+	Images        []Image
+	Line          int // of its name in the file, from 1
 }
 
 // File is a plain file that is fetched by URL.

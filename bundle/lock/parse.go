@@ -107,6 +107,9 @@ type pin struct {
 	line   int
 }
 
+// drainedFor is the component that nodes may be drained for.
+const drainedFor = "k3s"
+
 // component reads c. refs collects the digest of each reference: two components may
 // both need an image, but not two different images under one name.
 func (r *reader) component(c *Component, v value, refs map[string]pin) {
@@ -118,6 +121,11 @@ func (r *reader) component(c *Component, v value, refs map[string]pin) {
 			text(r, &s, checkRange)(v)
 			c.UpgradesFrom = append(c.UpgradesFrom, s)
 		})},
+		field{"requiresDrain", optional, func(v value) {
+			if r.flag(&c.RequiresDrain)(v); c.Name != drainedFor {
+				r.failf(v, "is not for %s: expected it in the component %s, which nodes are drained for", c.Name, drainedFor)
+			}
+		}},
 		field{"files", optional, func(v value) {
 			seen := make(map[string][]File)
 			r.list(func(v value) { c.Files = append(c.Files, r.file(v, seen)) })(v)
@@ -376,6 +384,15 @@ func (r *reader) some(v value, read func(value)) {
 	r.list(read)(v)
 	if v.node.Kind == yaml.SequenceNode && len(v.node.Content) == 0 {
 		r.failf(v, "is empty: expected at least one item")
+	}
+}
+
+// flag returns a function that reads true or false into dst.
+func (r *reader) flag(dst *bool) func(value) {
+	return func(v value) {
+		if v.node.Kind != yaml.ScalarNode || v.node.ShortTag() != "!!bool" || v.node.Decode(dst) != nil {
+			r.failf(v, "%s: expected true or false", found(v.node))
+		}
 	}
 }
 

@@ -110,6 +110,24 @@ func TestParse(t *testing.T) {
 	}
 }
 
+func TestParseRequiresDrain(t *testing.T) {
+	for value, want := range map[string]bool{"true": true, "false": false} {
+		text := strings.Replace(good, "    files:\n", "    requiresDrain: "+value+"\n    files:\n", 1)
+		d, err := ParseDocument("versions.lock", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := d.Lock().Component("k3s").RequiresDrain; got != want {
+			t.Errorf("%s is read as %v", value, got)
+		}
+		next := *d.Lock().Component("k3s")
+		next.Version, next.RequiresDrain = "v1.36.5+k3s1", !want
+		if err := d.Update(next); err != nil || d.Lock().Component("k3s").RequiresDrain != want {
+			t.Errorf("%s does not survive an update: %v", value, err)
+		}
+	}
+}
+
 // TestParseErrors has a case for each rule; testdata/errors.golden has their texts.
 func TestParseErrors(t *testing.T) {
 	var (
@@ -173,6 +191,9 @@ func TestParseErrors(t *testing.T) {
 		{"version that is nothing", "version: 1.20", "version:"},
 		{"version that is a list", "version: 1.20", "version: [1, 20]"},
 		{"version range", ">=1.35.0 <1.37.0", "1.35 or so"},
+		{"drain not a bool", "    files:\n", "    requiresDrain: yes please\n    files:\n"},
+		{"drain in YAML 1.1", "    files:\n", "    requiresDrain: yes\n    files:\n"},
+		{"drain for another component", "    version: 1.20\n", "    version: 1.20\n    requiresDrain: true\n"},
 		{"version ranges not a list", `[">=1.35.0 <1.37.0"]`, `">=1.35.0 <1.37.0"`},
 
 		{"files not a list", "    charts:", "    files: {}\n    charts:"},

@@ -22,7 +22,6 @@ type upgradeOptions struct {
 	installOptions
 	via             []string
 	batches         install.Batches
-	drain           bool
 	accept          gate.Accept
 	encryptBackupTo []string
 	// flags are those that say how, as they were given.
@@ -79,7 +78,7 @@ func (o *upgradeOptions) policyFlags() *pflag.FlagSet {
 	f.IntVar(&o.batches.Size, "batch-size", o.batches.Size, "agents that are upgraded at the same time (default: runtime.parallelism)")
 	f.IntVar(&o.batches.MaxFailures, "max-failures", o.batches.MaxFailures, "agents that may fail before no further one is touched")
 	f.DurationVar(&o.batches.Pause, "pause-between", o.batches.Pause, "time to wait between two batches of agents, such as 10m")
-	f.BoolVar(&o.drain, "drain-nodes-and-end-their-sandboxes", o.drain, "drain each node before it gets another minor version of Kubernetes; ALL SANDBOXES ON IT END")
+	f.BoolVar(&o.accept.Drain, "drain-nodes-and-end-their-sandboxes", o.accept.Drain, "drain each node before it gets another minor version of Kubernetes; ALL SANDBOXES ON IT END")
 	f.BoolVar(&o.accept.Drift, "accept-drift", o.accept.Drift, "let the upgrade overwrite what was changed since the last release")
 	f.BoolVar(&o.accept.UntestedCilium, "accept-untested-cilium", o.accept.UntestedCilium, "let Cilium run with a Kubernetes that it is not tested with")
 	f.StringArrayVar(&o.encryptBackupTo, "encrypt-backup-to", o.encryptBackupTo, "encrypt the backup for this age recipient, such as age1... (repeatable)")
@@ -120,7 +119,7 @@ func (o *upgradeOptions) check() error {
 
 // upgradeOptions are those of package install.
 func (o *upgradeOptions) upgrade(options install.Options) install.UpgradeOptions {
-	return install.UpgradeOptions{Options: options, Accept: o.accept, Batches: o.batches, Drain: o.drain, Flags: o.flags}
+	return install.UpgradeOptions{Options: options, Accept: o.accept, Batches: o.batches, Flags: o.flags}
 }
 
 // runUpgrade upgrades, or, when rollbackTo is not 0, goes back to the release of that number.

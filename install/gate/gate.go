@@ -37,6 +37,7 @@ const (
 	KubeletSkew      Gate = "kubelet-skew"
 	Etcd             Gate = "etcd"
 	Cgroup           Gate = "cgroup"
+	Drain            Gate = "drain"
 	CiliumMinor      Gate = "cilium-minor"
 	CiliumKubernetes Gate = "cilium-kubernetes"
 	Volume           Gate = "volume"
@@ -65,6 +66,7 @@ func Gates() []Description {
 		{KubeletSkew, "no kubelet is newer than the API server, or too old for it", (*judgement).kubeletSkew},
 		{Etcd, "embedded etcd may go to the new version", (*judgement).etcd},
 		{Cgroup, "the kubelet runs with the hosts' control groups", (*judgement).cgroup},
+		{Drain, "nodes are drained where the lock asks for it", (*judgement).drain},
 		{CiliumMinor, "Cilium goes by one minor version at a time", (*judgement).ciliumMinor},
 		{CiliumKubernetes, "Cilium is tested with the new Kubernetes", (*judgement).ciliumKubernetes},
 		{Volume, "LiteBoxd's data volume is healthy", (*judgement).volume},
@@ -163,6 +165,8 @@ type Target struct {
 	K3s, Cilium, LiteBoxd string // versions; LiteBoxd's is "" when the bundle has none
 	UpgradesFrom          map[string][]string
 	Platforms             []lock.Platform
+	// RequiresDrain is what the lock says of k3s.
+	RequiresDrain bool
 }
 
 // The components of a lock that gates know.
@@ -178,7 +182,7 @@ func TargetOf(l *lock.Lock) Target {
 	for _, c := range l.Components {
 		switch c.Name {
 		case k3sComponent:
-			t.K3s = c.Version
+			t.K3s, t.RequiresDrain = c.Version, c.RequiresDrain
 		case ciliumComponent:
 			t.Cilium = c.Version
 		case liteboxdComponent:
@@ -200,6 +204,9 @@ type Accept struct {
 	// Downgrade lets components go back within their minor versions, whatever the lock says
 	// of where it may be reached from: a rollback to a release that ran here.
 	Downgrade bool
+	// Drain empties each node before it gets another minor version of Kubernetes, which ends
+	// the sandboxes on it.
+	Drain bool
 }
 
 // judgement is one cluster in front of the gates.

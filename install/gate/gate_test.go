@@ -144,6 +144,14 @@ func TestJudge(t *testing.T) {
 		{"the same version needs no leave", cilium("1.18.6", "1.18.6", "=1.17"), nil},
 
 		{"a skipped minor version", k3s("v1.31.14+k3s1", "v1.33.13+k3s1"), []string{"kubernetes-minor refused k3s: from Kubernetes 1.31 to 1.33: Kubernetes goes by one minor version at a time", unknownTests + "1.33"}},
+		{"a drain that the lock asks for", func(_ *Cluster, t *Target, _ *Accept) { t.RequiresDrain = true },
+			[]string{"drain refused k3s: the lock asks that nodes are drained before they get v1.33.13+k3s1 from another minor version, which ends the sandboxes on them"}},
+		{"a drain that is wanted", func(_ *Cluster, t *Target, a *Accept) { t.RequiresDrain, a.Drain = true, true },
+			[]string{"drain accepted k3s: each node is drained before it gets v1.33.13+k3s1, which ends the sandboxes on it"}},
+		{"no drain for a patch", func(c *Cluster, t *Target, a *Accept) {
+			k3s("v1.33.13+k3s1", "v1.33.13+k3s2")(c, t, a)
+			t.RequiresDrain, a.Drain = true, true
+		}, []string{unknownTests + "1.33"}},
 		{"halfway", nodes("v1.33.13+k3s1", "v1.32.9+k3s1"), nil},
 		{"halfway to something newer", nodes("v1.34.2+k3s1", "v1.32.9+k3s1"), []string{"downgrade refused k3s: k3s v1.34.2+k3s1 runs, and the bundle has the older v1.33.13+k3s1"}},
 		{"a kubelet newer than the servers", nodes("v1.32.9+k3s1", "v1.33.13+k3s1"), []string{"kubelet-skew refused a1: its kubelet is v1.33.13+k3s1, newer than the API server's v1.32.9+k3s1"}},

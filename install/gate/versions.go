@@ -132,6 +132,19 @@ func (j *judgement) kubernetesMinor() {
 	}
 }
 
+// drain makes sure that sandboxes end by nobody's will but the operator's.
+func (j *judgement) drain() {
+	moves := slices.ContainsFunc(j.Cluster.Nodes, func(n Node) bool { return !SameMinor(n.Kubelet, j.K3s) })
+	switch {
+	case !moves:
+	case j.accept.Drain:
+		j.add(Accepted, k3sComponent, "without --drain-nodes-and-end-their-sandboxes the sandboxes stay", "each node is drained before it gets %s, which ends the sandboxes on it", j.K3s)
+	case j.RequiresDrain:
+		j.refuse(k3sComponent, "let everybody finish, then give --drain-nodes-and-end-their-sandboxes",
+			"the lock asks that nodes are drained before they get %s from another minor version, which ends the sandboxes on them", j.K3s)
+	}
+}
+
 // kubeletSkew looks at every moment of the upgrade: servers go first, so the oldest kubelet
 // has to get along with the newest API server.
 func (j *judgement) kubeletSkew() {

@@ -71,7 +71,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	configure(plainNetwork)
 	writeSite(t, site, "values.env", "LOG_LEVEL=debug\n")
-	next := bundleOf(t, upstream.Patched)
+	next := bundleOf(t, upstream.LockOptions{Release: upstream.Patched})
 	// A fault that is there from the beginning, and asleep.
 	onHost(t, broken, "sh", "-c", `mkdir -p /etc/systemd/system/k3s-agent.service.d
 cat >/etc/systemd/system/k3s-agent.service.d/fault.conf <<'END'
@@ -269,7 +269,7 @@ func TestUpgradeKilled(t *testing.T) {
 	t.Parallel()
 	site := newTwoHosts(t)
 	server, ctx := site.Hosts[0], t.Context()
-	next := bundleOf(t, upstream.Patched.WithLiteBoxd(release.LiteBoxd))
+	next := bundleOf(t, upstream.LockOptions{Release: upstream.Patched.WithLiteBoxd(release.LiteBoxd)})
 	mustRun(t, install(ctx, site))
 	forth := func() *exec.Cmd {
 		return site.Boxlift(ctx, passwords, "upgrade", "--bundle", next, "--key", "boxlift.pub", "--accept-untested-cilium")
@@ -395,7 +395,7 @@ func TestUpgradeMinor(t *testing.T) {
 ssh: {knownHostsFile: known_hosts}
 network: {cni: cilium}
 `, first.Address, site.Hosts[1].Address, site.Hosts[2].Address, site.Hosts[3].Address)
-	older := bundleOf(t, upstream.Older)
+	older := bundleOf(t, upstream.LockOptions{Release: upstream.Older})
 	mustRun(t, site.Boxlift(ctx, passwords, "install", "--bundle", older, "--key", "boxlift.pub"))
 	checkAll(t, site, upstream.Older.K3s)
 	kubectl(t, first, "create", "configmap", "before")
@@ -433,7 +433,41 @@ network: {cni: cilium}
 	if out, err := tryKubectl(t, first, "get", "configmap", "after"); err == nil {
 		t.Errorf("what was made since the backup is still there: %s", out)
 	}
+	testDrain(t, site)
 	checkNothingLeakedButServices(t, site)
+}
+
+// testDrain upgrades by a lock that asks for drained nodes: nothing ends unless that is wanted.
+func testDrain(t *testing.T, site *testbed.Site) {
+	t.Helper()
+	first := site.Hosts[0]
+	drained := bundleOf(t, upstream.LockOptions{Release: release, RequiresDrain: true})
+	applyYAML(t, first, `apiVersion: v1
+kind: Pod
+metadata: {name: alone}
+spec:
+  nodeName: agent
+  terminationGracePeriodSeconds: 1
+  containers: [{name: alone, image: `+netcheckImage+`, args: [serve]}]
+`)
+	kubectl(t, first, "wait", "--for=condition=Ready", "pod/alone", "--timeout", "2m")
+	r := upgrade(t, site, drained)
+	if r.code != 3 {
+		t.Errorf("want exit code 3: %v", r)
+	}
+	contains(t, "the error", r.stderr, "drain: k3s: the lock asks that nodes are drained")
+	kubectl(t, first, "get", "pod", "alone")
+	r = succeeded(t, "the upgrade that drains", upgrade(t, site, drained, "--drain-nodes-and-end-their-sandboxes"))
+	t.Log(r.stdout)
+	contains(t, "the upgrade that drains", r.stderr, "drain the node agent", "pod default/alone has left")
+	checkAll(t, site, release.K3s)
+	if out, err := tryKubectl(t, first, "get", "pod", "alone"); err == nil {
+		t.Errorf("a pod was not evicted: %s", out)
+	}
+	if out := kubectl(t, first, "get", "nodes", "-o", "jsonpath={.items[*].spec.unschedulable}"); out != "" {
+		t.Errorf("nodes are still cordoned: %s", out)
+	}
+	statusIsWell(t, site, drained)
 }
 
 // apiWatch asks the APIs of several servers.

@@ -42,11 +42,11 @@ const withLiteBoxd = `liteboxd:
 // bundleWith builds a bundle that has another version of LiteBoxd, and all else the same.
 func bundleWith(t *testing.T, version string) string {
 	t.Helper()
-	return bundleOf(t, release.WithLiteBoxd(version))
+	return bundleOf(t, upstream.LockOptions{Release: release.WithLiteBoxd(version)})
 }
 
-// bundleOf builds the bundle of a release that upstream offers.
-func bundleOf(t *testing.T, release upstream.Release) string {
+// bundleOf builds a bundle of what upstream offers.
+func bundleOf(t *testing.T, o upstream.LockOptions) string {
 	t.Helper()
 	from := connected(t)
 	bed := &testbed.Testbed{Dir: t.TempDir(), Programs: from.Programs, Upstream: from.Upstream}
@@ -55,7 +55,7 @@ func bundleOf(t *testing.T, release upstream.Release) string {
 			t.Fatal(err)
 		}
 	}
-	if err := bed.MakeBundle(t.Context(), upstream.LockOptions{Release: release}); err != nil {
+	if err := bed.MakeBundle(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
 	return bed.Bundle()

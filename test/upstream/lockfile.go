@@ -20,6 +20,8 @@ type LockOptions struct {
 	Components []string
 	// K3sRefs lists k3s' images one by one instead of as air-gap archives.
 	K3sRefs bool
+	// RequiresDrain asks for drained nodes.
+	RequiresDrain bool
 }
 
 // LockYAML is a versions.lock for what is served, with the upstream addresses and without
@@ -43,7 +45,11 @@ func (s *Server) LockYAML(o LockOptions) []byte {
 	}
 	if wanted(k3s) {
 		var archives strings.Builder
-		fmt.Fprintf(&b, "  k3s:\n    version: %s\n    files:\n", r.Release.K3s)
+		fmt.Fprintf(&b, "  k3s:\n    version: %s\n", r.Release.K3s)
+		if o.RequiresDrain {
+			b.WriteString("    requiresDrain: true\n")
+		}
+		b.WriteString("    files:\n")
 		for _, arch := range arches {
 			if platform := "linux/" + arch; slices.Contains(o.Platforms, platform) {
 				fmt.Fprintf(&b, "      - {name: k3s, platform: %s, url: %q}\n", platform, r.url(k3sName(arch)))
