@@ -145,20 +145,8 @@ func TestBinary(t *testing.T) {
 	want := node.Want{Version: node.ProtocolVersion, ImagesDir: images, Packs: []node.PackWant{{
 		Name: node.PackName("k3s", index), Index: index, Blobs: []node.Blob{{Digest: digest.FromBytes(layer), Size: int64(len(layer))}},
 	}}}
-	receive := exec.Command(binary, "receive")
-	receive.Stderr = os.Stderr
-	in, err := receive.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := receive.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := receive.Start(); err != nil {
-		t.Fatal(err)
-	}
-	_, err = node.Send(t.Context(), in, out, want,
+	receive, in, out := startReceive(t, binary)
+	_, err := node.Send(t.Context(), in, out, want,
 		func(_ digest.Digest, offset int64) (io.ReadCloser, error) {
 			return io.NopCloser(bytes.NewReader(layer[offset:])), nil
 		},
@@ -221,22 +209,10 @@ func TestMemoryIsBounded(t *testing.T) {
 	pack.Blobs = append(pack.Blobs, add(make([]byte, 128<<20)))
 	want := node.Want{Version: node.ProtocolVersion, ImagesDir: t.TempDir(), Packs: []node.PackWant{pack}}
 
-	receive := exec.Command(binary, "receive")
-	receive.Stderr = os.Stderr
-	in, err := receive.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := receive.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := receive.Start(); err != nil {
-		t.Fatal(err)
-	}
+	receive, in, out := startReceive(t, binary)
 	last := pack.Blobs[blobs]
 	var peak int64
-	_, err = node.Send(t.Context(), in, out, want,
+	_, err := node.Send(t.Context(), in, out, want,
 		func(d digest.Digest, offset int64) (io.ReadCloser, error) {
 			r := io.NewSectionReader(bytes.NewReader(contents[d]), offset, last.Size)
 			if d != last.Digest {
@@ -269,3 +245,21 @@ func TestMemoryIsBounded(t *testing.T) {
 type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// startReceive starts the side of a transfer that is on a node.
+func startReceive(t *testing.T, binary string) (receive *exec.Cmd, in io.WriteCloser, out io.Reader) {
+	t.Helper()
+	receive = exec.Command(binary, "receive")
+	receive.Stderr = os.Stderr
+	in, err := receive.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err = receive.StdoutPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := receive.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return receive, in, out
+}

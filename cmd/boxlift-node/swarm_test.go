@@ -33,19 +33,7 @@ func TestSwarmMemoryIsBounded(t *testing.T) {
 	var hosts []node.ShipHost
 	var processes []*exec.Cmd
 	for i := range nodes {
-		receive := exec.Command(binary, "receive")
-		receive.Stderr = os.Stderr
-		in, err := receive.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := receive.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := receive.Start(); err != nil {
-			t.Fatal(err)
-		}
+		receive, in, out := startReceive(t, binary)
 		processes = append(processes, receive)
 		hosts = append(hosts, node.ShipHost{
 			Name: fmt.Sprint(i), Address: "127.0.0.1:0", In: in, Out: out,
