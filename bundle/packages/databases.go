@@ -44,7 +44,10 @@ func readerFor(name string) reader {
 			return readApk
 		}
 	case "var/lib/rpm/", "usr/lib/sysimage/rpm/", "usr/share/rpm/":
-		if base == "rpmdb.sqlite" || base == "Packages" || base == "Packages.db" {
+		switch base {
+		case "rpmdb.sqlite":
+			return readRPM
+		case "Packages", "Packages.db", "rpmdb.sqlite-wal":
 			return noteRPM
 		}
 	}
@@ -60,10 +63,10 @@ func readerFor(name string) reader {
 	return nil
 }
 
-// noteRPM says that there is a database that nothing here reads: the libraries for its
-// three formats bring a whole SQLite along, and none of the platform's images has one.
+// noteRPM says that there is a database in one of RPM's older forms, Berkeley DB and ndb, or
+// a journal with changes that are not in the database yet: nothing here reads these.
 func noteRPM(name string, _ *bufio.Reader, f *Finding) error {
-	f.Notes = []string{fmt.Sprintf("the RPM database %s is not read", name)}
+	f.Notes = []string{fmt.Sprintf("%s, a part of an RPM database or one in an old form, is not read", name)}
 	return nil
 }
 

@@ -1,5 +1,5 @@
 // Package packages finds out which software is in the layers of container images: what
-// dpkg and apk have installed, the modules that Go programs were built from, and what npm
+// dpkg, apk and RPM have installed, the modules that Go programs were built from, and what npm
 // and Python have installed.
 //
 //   - [Scan] reads one layer once, as a stream, and keeps only what it found there: a layer
@@ -10,7 +10,7 @@
 //   - [ScanFile] looks at a single file, which may be a Go program.
 //
 // Layers come from strangers. Whatever they hold, memory stays bounded: databases are read
-// line by line, programs are never held as a whole, and sizes, lengths and counts have
+// line by line, or, those of RPM, page by page from a temporary file; programs are never held as a whole, and sizes, lengths and counts have
 // limits. What goes beyond them, and what cannot be read, is noted ([Layer.Notes]) rather
 // than an error: a list that says what it lacks is better than none.
 package packages
@@ -29,6 +29,7 @@ import (
 const (
 	Debian = "deb"
 	Alpine = "apk"
+	RPM    = "rpm"
 	Go     = "golang"
 	Node   = "npm"
 	Python = "pypi"
@@ -48,10 +49,11 @@ const (
 
 // Package is one package of an ecosystem.
 type Package struct {
-	Type    string `json:"type"`
-	Name    string `json:"name"`
+	Type string `json:"type"`
+	Name string `json:"name"`
+	// Version is the ecosystem's whole version: of RPM, [EPOCH:]VERSION-RELEASE.
 	Version string `json:"version,omitempty"`
-	// Architecture is the ecosystem's name for it: amd64 with Debian, x86_64 with Alpine.
+	// Architecture is the ecosystem's name for it: amd64 with Debian, x86_64 with others.
 	Architecture string `json:"architecture,omitempty"`
 	// Source is the source package that it was built from, where that has another name:
 	// security advisories of distributions go by it. SourceVersion is empty unless it

@@ -151,7 +151,20 @@ func TestDatabases(t *testing.T) {
 			"npm @scope/x 2.0.0 [MIT] <app/node_modules/@scope/x/package.json>",
 			"npm left-pad 1.3.0 [WTFPL] <app/node_modules/left-pad/package.json>",
 		}, nil},
-		{"rpm", []file{{name: "var/lib/rpm/rpmdb.sqlite", content: "SQLite"}}, nil, []string{"the RPM database var/lib/rpm/rpmdb.sqlite is not read"}},
+		{"rpm", []file{
+			{name: "var/lib/rpm/rpmdb.sqlite", content: rpmDatabase(t)},
+			{name: "var/lib/rpm/rpmdb.sqlite-wal", content: ""},
+		}, []string{
+			"rpm bash 5.2.26-4.el9 [x86_64] [bash] [GPL-3.0-or-later] <var/lib/rpm/rpmdb.sqlite>",
+			"rpm dbus-libs 1:1.12.20-8.el9 [x86_64] [dbus] [1.12.20-7.el9] [(GPLv2+ or AFL) and GPLv2+] <var/lib/rpm/rpmdb.sqlite>",
+			"rpm long 1-1 <var/lib/rpm/rpmdb.sqlite>",
+		}, nil},
+		{"rpm, no database", []file{{name: "usr/lib/sysimage/rpm/rpmdb.sqlite", content: "SQLite"}}, nil,
+			[]string{"the RPM database usr/lib/sysimage/rpm/rpmdb.sqlite cannot be read to its end: file is not a database (26)"}},
+		{"rpm, an old form", []file{{name: "var/lib/rpm/Packages", content: "x"}, {name: "var/lib/rpm/rpmdb.sqlite-wal", content: "x"}}, nil, []string{
+			"var/lib/rpm/Packages, a part of an RPM database or one in an old form, is not read",
+			"var/lib/rpm/rpmdb.sqlite-wal, a part of an RPM database or one in an old form, is not read",
+		}},
 		{"names that break out", []file{{name: "../../lib/apk/db/installed", content: apkInstalled}}, []string{
 			"apk musl 1.2.5-r9 [x86_64] [musl] [MIT] <lib/apk/db/installed>",
 			"apk ssl_client 1.37.0-r12 [x86_64] [busybox] [GPL-2.0-only] <lib/apk/db/installed>",
@@ -430,8 +443,9 @@ func FuzzScan(f *testing.F) {
 func FuzzFile(f *testing.F) {
 	names := []string{
 		"var/lib/dpkg/status", "lib/apk/db/installed", "etc/os-release", "usr/share/doc/x/copyright",
-		"x.dist-info/METADATA", "node_modules/x/package.json", "usr/bin/program",
+		"x.dist-info/METADATA", "node_modules/x/package.json", "usr/bin/program", "var/lib/rpm/rpmdb.sqlite",
 	}
+	f.Add(rpmDatabase(f))
 	f.Add(dpkgStatus)
 	f.Add(apkInstalled)
 	f.Add("Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nLicense: MIT\n")

@@ -33,13 +33,17 @@ const (
 )
 
 // Scan reads a layer to its end: a tar, plain or compressed with gzip or zstd. An error is
-// one of r or of ctx; what is wrong with the layer becomes a note.
+// one of r, of ctx or of this host's disk; what is wrong with the layer becomes a note.
 func Scan(ctx context.Context, r io.Reader) (*Layer, error) {
 	s := &scanner{files: make(map[string]*Finding), layer: &Layer{}}
 	from := newSource(ctx, r)
 	buffered := takeReader(from)
 	defer giveReader(buffered)
-	if err := s.scan(buffered); err != nil && from.err == nil {
+	err := s.scan(buffered)
+	if errors.As(err, new(*spoolError)) {
+		return nil, err
+	}
+	if err != nil && from.err == nil {
 		s.note("it cannot be read to its end: %s", printable(err.Error()))
 	}
 	// What was left out belongs to the layer's digest all the same.

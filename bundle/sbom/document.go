@@ -221,6 +221,26 @@ func urlOf(p packages.Package, of packages.Distribution) string {
 		case p.Source != "" && p.Source != p.Name:
 			qualifiers["upstream"] = p.Source
 		}
+	case packages.RPM:
+		// The type's definition has the epoch apart, and the source as the name of its file.
+		namespace = of.ID
+		if namespace == "rhel" {
+			namespace = "redhat"
+		}
+		if of.ID != "" && of.Version != "" {
+			qualifiers["distro"] = of.ID + "-" + of.Version
+		}
+		if p.Architecture != "" {
+			qualifiers["arch"] = p.Architecture
+		}
+		version := p.Version
+		if epoch, rest, ok := strings.Cut(version, ":"); ok {
+			qualifiers["epoch"], version = epoch, rest
+		}
+		if p.Source != "" {
+			qualifiers["upstream"] = p.Source + "-" + cmp.Or(p.SourceVersion, version) + ".src.rpm"
+		}
+		return packageURL(p.Type, namespace, name, version, qualifiers)
 	case packages.Python:
 		name = strings.ReplaceAll(strings.ToLower(name), "_", "-")
 	}

@@ -354,3 +354,29 @@ func TestUnreadableLayers(t *testing.T) {
 		t.Errorf("incomplete: %q", incomplete)
 	}
 }
+
+func TestPackageURLs(t *testing.T) {
+	rhel := packages.Distribution{ID: "rhel", Version: "9.4"}
+	for _, test := range []struct {
+		packages.Package
+		of   packages.Distribution
+		want string
+	}{
+		{
+			packages.Package{Type: packages.Debian, Name: "libc6", Version: "2.36-9+deb12u10", Architecture: "amd64", Source: "glibc"}, packages.Distribution{},
+			"pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64&upstream=glibc",
+		},
+		{
+			packages.Package{Type: packages.RPM, Name: "dbus-libs", Version: "1:1.12.20-8.el9", Architecture: "x86_64", Source: "dbus"}, rhel,
+			"pkg:rpm/redhat/dbus-libs@1.12.20-8.el9?arch=x86_64&distro=rhel-9.4&epoch=1&upstream=dbus-1.12.20-8.el9.src.rpm",
+		},
+		{
+			packages.Package{Type: packages.RPM, Name: "a", Version: "1-2", Source: "b", SourceVersion: "3-4"}, packages.Distribution{ID: "fedora"},
+			"pkg:rpm/fedora/a@1-2?upstream=b-3-4.src.rpm",
+		},
+	} {
+		if got := urlOf(test.Package, test.of); got != test.want {
+			t.Errorf("got %s, expected %s", got, test.want)
+		}
+	}
+}

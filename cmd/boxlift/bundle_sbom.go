@@ -73,14 +73,14 @@ func newBundleSBOMCommand(global *globalOptions) *cobra.Command {
 		Short: "List all software in a bundle as a CycloneDX document",
 		Long: `List everything in a bundle as a CycloneDX 1.6 document in JSON: components, files and
 images by digest, and the packages in images and programs, with package URLs and
-licences where they are known. Packages are those of dpkg and apk, the modules of Go
-programs, and what npm and Python have installed; RPM databases are not read. An image
-of which something could not be read is marked as incomplete.
+licences where they are known. Packages are those of dpkg, apk and RPM, the modules of Go
+programs, and what npm and Python have installed. An image of which something could not
+be read is marked as incomplete.
 
 A bundle that was built with --sbom carries the document, which is printed then. Otherwise
-it is made: each layer is read once and proven against its digest, and what was
-found in it is kept for the next time. The same bundle gives the same document. The signature of the
-bundle is not checked: see "boxlift bundle verify".
+it is made: each layer is read once and proven against its digest, and what was found in
+it is kept for the next time. The same bundle gives the same document. The signature of
+the bundle is not checked: see "boxlift bundle verify".
 
 With --key, which has to be the key that the bundle was signed with, the document is
 signed: the output is a sigstore bundle with an in-toto statement about the bundle's

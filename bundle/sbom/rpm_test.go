@@ -1,0 +1,160 @@
+package sbom
+
+import (
+	"archive/tar"
+	"bytes"
+	"database/sql"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	_ "modernc.org/sqlite" // the driver
+
+	"github.com/liteboxd/boxlift/bundle/packages"
+)
+
+// rpm is what RPM keeps of a package, as far as anybody here reads it.
+type rpm struct {
+	name, version, release, arch, license, source string
+	epoch                                         uint32 // 0 for none
+}
+
+// header makes the header that the database has of it.
+func (p rpm) header() []byte {
+	var entries, data []byte
+	count := 0
+	add := func(tag, kind uint32, content []byte) {
+		for _, n := range []uint32{tag, kind, uint32(len(data)), 1} {
+			entries = binary.BigEndian.AppendUint32(entries, n)
+		}
+		data = append(data, content...)
+		count++
+	}
+	if p.epoch > 0 {
+		add(1003, 4, binary.BigEndian.AppendUint32(nil, p.epoch))
+	}
+	for _, text := range []struct {
+		tag   uint32
+		value string
+	}{{1000, p.name}, {1001, p.version}, {1002, p.release}, {1014, p.license}, {1022, p.arch}, {1044, p.source}} {
+		if text.value != "" {
+			add(text.tag, 6, append([]byte(text.value), 0))
+		}
+	}
+	header := binary.BigEndian.AppendUint32(nil, uint32(count))
+	header = binary.BigEndian.AppendUint32(header, uint32(len(data)))
+	return append(append(header, entries...), data...)
+}
+
+// rpmDatabase has SQLite itself make a database as RPM has it.
+func rpmDatabase(t testing.TB, pageSize int, installed []rpm) []byte {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "rpmdb.sqlite")
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	db.SetMaxOpenConns(1) // settings and transactions are the connection's
+	do := func(statement string, args ...any) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), statement, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do(fmt.Sprintf("PRAGMA page_size = %d", pageSize))
+	do("CREATE TABLE IF NOT EXISTS Packages (hnum INTEGER PRIMARY KEY AUTOINCREMENT, blob BLOB NOT NULL)")
+	do("CREATE TABLE IF NOT EXISTS 'Name' (key 'TEXT' NOT NULL, hnum INTEGER NOT NULL, idx INTEGER NOT NULL, FOREIGN KEY (hnum) REFERENCES 'Packages'(hnum))")
+	do("CREATE INDEX IF NOT EXISTS 'Name_key_idx' ON 'Name'(key ASC)")
+	do("BEGIN")
+	for _, p := range installed {
+		do("INSERT INTO Packages (blob) VALUES (?)", p.header())
+	}
+	do("COMMIT")
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+// scanned lists the packages that are found in a layer with a database.
+func scanned(t *testing.T, database []byte) (names, notes []string) {
+	t.Helper()
+	var layer bytes.Buffer
+	w := tar.NewWriter(&layer)
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "var/lib/rpm/rpmdb.sqlite", Mode: 0o644, Size: int64(len(database))}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(database); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	found, err := packages.Scan(t.Context(), &layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := packages.Merge([]*packages.Layer{found})
+	for _, p := range image.Packages {
+		names = append(names, p.Name+" "+p.Version)
+	}
+	return names, image.Notes
+}
+
+// TestRPMDatabases reads what SQLite itself has written, with all lengths of pages, and rows of
+// all lengths about which they go on on other pages.
+func TestRPMDatabases(t *testing.T) {
+	var installed []rpm
+	var want []string
+	for i := range 700 {
+		p := rpm{name: fmt.Sprintf("package-%04d", i), version: "1", release: "1", arch: "noarch", license: strings.Repeat("x", i*37%9000)}
+		installed = append(installed, p)
+		want = append(want, p.name+" 1-1")
+	}
+	for _, pageSize := range []int{512, 1024, 4096, 65536} {
+		database := rpmDatabase(t, pageSize, installed)
+		got, notes := scanned(t, database)
+		if diff := cmp.Diff(want, got); diff != "" || len(notes) > 0 {
+			t.Errorf("pages of %d bytes: %v (-want +got):\n%s", pageSize, notes, diff)
+		}
+
+		// The first page that leads to pages goes on where it is.
+		for at := pageSize; at < len(database); at += pageSize {
+			if database[at] == 0x05 {
+				binary.BigEndian.PutUint32(database[at+8:], uint32(at/pageSize+1))
+				break
+			}
+		}
+		if _, notes := scanned(t, database); len(notes) != 1 || !strings.Contains(notes[0], "cannot be read to its end") {
+			t.Errorf("pages of %d bytes, in a loop: %v", pageSize, notes)
+		}
+	}
+}
+
+// TestSmallRPMDatabase writes the database that the tests of package packages read.
+func TestSmallRPMDatabase(t *testing.T) {
+	database := rpmDatabase(t, 512, []rpm{
+		{name: "bash", version: "5.2.26", release: "4.el9", arch: "x86_64", license: "GPL-3.0-or-later", source: "bash-5.2.26-4.el9.src.rpm"},
+		{name: "dbus-libs", epoch: 1, version: "1.12.20", release: "8.el9", arch: "x86_64", license: "(GPLv2+ or AFL) and GPLv2+", source: "dbus-1.12.20-7.el9.src.rpm"},
+		{name: "gpg-pubkey", version: "fd431d51", release: "4ae0493b"},
+		{name: "long", version: "1", release: "1", license: strings.Repeat("long ", 300)},
+	})
+	if *update {
+		if err := os.WriteFile(filepath.Join("..", "packages", "testdata", "rpmdb.sqlite"), database, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, notes := scanned(t, database)
+	if diff := cmp.Diff([]string{"bash 5.2.26-4.el9", "dbus-libs 1:1.12.20-8.el9", "long 1-1"}, got); diff != "" || len(notes) > 0 {
+		t.Errorf("%v %s", notes, diff)
+	}
+}
