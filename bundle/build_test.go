@@ -87,7 +87,7 @@ func TestEverything(t *testing.T) {
 	if err := r.VerifySignature(signer.PublicKey()); err != nil {
 		t.Error(err)
 	}
-	if err := r.Verify(t.Context(), nil); err != nil {
+	if err := proven(t, r, rebuildOptions(t, content)); err != nil {
 		t.Error(err)
 	}
 	if result.Digest != r.Digest() || r.Size() != info.Size() || r.Version() != "v0.0.0-test" {

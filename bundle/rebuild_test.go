@@ -129,6 +129,32 @@ func TestRebuildOfArchives(t *testing.T) {
 	if err := proven(t, mustOpen(t, path), rebuildOptions(t, content)); err != nil {
 		t.Error(err)
 	}
+
+	// A delta, which has the manifests from the archive, that are not known when it is planned.
+	old := mustOpen(t, path)
+	later := replaced(t, content, "version: v1", "version: v2")
+	delta := filepath.Join(dir, "delta.tar")
+	mustBuild(t, later, client, delta, nil, func(o *PlanOptions) {
+		o.Since = &Base{}
+		o.Since.AddBundle(old)
+	})
+	if err := proven(t, mustOpen(t, delta), rebuildOptions(t, later)); err != nil {
+		t.Error(err)
+	}
+
+	// With a list of software, the layers that only the base has are needed for it, and those
+	// that are made of the archive.
+	mustBuild(t, later, client, filepath.Join(dir, "listed.tar"), nil, listing, reusing(t, path), func(o *PlanOptions) {
+		o.Since = &Base{}
+		o.Since.AddBundle(old)
+	})
+	r := mustOpen(t, filepath.Join(dir, "listed.tar"))
+	r.Use(old)
+	o := rebuildOptions(t, later)
+	o.SBOM = listBlobs
+	if err := proven(t, r, o); err != nil {
+		t.Error(err)
+	}
 }
 
 // ofReference is the reference bundle as something that can be changed and signed anew.
