@@ -258,7 +258,7 @@ func (b *box) load(s boxed) *load {
 }
 
 // check ends the load once it has asked so often, and makes sure that nothing failed, but for
-// what may: nil is nothing.
+// what may, which is to be the exception: nil is nothing.
 func (l *load) check(t *testing.T, atLeast int, mayFail func(failure string) bool) {
 	t.Helper()
 	eventually(t, "the load", 2*time.Minute, func() (bool, string) {
@@ -270,6 +270,9 @@ func (l *load) check(t *testing.T, atLeast int, mayFail func(failure string) boo
 	l.done.Wait()
 	t.Logf("%d requests, %d failed", l.asked, len(l.failed))
 	if mayFail != nil {
+		if len(l.failed) > l.asked/10 {
+			t.Errorf("%d of %d requests failed, which are too many for any reason", len(l.failed), l.asked)
+		}
 		l.failed = slices.DeleteFunc(l.failed, mayFail)
 	}
 	if len(l.failed) > 0 {
