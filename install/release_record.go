@@ -89,19 +89,11 @@ func (in *installer) recordState(ctx context.Context, state release.State) error
 		return nil
 	}
 	err := in.changeRecord(ctx, func(r *release.Record) error {
-		if in.recorder.number != 0 {
-			r.Set(in.recorder.number, state, "", time.Now())
-			return nil
-		}
-		run, text, err := in.newRelease(in.journal.State().Command, state)
-		if err != nil {
+		if err := in.beginRelease(r, state); err != nil {
 			return err
 		}
-		begun, err := r.Begin(run, text)
-		if err == nil {
-			in.recorder.number = begun.Number
-		}
-		return err
+		r.Set(in.recorder.number, state, "", time.Now())
+		return nil
 	})
 	if errors.Is(err, release.ErrInvalid) {
 		return fmt.Errorf("%w: %w", ErrRefused, &recordError{err})
@@ -115,6 +107,26 @@ func (in *installer) recordState(ctx context.Context, state release.State) error
 		in.recorder.failed = err
 	}
 	return nil
+}
+
+// beginRelease puts the run's release into a record that does not have it. That may be because a
+// restore has brought the record back from before the run.
+func (in *installer) beginRelease(r *release.Record, state release.State) error {
+	if in.recorder.number != 0 {
+		if r.Find(in.recorder.number) != nil {
+			return nil
+		}
+		r.TakeBackUnfinished(time.Now())
+	}
+	run, text, err := in.newRelease(in.journal.State().Command, state)
+	if err != nil {
+		return err
+	}
+	begun, err := r.Begin(run, text)
+	if err == nil {
+		in.recorder.number = begun.Number
+	}
+	return err
 }
 
 // newRelease is a run with the bundle as a release, and the text of its lock.
@@ -154,6 +166,9 @@ func (in *installer) endRelease(ctx context.Context, failed error) error {
 			state, result = release.Failed, failed.Error()
 		}
 		err = in.changeRecord(ctx, func(r *release.Record) error {
+			if err := in.beginRelease(r, release.Running); err != nil {
+				return err
+			}
 			r.Set(in.recorder.number, state, result, time.Now())
 			if failed == nil && in.upgrade != nil && in.upgrade.RollbackTo > 0 {
 				r.TakeBack(in.upgrade.RollbackTo, in.recorder.number)

@@ -238,6 +238,16 @@ func (r *Record) TakeBack(to, run int) {
 	}
 }
 
+// TakeBackUnfinished notes that the record itself was brought back with its cluster: what was
+// not finished by then has come to nothing.
+func (r *Record) TakeBackUnfinished(now time.Time) {
+	for i := range r.Releases {
+		if one := &r.Releases[i]; !one.State.Finished() {
+			r.Set(one.Number, RolledBack, "the cluster was restored to what it was before", now)
+		}
+	}
+}
+
 // fit makes a release's own texts short enough and fit for a terminal.
 func (r Release) fit() Release {
 	r.Started = r.Started.UTC().Truncate(time.Second)

@@ -356,3 +356,16 @@ func TestTakeBack(t *testing.T) {
 		t.Errorf("the current release is %d", r.Current().Number)
 	}
 }
+
+// A backup is made when an upgrade has begun; with it, the record of that comes back.
+func TestTakeBackUnfinished(t *testing.T) {
+	r := New("lan-1")
+	r.Set(begin(t, r, run("a", "a", "install")).Number, Succeeded, "", start)
+	r.Set(begin(t, r, run("b", "a", "upgrade")).Number, Failed, "", start)
+	begin(t, r, run("c", "a", "upgrade"))
+	r.TakeBackUnfinished(start)
+	begin(t, r, run("a", "a", "backup restore"))
+	if diff := cmp.Diff("1:succeeded:1 2:failed:1 3:rolled_back:1 4:created:1", states(r)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

@@ -436,6 +436,10 @@ network: {cni: cilium}
 	if out, err := tryKubectl(t, first, "get", "configmap", "after"); err == nil {
 		t.Errorf("what was made since the backup is still there: %s", out)
 	}
+	if h := history(t, site); len(h) != 3 || h[0].State != "succeeded" || !h[0].Current || h[1].State != "rolled_back" {
+		t.Errorf("after the rollback: %+v", h)
+	}
+	statusIsWell(t, site, older)
 	testDrain(t, site)
 	checkNothingLeakedButServices(t, site)
 }
