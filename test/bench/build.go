@@ -74,10 +74,6 @@ func (f *fixture) measureBuild(ctx context.Context) ([]figure, error) {
 	for _, d := range downloads {
 		fetched += d.Size
 	}
-	limited, buildErr, err := f.buildWithin(ctx, buildMemory)
-	if err != nil {
-		return nil, err
-	}
 	note("build: %d downloads of %s for a bundle of %s", len(downloads), megabytes(fetched), megabytes(info.Size()))
 	cpuRatio := median(builds, cpu).Seconds() / median(floors, cpu).Seconds()
 	wallRatio := median(builds, wall).Seconds() / median(floors, wall).Seconds()
@@ -88,32 +84,8 @@ func (f *fixture) measureBuild(ctx context.Context) ([]figure, error) {
 		{"build: wall", seconds(median(builds, wall)), seconds(median(floors, wall)), times(wallRatio), "<= 1.3x", wallRatio <= 1.3},
 		{"build: wall, floor syncs its file too", seconds(median(builds, wall)), seconds(median(synced, wall)), times(syncedRatio), "", true},
 		{"build: bytes written, of the bundle", megabytes(median(builds, written)), megabytes(info.Size()), times(writtenRatio), "<= 1.02x", writtenRatio <= 1.02},
-		{"build: peak memory, with pages of the program's file", megabytes(median(builds, peak)), megabytes(median(floors, peak)), "", "", true},
-		{"build: with no more than " + megabytes(buildMemory) + " for all of it", seconds(limited.wall), seconds(median(builds, wall)), "", "done", buildErr == nil},
+		{"build: peak memory", megabytes(median(builds, peak)), megabytes(median(floors, peak)), "", "<= 96 MB", median(builds, peak) <= 96e6},
 	}, nil
-}
-
-// buildMemory is what a build may take, in bytes.
-const buildMemory = 96_000_000
-
-// buildWithin builds in a control group that gives it no more memory than a limit. failed is
-// what the build died of.
-func (f *fixture) buildWithin(ctx context.Context, limit int64) (c cost, failed, err error) {
-	group, err := limitMemory(limit)
-	if err != nil {
-		return cost{}, nil, err
-	}
-	output := f.path("again.tar")
-	settle()
-	build, err := group.command(ctx, f.build(ctx, output))
-	if err == nil {
-		c, failed = measure(build)
-		report("boxlift, limited", c)
-	}
-	if failed != nil {
-		note("  boxlift within %s: %v", megabytes(limit), failed)
-	}
-	return c, failed, errors.Join(err, group.remove(), os.RemoveAll(output))
 }
 
 func (f *fixture) measureOneBuild(ctx context.Context) (cost, error) {
