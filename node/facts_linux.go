@@ -781,9 +781,27 @@ func (h *host) clock() Clock {
 	}
 }
 
+// portLooks is how often ports are looked at until every TCP port has an owner: who owned it may
+// have ended in between, or be just beginning. The kernel's own have none however often one looks.
+const portLooks = 3
+
 // ports finds sockets that listen, and, for a user who may see them, their owners. It
 // returns the parts of Kubernetes that run as well, since it looks at all processes.
 func (h *host) ports() ([]Port, []Process) {
+	for look := 1; ; look++ {
+		ports, processes, denied := h.lookAtPorts()
+		if denied {
+			h.problem("find the owners of ports: not all processes can be looked at without root")
+		}
+		isOrphan := func(p Port) bool { return strings.HasPrefix(p.Protocol, "tcp") && p.Owner.PID == 0 }
+		if denied || look == portLooks || !slices.ContainsFunc(ports, isOrphan) {
+			return ports, processes
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+func (h *host) lookAtPorts() (_ []Port, _ []Process, denied bool) {
 	var ports []Port
 	owned := make(map[string][]int) // by socket inode: positions in ports
 	for _, protocol := range []string{"tcp", "tcp6", "udp", "udp6"} {
@@ -796,11 +814,11 @@ func (h *host) ports() ([]Port, []Process) {
 			}
 		}
 	}
-	processes := h.processes(ports, owned)
+	processes, denied := h.processes(ports, owned)
 	slices.SortStableFunc(ports, func(a, b Port) int {
 		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Address, b.Address))
 	})
-	return ports, processes
+	return ports, processes, denied
 }
 
 // parseSocket reads a line of /proc/net/tcp and its kin.
@@ -850,10 +868,8 @@ func kubernetesProcesses() []string {
 }
 
 // processes looks through all processes: for the owners of sockets among their open
-// files, and for parts of Kubernetes.
-func (h *host) processes(ports []Port, owned map[string][]int) []Process {
-	var found []Process
-	denied := false
+// files, and for parts of Kubernetes. denied says that not all can be looked at.
+func (h *host) processes(ports []Port, owned map[string][]int) (found []Process, denied bool) {
 	for _, pid := range h.pids() {
 		p := Process{PID: pid}
 		dir := path.Join("/proc", strconv.Itoa(pid))
@@ -888,10 +904,7 @@ func (h *host) processes(ports []Port, owned map[string][]int) []Process {
 			found = append(found, h.process(dir, pid))
 		}
 	}
-	if denied {
-		h.problem("find the owners of ports: not all processes can be looked at without root")
-	}
-	return found
+	return found, denied
 }
 
 // pids lists the processes.
