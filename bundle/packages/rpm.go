@@ -16,7 +16,8 @@ import (
 	"strings"
 	"time"
 
-	_ "modernc.org/sqlite" // the driver "sqlite": SQLite itself, without C
+	"modernc.org/sqlite" // the driver "sqlite": SQLite itself, without C
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 const (
@@ -66,6 +67,9 @@ func readRPM(name string, r *bufio.Reader, f *Finding) error {
 		}
 		return err
 	})
+	if failed := (*sqlite.Error)(nil); errors.As(err, &failed) && failed.Code()&0xff == sqlite3.SQLITE_IOERR && failed.Code() != sqlite3.SQLITE_IOERR_SHORT_READ {
+		return &spoolError{err}
+	}
 	if err != nil {
 		f.Notes = []string{fmt.Sprintf("the RPM database %s cannot be read to its end: %v", name, err)}
 	}
