@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -16,7 +15,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/gorilla/websocket"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -28,6 +26,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/liteboxd/boxlift/test/liteboxd/edge"
+	"github.com/liteboxd/boxlift/test/liteboxd/edge/edgetest"
 	"github.com/liteboxd/boxlift/test/liteboxd/store"
 )
 
@@ -443,42 +442,5 @@ func TestInteractiveExec(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- a.serve(ctx, listener) }()
-	connection, response, err := websocket.DefaultDialer.DialContext(t.Context(),
-		"ws://"+listener.Addr().String()+"/api/v1/sandboxes/box/exec/interactive", http.Header{"Authorization": {"Bearer " + key}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := response.Body.Close(); err != nil {
-		t.Fatal(err)
-	}
-	echo := func(text string) {
-		t.Helper()
-		if err := connection.WriteMessage(websocket.TextMessage, []byte(text)); err != nil {
-			t.Fatal(err)
-		}
-		if _, got, err := connection.ReadMessage(); err != nil || string(got) != text {
-			t.Fatalf("typed %q, got %q, %v", text, got, err)
-		}
-	}
-	echo("one")
-	stop()
-	echo("two")
-	select {
-	case err := <-ended:
-		t.Fatalf("ended with an open websocket: %v", err)
-	default:
-	}
-	if err := connection.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	edgetest.Drains(t, a.serve, "/api/v1/sandboxes/box/exec/interactive", http.Header{"Authorization": {"Bearer " + key}})
 }

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"io"
 	"log/slog"
 	"net"
@@ -23,6 +22,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/liteboxd/boxlift/test/liteboxd/edge"
+	"github.com/liteboxd/boxlift/test/liteboxd/edge/edgetest"
 	"github.com/liteboxd/boxlift/test/liteboxd/store"
 )
 
@@ -152,45 +152,7 @@ func TestThroughAPI(t *testing.T) {
 func TestWebSocketDrains(t *testing.T) {
 	g, _ := newTestGateway(t)
 	port := newSandbox(t)
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- g.server.Run(ctx, listener) }()
-	connection, response, err := websocket.DefaultDialer.DialContext(t.Context(),
-		"ws://"+listener.Addr().String()+"/api/v1/sandbox/box/port/"+port+"/ws", http.Header{tokenHeader: {token}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := response.Body.Close(); err != nil {
-		t.Fatal(err)
-	}
-	echo := func(text string) {
-		t.Helper()
-		if err := connection.WriteMessage(websocket.TextMessage, []byte(text)); err != nil {
-			t.Fatal(err)
-		}
-		if _, got, err := connection.ReadMessage(); err != nil || string(got) != text {
-			t.Fatalf("sent %q, got %q, %v", text, got, err)
-		}
-	}
-	echo("one")
-	stop()
-	echo("two")
-	select {
-	case err := <-ended:
-		t.Fatalf("ended with an open websocket: %v", err)
-	case <-time.After(100 * time.Millisecond):
-	}
-	echo("three")
-	if err := connection.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	edgetest.Drains(t, g.server.Run, "/api/v1/sandbox/box/port/"+port+"/ws", http.Header{tokenHeader: {token}})
 }
 
 // The gateway goes on where it must not look at namespaces, and ends where it must not look at pods.
