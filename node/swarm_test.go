@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
 
 	"github.com/liteboxd/boxlift/node"
 )
@@ -218,6 +219,10 @@ func TestSwarmLosesItsSource(t *testing.T) {
 			once.Do(func() {
 				s.waitFor(t, 1, wants[1].Packs[0], ahead)
 				if err := s.processes[0].Process.Kill(); err != nil {
+					t.Error(err)
+				}
+				// It takes no more once it has ended, and that is not at once. It is run that reaps it.
+				if err := unix.Waitid(unix.P_PID, s.processes[0].Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 					t.Error(err)
 				}
 			})
