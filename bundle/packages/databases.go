@@ -46,9 +46,13 @@ func readerFor(name string) reader {
 	case "var/lib/rpm/", "usr/lib/sysimage/rpm/", "usr/share/rpm/":
 		switch base {
 		case "rpmdb.sqlite":
-			return readRPM
-		case "Packages", "Packages.db", "rpmdb.sqlite-wal":
-			return noteRPM
+			return readRPM(eachSQLite)
+		case "Packages.db":
+			return readRPM(eachNDB)
+		case "Packages":
+			return readRPM(eachBerkeley)
+		case "rpmdb.sqlite-wal":
+			return noteJournal
 		}
 	}
 	switch {
@@ -63,10 +67,10 @@ func readerFor(name string) reader {
 	return nil
 }
 
-// noteRPM says that there is a database in one of RPM's older forms, Berkeley DB and ndb, or
-// a journal with changes that are not in the database yet: nothing here reads these.
-func noteRPM(name string, _ *bufio.Reader, f *Finding) error {
-	f.Notes = []string{fmt.Sprintf("%s, a part of an RPM database or one in an old form, is not read", name)}
+// noteJournal says that there is a journal, with changes to an RPM database that are not in it
+// yet: nothing here reads these.
+func noteJournal(name string, _ *bufio.Reader, f *Finding) error {
+	f.Notes = []string{fmt.Sprintf("%s, a part of an RPM database, is not read", name)}
 	return nil
 }
 

@@ -161,9 +161,14 @@ func TestDatabases(t *testing.T) {
 		}, nil},
 		{"rpm, no database", []file{{name: "usr/lib/sysimage/rpm/rpmdb.sqlite", content: "SQLite"}}, nil,
 			[]string{"the RPM database usr/lib/sysimage/rpm/rpmdb.sqlite cannot be read to its end: file is not a database (26)"}},
-		{"rpm, an old form", []file{{name: "var/lib/rpm/Packages", content: "x"}, {name: "var/lib/rpm/rpmdb.sqlite-wal", content: "x"}}, nil, []string{
-			"var/lib/rpm/Packages, a part of an RPM database or one in an old form, is not read",
-			"var/lib/rpm/rpmdb.sqlite-wal, a part of an RPM database or one in an old form, is not read",
+		{"rpm, no databases of the older forms", []file{
+			{name: "var/lib/rpm/Packages", content: strings.Repeat("x", 512)},
+			{name: "var/lib/rpm/Packages.db", content: "RpmP"},
+			{name: "var/lib/rpm/rpmdb.sqlite-wal", content: "x"},
+		}, nil, []string{
+			"the RPM database var/lib/rpm/Packages cannot be read to its end: it is no hash of Berkeley DB",
+			"the RPM database var/lib/rpm/Packages.db cannot be read to its end: it ends at byte 4, before byte 32",
+			"var/lib/rpm/rpmdb.sqlite-wal, a part of an RPM database, is not read",
 		}},
 		{"names that break out", []file{{name: "../../lib/apk/db/installed", content: apkInstalled}}, []string{
 			"apk musl 1.2.5-r9 [x86_64] [musl] [MIT] <lib/apk/db/installed>",
@@ -444,8 +449,12 @@ func FuzzFile(f *testing.F) {
 	names := []string{
 		"var/lib/dpkg/status", "lib/apk/db/installed", "etc/os-release", "usr/share/doc/x/copyright",
 		"x.dist-info/METADATA", "node_modules/x/package.json", "usr/bin/program", "var/lib/rpm/rpmdb.sqlite",
+		"var/lib/rpm/Packages", "var/lib/rpm/Packages.db",
 	}
 	f.Add(rpmDatabase(f))
+	for _, database := range olderRPMs() {
+		f.Add(string(database))
+	}
 	f.Add(dpkgStatus)
 	f.Add(apkInstalled)
 	f.Add("Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nLicense: MIT\n")

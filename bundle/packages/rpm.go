@@ -39,9 +39,17 @@ type spoolError struct{ err error }
 func (e *spoolError) Error() string { return "keep an RPM database on the disk: " + e.err.Error() }
 func (e *spoolError) Unwrap() error { return e.err }
 
-// readRPM reads RPM's database in the form of SQLite. Its pages are in no order, so it is put
-// into a temporary file first.
-func readRPM(name string, r *bufio.Reader, f *Finding) error {
+// eachRPM calls visit with the header of each package in the database in a file. It comes from
+// a stranger's layer.
+type eachRPM func(file *os.File, visit func(header []byte) error) error
+
+// readRPM returns what reads RPM's database in one of its forms. Their pages are in no order,
+// so it is put into a temporary file first.
+func readRPM(each eachRPM) reader {
+	return func(name string, r *bufio.Reader, f *Finding) error { return spoolRPM(each, name, r, f) }
+}
+
+func spoolRPM(each eachRPM, name string, r *bufio.Reader, f *Finding) error {
 	file, err := os.CreateTemp("", "boxlift-rpmdb-")
 	if err != nil {
 		return &spoolError{err}
@@ -56,7 +64,11 @@ func readRPM(name string, r *bufio.Reader, f *Finding) error {
 		f.Notes = []string{fmt.Sprintf("the RPM database %s has more than %d bytes and is not read", name, maxRPM)}
 		return nil
 	}
-	err = eachRPM(file.Name(), func(header []byte) error {
+	end := time.Now().Add(maxRPMTime)
+	err = each(file, func(header []byte) error {
+		if time.Now().After(end) {
+			return fmt.Errorf("reading it takes longer than %s", maxRPMTime)
+		}
 		if len(f.Packages) > maxPackages {
 			return fmt.Errorf("it has more than %d packages", maxPackages)
 		}
@@ -67,8 +79,8 @@ func readRPM(name string, r *bufio.Reader, f *Finding) error {
 		}
 		return err
 	})
-	if failed := (*sqlite.Error)(nil); errors.As(err, &failed) && failed.Code()&0xff == sqlite3.SQLITE_IOERR && failed.Code() != sqlite3.SQLITE_IOERR_SHORT_READ {
-		return &spoolError{err}
+	if failed := (*spoolError)(nil); errors.As(err, &failed) {
+		return failed
 	}
 	if err != nil {
 		f.Notes = []string{fmt.Sprintf("the RPM database %s cannot be read to its end: %v", name, err)}
@@ -97,10 +109,33 @@ func (s *spool) Write(p []byte) (int, error) {
 	return n, s.err
 }
 
-// eachRPM calls visit with the header of each package in a database. It comes from a stranger's
-// layer: SQLite trusts nothing of it ("Defense Against The Dark Arts",
-// https://www.sqlite.org/security.html), and is asked for no more than a table that is one.
-func eachRPM(path string, visit func(header []byte) error) (err error) {
+// readSpooled fills b with what a spooled database of some size has at an offset.
+func readSpooled(file *os.File, size int64, b []byte, offset int64) error {
+	if offset > size-int64(len(b)) {
+		return fmt.Errorf("it ends at byte %d, before byte %d", size, offset+int64(len(b)))
+	}
+	if _, err := file.ReadAt(b, offset); err != nil {
+		return &spoolError{err}
+	}
+	return nil
+}
+
+func tooLargeRPM(size int64) error {
+	return fmt.Errorf("it has a package of %d bytes, %d are the most that is read", size, maxRPMHeader)
+}
+
+// eachSQLite reads RPM's form since RHEL 9. SQLite trusts nothing of it ("Defense Against The
+// Dark Arts", https://www.sqlite.org/security.html), and is asked for no more than a table
+// that is one.
+func eachSQLite(file *os.File, visit func(header []byte) error) error {
+	err := querySQLite(file.Name(), visit)
+	if failed := (*sqlite.Error)(nil); errors.As(err, &failed) && failed.Code()&0xff == sqlite3.SQLITE_IOERR && failed.Code() != sqlite3.SQLITE_IOERR_SHORT_READ {
+		return &spoolError{err}
+	}
+	return err
+}
+
+func querySQLite(path string, visit func(header []byte) error) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), maxRPMTime)
 	defer cancel()
 	address := url.URL{Scheme: "file", Path: filepath.ToSlash(path),
@@ -129,7 +164,7 @@ func eachRPM(path string, visit func(header []byte) error) (err error) {
 			return err
 		}
 		if size > maxRPMHeader {
-			return fmt.Errorf("it has a package of %d bytes, %d are the most that is read", size, maxRPMHeader)
+			return tooLargeRPM(size)
 		}
 		if err := visit(header); err != nil {
 			return err
