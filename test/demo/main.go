@@ -167,7 +167,7 @@ func connected(ctx context.Context, bed *testbed.Testbed) error {
 	if err := show(bed.KeyCommand(ctx), "key generate --output-prefix boxlift"); err != nil {
 		return err
 	}
-	if err := show(bed.BuildCommand(ctx), "bundle build -f versions.lock -o bundle.tar --key boxlift.key", mirrors); err != nil {
+	if err := show(bed.BuildCommand(ctx, "--sbom"), "bundle build -f versions.lock -o bundle.tar --key boxlift.key --sbom", mirrors); err != nil {
 		return err
 	}
 	return show(bed.Command(ctx, "bundle", "inspect", "bundle.tar"), "bundle inspect bundle.tar")

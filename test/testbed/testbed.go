@@ -120,9 +120,10 @@ func (t *Testbed) KeyCommand(ctx context.Context) *exec.Cmd {
 	return t.Command(ctx, "key", "generate", "--output-prefix", "boxlift")
 }
 
-// BuildCommand builds and signs the bundle.
-func (t *Testbed) BuildCommand(ctx context.Context) *exec.Cmd {
-	return t.Command(ctx, append([]string{"bundle", "build", "-f", "versions.lock", "-o", "bundle.tar", "--key", "boxlift.key"}, t.MirrorFlags()...)...)
+// BuildCommand builds and signs the bundle, with more flags than are needed.
+func (t *Testbed) BuildCommand(ctx context.Context, more ...string) *exec.Cmd {
+	args := append([]string{"bundle", "build", "-f", "versions.lock", "-o", "bundle.tar", "--key", "boxlift.key"}, more...)
+	return t.Command(ctx, append(args, t.MirrorFlags()...)...)
 }
 
 // MakeBundle runs the three commands on a lock without any pins.
