@@ -189,12 +189,6 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	if err := options.Check(); err != nil {
 		return err
 	}
-	// Opening the key takes 64 MiB for a moment, and the window of an image archive 32 MiB.
-	// Without a limit, garbage of twice that size would be left lying about. The user's
-	// own limit comes first.
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(48 << 20)
-	}
 	content, l, err := readLock(o.lock)
 	if err != nil {
 		return err
@@ -212,9 +206,14 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	}
 	// The key comes before the first download, so that nobody has to sit and wait for it.
 	if o.key != "" {
-		if options.Signer, err = loadSigner(ctx, o.key, o.passwordFile); err != nil {
+		if options.Signer, err = loadSignerAlone(ctx, o.key, o.passwordFile); err != nil {
 			return err
 		}
+	}
+	// The window of an image archive has 32 MiB. Without a limit, garbage of that size would be
+	// left lying about. The user's own limit comes first.
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(48 << 20)
 	}
 	packed, err := manifests.Pack(manifests.Embedded())
 	if err != nil {
@@ -250,6 +249,7 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	if err := checkComplete(ctx, plan, o.lock, l); err != nil {
 		return err
 	}
+	releaseProgramPages()
 	result, err := plan.Build(ctx, options)
 	if err != nil {
 		return err

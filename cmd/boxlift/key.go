@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -188,6 +189,21 @@ func loadSigner(ctx context.Context, path, passwordFile string) (*signature.Sign
 		return nil, &inputError{fmt.Errorf("open the signing key %s: %w", path, err)}
 	}
 	return signer, nil
+}
+
+// loadSignerAlone does what loadSigner does, for a command that needs little memory otherwise.
+// The password's scrypt takes 64 MiB at once. Before that, all that can be is given back; no
+// garbage is looked for meanwhile, which would bring half of the program's pages back; and
+// what it took is given back afterwards.
+func loadSignerAlone(ctx context.Context, path, passwordFile string) (*signature.Signer, error) {
+	debug.FreeOSMemory()
+	releaseProgramPages()
+	before := debug.SetGCPercent(-1)
+	signer, err := loadSigner(ctx, path, passwordFile)
+	debug.SetGCPercent(before)
+	releaseProgramPages()
+	debug.FreeOSMemory()
+	return signer, err
 }
 
 // verifyOptions are the flags of all commands that trust a bundle.

@@ -103,6 +103,7 @@ func runRegistryServe(cmd *cobra.Command, o registryServeOptions) error {
 		_ = listener.Close()
 		return err
 	}
+	releaseProgramPages()
 	handler := registry.New(file, registry.Options{Auth: auth, Secured: config != nil, Log: log})
 	return registry.Serve(cmd.Context(), listener, handler, registry.ServeOptions{TLS: config, Grace: registryGrace, Log: log})
 }
