@@ -176,6 +176,37 @@ func TestCrane(t *testing.T) {
 	}
 }
 
+// TestORASCommand pulls files, and finds what refers to an image, as docs/registry.md says.
+func TestORASCommand(t *testing.T) {
+	tool := toolbin.Build(t, "oras")
+	for name, auth := range auths() {
+		t.Run(name, func(t *testing.T) {
+			l := newLAN(t, auth)
+			to := t.TempDir()
+			for _, args := range [][]string{
+				{l.address + "/boxlift/lock/versions.lock:latest"},
+				{"--platform", "linux/arm64", l.address + "/boxlift/k3s/k3s:v1.36.4-k3s1"},
+			} {
+				l.mustRun(t, append([]string{tool, "pull", "--output", to}, args...)...)
+			}
+			for name, want := range map[string]string{"versions.lock": "kind: Lock\n", "k3s": "k3s for arm64"} {
+				if got := string(mustRead(t, filepath.Join(to, name))); got != want {
+					t.Errorf("%s has %q", name, got)
+				}
+			}
+			if got := l.mustRun(t, tool, "discover", "--format", "json", l.address+"/quay.io/cilium/cilium:v1.20.0"); !strings.Contains(got, text(l.sbom, "digest")) {
+				t.Errorf("what refers to the image: %s", got)
+			}
+			if _, err := l.run(t, tool, "tag", l.address+"/library/ubuntu:24.04", "new"); err == nil {
+				t.Error("a tag was set")
+			}
+			layout := filepath.Join(t.TempDir(), "layout")
+			l.mustRun(t, tool, "copy", "--recursive", l.address+"/quay.io/cilium/cilium:v1.20.0", "--to-oci-layout", layout+":v1.20.0")
+			l.mustRun(t, tool, "manifest", "fetch", "--oci-layout", layout+"@"+text(l.sbom, "digest"))
+		})
+	}
+}
+
 // TestORAS uses the client library of oras.
 func TestORAS(t *testing.T) {
 	for name, a := range auths() {
