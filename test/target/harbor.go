@@ -55,13 +55,17 @@ func (h *Harbor) refuse(w http.ResponseWriter, r *http.Request, data string) boo
 		return false // the registry asks for credentials
 	}
 	changes := r.Method != http.MethodGet && r.Method != http.MethodHead
+	used, fits := int64(0), true
+	if r.Method == http.MethodPut && kind == "blobs" && exists && inProject && !h.ReadOnly {
+		used, fits = h.take(project, limit, r.ContentLength)
+	}
 	switch {
 	case !exists || !inProject:
 		Refuse(w, http.StatusUnauthorized, "UNAUTHORIZED", fmt.Sprintf("project %s not found", project))
 	case changes && h.ReadOnly:
 		Refuse(w, http.StatusForbidden, "DENIED", "The system is in read only mode. Any modification is prohibited.")
-	case r.Method == http.MethodPut && kind == "blobs" && !h.fits(project, limit, r.ContentLength):
-		Refuse(w, http.StatusForbidden, "DENIED", fmt.Sprintf("Quota exceeded when processing the request of adding %d B of storage resource, which when updated to current usage of %d B will exceed the configured upper limit of %d B.", r.ContentLength, h.used[project], limit))
+	case !fits:
+		Refuse(w, http.StatusForbidden, "DENIED", fmt.Sprintf("Quota exceeded when processing the request of adding %d B of storage resource, which when updated to current usage of %d B will exceed the configured upper limit of %d B.", r.ContentLength, used, limit))
 	case r.Method == http.MethodPut && kind == "manifests" && h.protected(data, repository, rest):
 		Refuse(w, http.StatusPreconditionFailed, "PRECONDITION", fmt.Sprintf("Failed to process request due to '%s:%s' configured as immutable.", repository, rest))
 	default:
@@ -70,18 +74,20 @@ func (h *Harbor) refuse(w http.ResponseWriter, r *http.Request, data string) boo
 	return true
 }
 
-// fits takes what a blob needs of a project's quota.
-func (h *Harbor) fits(project string, limit, size int64) bool {
+// take takes what a blob needs of a project's quota, unless it does not fit; used is what was
+// in use before.
+func (h *Harbor) take(project string, limit, size int64) (used int64, fits bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.used == nil {
 		h.used = make(map[string]int64)
 	}
-	if limit > 0 && h.used[project]+size > limit {
-		return false
+	used = h.used[project]
+	if limit > 0 && used+size > limit {
+		return used, false
 	}
 	h.used[project] += size
-	return true
+	return used, true
 }
 
 // protected says whether a tag is there already and may not change.
