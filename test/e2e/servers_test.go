@@ -3,7 +3,10 @@ package e2e
 import (
 	"bytes"
 	"crypto/sha256"
+	"crypto/tls"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/liteboxd/boxlift/test/lab"
 	"github.com/liteboxd/boxlift/test/testbed"
+	"github.com/liteboxd/boxlift/test/upstream"
 )
 
 const threeServers = `cluster:
@@ -34,7 +38,8 @@ liteboxd: {ingressHost: box.example.lan}
 // Three servers join one by one, also when one of them goes down while it joins. They seed the
 // cluster. With the one lost that began it, the cluster still answers, boxlift still works with
 // it, and an agent that would ask its registry first pulls from the next one; so it does while that
-// registry's certificate is not valid yet. A server that is removed takes its registry with it.
+// registry's certificate is not valid yet. It is upgraded from its own registries. A server that is
+// removed takes its registry with it.
 func TestThreeServers(t *testing.T) {
 	t.Parallel()
 	var hosts []lab.HostOptions
@@ -89,6 +94,7 @@ func TestThreeServers(t *testing.T) {
 	for _, c := range s.health(t)["registry"] {
 		contains(t, "health", c, ": ok: 3 of 3 registries answer")
 	}
+	checkSeededUpgrade(t, s, first, agent)
 	mustRun(t, site.Boxlift(t.Context(), passwords, "node", "remove", "-f", "install.yaml", "--hosts", third.Name))
 	if out := leftovers(t, third); out != "" {
 		t.Errorf("%s still has:\n%s", third.Name, out)
@@ -119,6 +125,42 @@ func checkRefusedCertificate(t *testing.T, s *seeded, first, agent *lab.Host) {
 	contains(t, "health", strings.Join(slices.Concat(health["registry"], health["certificate"]), "\n"),
 		"warning: 2 of 3 registries answer", "is before", first.Name+" ("+first.Address.String()+"), port 5443: failed: begins in the future, at")
 	contains(t, "the run after that", mustRun(t, install(t.Context(), s.Site)).stdout, "1 changes")
+}
+
+// checkSeededUpgrade upgrades a cluster that its servers seed, of which one has a certificate that
+// ends soon. It is renewed on the way, pods stay, and an agent with only what it needs to start
+// pulls from the next bundle.
+func checkSeededUpgrade(t *testing.T, s *seeded, first, agent *lab.Host) {
+	t.Helper()
+	next := bundleOf(t, upstream.LockOptions{Release: upstream.Patched})
+	soon := time.Now().AddDate(0, 0, 5)
+	s.replaceCertificate(t, "ha", first, soon.AddDate(-1, 0, 0), soon)
+	uid := func() string {
+		return kubectl(t, s.server, "get", "pod", "early", "-o", "jsonpath={.metadata.uid} {.status.containerStatuses[*].restartCount}")
+	}
+	before := uid()
+	t.Log(succeeded(t, "the upgrade", upgrade(t, s.Site, next)).stdout)
+	checkAll(t, s.Site, upstream.Patched.K3s)
+	if after := uid(); after != before {
+		t.Errorf("a pod and its restarts: %s, before the upgrade %s", after, before)
+	}
+	content, err := os.ReadFile(filepath.Join(first.Root, "etc/boxlift-registry/tls.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(content, content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ends := pair.Leaf.NotAfter; ends.Before(soon.AddDate(0, 1, 0)) {
+		t.Errorf("after the upgrade, the certificate ends on %s", ends)
+	}
+	statusIsWell(t, s.Site, next)
+	for _, c := range s.health(t)["registry"] {
+		contains(t, "health", c, ": ok: 3 of 3 registries answer")
+	}
+	applyYAML(t, s.server, pod("after", "agent", upstream.SandboxRef))
+	s.awaitPod(t, "after")
 }
 
 // nodesSeen is whether nodes are Ready, as a server sees it.
