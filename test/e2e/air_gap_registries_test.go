@@ -119,6 +119,7 @@ func TestSeeding(t *testing.T) {
 		{"drift", testRegistryDrift},
 		{"killed", testRegistryKilled},
 		{"secrets", testSeedingSecrets},
+		{"agents that hold everything", testFullAgents},
 		{"images", testToImages},
 	}
 	for _, part := range parts {
@@ -680,6 +681,24 @@ func testToRegistry(t *testing.T, s *seeded) {
 		t.Error("a dry run made an authority")
 	}
 	s.change(t, byRegistry)
+}
+
+// testFullAgents makes sure that agents which hold all images start pods while no registry runs.
+func testFullAgents(t *testing.T, s *seeded) {
+	one := s.agents[0]
+	_, _ = one.Exec(t.Context(), "/usr/local/bin/k3s", "crictl", "rmi", netcheckImage) // which may not be there
+	s.change(t, strings.Replace(byRegistry, "agents: boot", "agents: full", 1))
+	images := held(t, one)
+	for _, name := range s.all {
+		if !slices.Contains(images, name) {
+			t.Errorf("%s: containerd has no image %s", one.Name, name)
+		}
+	}
+	onHost(t, s.server, "systemctl", "stop", registryUnit)
+	applyYAML(t, s.server, strings.Replace(pod("full", "one", netcheckImage), "Always", "IfNotPresent", 1))
+	s.awaitPod(t, "full")
+	kubectl(t, s.server, "delete", "pod", "full", "--now")
+	onHost(t, s.server, "systemctl", "start", registryUnit)
 }
 
 // leftovers are the files and users of boxlift's registry on a host.
