@@ -3,6 +3,7 @@ package bundle
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -367,6 +368,8 @@ func (b *builder) fetchAll(ctx context.Context) error {
 			blobs = append(blobs, f)
 		}
 	}
+	// The largest first, so that none of them is left for one connection in the end.
+	slices.SortStableFunc(blobs, func(x, y *fetch) int { return cmp.Compare(y.size, x.size) })
 	// A zstd window may take tens of megabytes, so archives are read one after another.
 	lanes := make([][]*fetch, 0, 1+len(blobs))
 	if len(archives) > 0 {

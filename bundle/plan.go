@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -245,7 +246,7 @@ func newPlan(ctx context.Context, o PlanOptions, from imageRegistry) (*Plan, err
 	if err != nil {
 		return nil, err
 	}
-	if err := p.layOut(images); err != nil {
+	if err := p.layOut(ctx, images); err != nil {
 		return nil, err
 	}
 	return p.Plan, nil
@@ -372,11 +373,11 @@ func (e *movedTagError) Hint() string {
 
 // layOut makes index.json and the order of the blobs: JSON first, then files and layers,
 // both in the order of the components.
-func (p *planner) layOut(images [][]resolvedImage) error {
+func (p *planner) layOut(ctx context.Context, images [][]resolvedImage) error {
 	if err := p.addLock(); err != nil {
 		return err
 	}
-	if err := p.addPrograms(); err != nil {
+	if err := p.addPrograms(ctx); err != nil {
 		return err
 	}
 	for i, c := range p.Lock.Components {
@@ -477,12 +478,19 @@ func (p *planner) addLock() error {
 	return p.addArtifact(File{Component: LockComponent, Name: lockTitle, MediaType: d.MediaType, Digest: d.Digest, Size: d.Size}, lockArtifactType)
 }
 
-func (p *planner) addPrograms() error {
-	for _, program := range p.Programs {
-		d, err := describeFile(program.Path)
-		if err != nil {
-			return entryError(ProgramsComponent, program.Name, program.Platform, err)
+func (p *planner) addPrograms(ctx context.Context) error {
+	files := make([]ocispec.Descriptor, len(p.Programs))
+	err := forEach(ctx, runtime.GOMAXPROCS(0), len(files), func(_ context.Context, i int) (err error) {
+		if files[i], err = describeFile(p.Programs[i].Path); err != nil {
+			err = entryError(ProgramsComponent, p.Programs[i].Name, p.Programs[i].Platform, err)
 		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for i, program := range p.Programs {
+		d := files[i]
 		if err := p.addArtifact(File{
 			Component: ProgramsComponent, Version: p.Version, Name: program.Name, Platform: program.Platform,
 			MediaType: fileMediaType, Digest: d.Digest, Size: d.Size,

@@ -1,11 +1,13 @@
 package bundle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"sync/atomic"
 
 	"github.com/opencontainers/go-digest"
@@ -76,6 +78,8 @@ func (b *builder) copyAll(ctx context.Context) (int64, error) {
 	if len(found) == 0 {
 		return 0, nil
 	}
+	// The largest first, so that none of them is left for one core in the end.
+	slices.SortStableFunc(found, func(x, y ocitar.Entry) int { return cmp.Compare(y.Size, x.Size) })
 	title := "copy what older bundles hold"
 	if b.isCopy {
 		title = "copy"

@@ -28,11 +28,10 @@ func CheckLock(ctx context.Context, l *lock.Lock, chart []byte) error {
 	in := &installer{Options: Options{Config: site}, misfit: ErrLock, contents: contentsOf(l)}
 	in.k3s = in.version(k3sComponent)
 	if len(chart) > 0 && in.k3s != "" {
-		release, err := in.releaseOf(ctx, chart)
-		if err != nil {
-			return err
-		}
-		if err := in.checkReleaseImages(ctx, release); err != nil {
+		// Without digests, which are nothing that is compared: asking whether they are known
+		// would render the chart twice, and it makes keys each time.
+		values := in.ciliumValues(cilium.FirstMinor(nil, in.version(CiliumComponent)), false)
+		if err := in.checkReleaseImages(ctx, cilium.Release(chart, values, 0)); err != nil {
 			return err
 		}
 	}

@@ -64,13 +64,7 @@ func (in *installer) ciliumRelease(ctx context.Context) (kube.Release, error) {
 	if err != nil {
 		return kube.Release{}, err
 	}
-	return in.releaseOf(ctx, content)
-}
-
-// releaseOf is a chart of Cilium with the values that go with the cluster.
-func (in *installer) releaseOf(ctx context.Context, content []byte) (kube.Release, error) {
 	var installed *kube.ReleaseState
-	var err error
 	if in.api != nil {
 		if installed, err = in.api.ReleaseState(ctx, cilium.Namespace, cilium.ReleaseName); err != nil {
 			return kube.Release{}, err

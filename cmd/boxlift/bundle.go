@@ -210,10 +210,11 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 			return err
 		}
 	}
-	// The window of an image archive has 32 MiB. Without a limit, garbage of that size would be
-	// left lying about. The user's own limit comes first.
+	// The window of an image archive has 32 MiB, and all that is used 47. Without a limit,
+	// garbage of that size would be left lying about; with one of 48 MiB, every collection is
+	// followed by the next. The user's own limit comes first.
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(48 << 20)
+		debug.SetMemoryLimit(64 << 20)
 	}
 	packed, err := manifests.Pack(manifests.Embedded())
 	if err != nil {
