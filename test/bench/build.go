@@ -64,7 +64,7 @@ func (f *fixture) measureBuild(ctx context.Context) ([]figure, error) {
 				floors = append(floors, c)
 			}
 		}
-		c, err := f.measureOneBuild(ctx)
+		c, err := f.measureOneBuild(ctx, f.path("again.tar"))
 		if err != nil {
 			return nil, err
 		}
@@ -88,8 +88,7 @@ func (f *fixture) measureBuild(ctx context.Context) ([]figure, error) {
 	}, nil
 }
 
-func (f *fixture) measureOneBuild(ctx context.Context) (cost, error) {
-	output := f.path("again.tar")
+func (f *fixture) measureOneBuild(ctx context.Context, output string) (cost, error) {
 	settle()
 	c, err := measure(f.build(ctx, output))
 	report("boxlift", c)

@@ -7,16 +7,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/test/debian"
 	"github.com/liteboxd/boxlift/test/upstream"
 )
 
@@ -108,7 +112,8 @@ func (f *fixture) buildFrom(ctx context.Context, output string, args []string, b
 	return requests, c, json.Unmarshal(content, &requests)
 }
 
-// measureReuse builds from an identical bundle, beside builds from the stand-in.
+// measureReuse builds from an identical bundle, beside builds from the stand-in: where all
+// has to be copied, unless the folder's filesystem can do better, and where it can.
 func (f *fixture) measureReuse(ctx context.Context) ([]figure, error) {
 	reuse := []string{"--reuse", f.bundle()}
 	output := f.path("again.tar")
@@ -128,16 +133,35 @@ func (f *fixture) measureReuse(ctx context.Context) ([]figure, error) {
 			fetched++
 		}
 	}
+	figures := []figure{{"reuse: blobs, files and manifests fetched", fmt.Sprint(fetched), "", "", "0", fetched == 0}}
+	copied, err := f.compareReuse(ctx, "reuse", f.bundle(), output)
+	if err != nil {
+		return nil, err
+	}
+	var shared []figure
+	err = f.withSharedBlocks(ctx, func(dir string) error {
+		older := filepath.Join(dir, "bundle.tar")
+		if err := copyFile(older, f.bundle()); err != nil {
+			return err
+		}
+		shared, err = f.compareReuse(ctx, "reuse, blocks shared", older, filepath.Join(dir, "again.tar"))
+		return err
+	})
+	return slices.Concat(figures, copied, shared), err
+}
+
+// compareReuse builds a bundle from an identical one, and from the stand-in.
+func (f *fixture) compareReuse(ctx context.Context, title, older, output string) ([]figure, error) {
 	var builds, reuses []cost
 	for range turns {
-		c, err := f.measureOneBuild(ctx)
+		c, err := f.measureOneBuild(ctx, output)
 		if err != nil {
 			return nil, err
 		}
 		builds = append(builds, c)
 		settle()
 		again := f.build(ctx, output)
-		again.Args = append(again.Args, reuse...)
+		again.Args = append(again.Args, "--reuse", older)
 		if c, err = measure(again); err != nil {
 			return nil, err
 		}
@@ -150,11 +174,58 @@ func (f *fixture) measureReuse(ctx context.Context) ([]figure, error) {
 	wallRatio := median(reuses, wall).Seconds() / median(builds, wall).Seconds()
 	cpuRatio := median(reuses, cpu).Seconds() / median(builds, cpu).Seconds()
 	return []figure{
-		{"reuse: blobs, files and manifests fetched", fmt.Sprint(fetched), "", "", "0", fetched == 0},
-		{"reuse: wall, beside a full build", seconds(median(reuses, wall)), seconds(median(builds, wall)), times(wallRatio), "<= 0.5x", wallRatio <= 0.5},
-		{"reuse: CPU, beside a full build", seconds(median(reuses, cpu)), seconds(median(builds, cpu)), times(cpuRatio), "", true},
-		{"reuse: peak memory", megabytes(median(reuses, peak)), megabytes(median(builds, peak)), "", "", true},
+		{title + ": wall, beside a full build", seconds(median(reuses, wall)), seconds(median(builds, wall)), times(wallRatio), "<= 0.5x", wallRatio <= 0.5},
+		{title + ": CPU, beside a full build", seconds(median(reuses, cpu)), seconds(median(builds, cpu)), times(cpuRatio), "", true},
+		{title + ": bytes written", megabytes(median(reuses, written)), megabytes(median(builds, written)), "", "", true},
+		{title + ": peak memory", megabytes(median(reuses, peak)), megabytes(median(builds, peak)), "", "", true},
 	}, nil
+}
+
+// withSharedBlocks mounts, until do returns, a filesystem on which files can have blocks in
+// common.
+func (f *fixture) withSharedBlocks(ctx context.Context, do func(dir string) error) (err error) {
+	mkfs := debian.Program{Name: "mkfs.btrfs", Package: "btrfs-progs"}
+	if err := debian.Ensure(ctx, func(text string) { note("%s", text) }, mkfs); err != nil {
+		return err
+	}
+	disk, dir := f.path("disk"), f.path("shared")
+	if err := os.WriteFile(disk, nil, 0o600); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.Remove(disk)) }()
+	info, err := os.Stat(f.bundle())
+	if err != nil {
+		return err
+	}
+	if err := os.Truncate(disk, 1<<30+4*info.Size()); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	if err := runQuietly(exec.CommandContext(ctx, mkfs.Find(), "--quiet", disk)); err != nil {
+		return err
+	}
+	if err := runQuietly(exec.CommandContext(ctx, "mount", "-o", "loop", disk, dir)); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unix.Unmount(dir, 0)) }()
+	return do(dir)
+}
+
+func copyFile(to, from string) (err error) {
+	source, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer source.Close() //nolint:errcheck // it was only read
+	target, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, target.Close()) }()
+	_, err = io.Copy(target, source)
+	return err
 }
 
 // sameBundle compares the bundle digests, which builds have verified.
