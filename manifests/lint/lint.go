@@ -34,12 +34,12 @@ const (
 
 // Finding is one thing that is wrong.
 type Finding struct {
-	Rule     string // which of docs/manifests.md's rules, such as "pull-policy"
-	Severity Severity
-	Object   string // "Deployment liteboxd-system/liteboxd-api"
-	Path     string // "spec.template.spec.containers[api].image"
-	Problem  string
-	Mend     string // what to write instead
+	Rule     string   `json:"rule"` // which of docs/manifests.md's rules, such as "pull-policy"
+	Severity Severity `json:"severity"`
+	Object   string   `json:"object"` // "Deployment liteboxd-system/liteboxd-api"
+	Path     string   `json:"path"`   // "spec.template.spec.containers[api].image"
+	Problem  string   `json:"problem"`
+	Mend     string   `json:"mend"` // what to write instead
 }
 
 // String returns the finding in one line.
