@@ -94,8 +94,8 @@ func (f *fixture) measureRegistry(ctx context.Context) (_ []figure, err error) {
 	return []figure{
 		{"registry: ready", fmt.Sprintf("%.0f ms", duration(ready).Seconds()*1000), "", "", "<= 50 ms", duration(ready) <= 50*time.Millisecond},
 		{"registry: bytes written", megabytes(number(wrote)), "", "", "0", number(wrote) == 0 && before == after},
-		{"registry: peak memory, from ready on", megabytes(number(memory)), "", "", "<= 40 MB", number(memory) <= 40e6},
-		{"registry: peak memory, of the start", megabytes(number(starts)), "", "", "", true},
+		{"registry: peak memory", megabytes(max(number(starts), number(memory))), "", "", "<= 40 MB", max(number(starts), number(memory)) <= 40e6},
+		{"registry: peak memory, from ready on", megabytes(number(memory)), "", "", "", true},
 		{"registry: memory without pages of the program's file", megabytes(number(own)), "", "", "", true},
 		{fmt.Sprintf("registry: wall of pulling %s, of nginx", megabytes(size)), seconds(duration(ours)), seconds(duration(theirs)), times(ratio), "<= 1.30x", ratio <= 1.3},
 	}, nil
@@ -202,7 +202,8 @@ func forgetPeak(pid int) error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)
 }
 
-// memoryOf returns the most memory that a running process has had, and how much of what it has now is its own, in bytes. The rest are pages of the program's file.
+// memoryOf returns the most memory that a running process has had, and how much of what it
+// has now is its own, in bytes. The rest are pages of the program's file.
 func memoryOf(pid int) (peak, anonymous int64, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
