@@ -339,9 +339,12 @@ func (p *Process) kill() {
 	_ = p.session.Close() // whether it has helped is seen by Wait
 }
 
-// signal tells the command and what it has started to end, and kills it after endGrace.
+// signal tells the command and what it has started to end, every second, and kills it after
+// endGrace. Once is not enough: a shell with a trap for the signal, as put.sh is, loses it when
+// it comes while the shell is starting a program (dash 0.5.12 does so in vfork), and that
+// program with it; on a busy host it does come then.
 func (p *Process) signal() {
-	line := fmt.Sprintf("kill -s TERM -- -%[1]d; for i in $(seq %[2]d); do sleep 1; kill -s 0 -- -%[1]d || exit; done; kill -s KILL -- -%[1]d", p.stderr.pid, endGrace)
+	line := fmt.Sprintf("for i in $(seq %[2]d); do kill -s TERM -- -%[1]d || exit; sleep 1; done; kill -s KILL -- -%[1]d", p.stderr.pid, endGrace)
 	line = "/bin/sh -c " + quote(line)
 	var first []byte
 	if p.cmd.Root {

@@ -179,6 +179,25 @@ func TestRunStubbornCommand(t *testing.T) {
 	}
 }
 
+// A shell can lose a signal. What it has to put away it gets to nevertheless.
+func TestRunTellsAgain(t *testing.T) {
+	s := startServer(t, serverOptions{})
+	h := s.dial(t)
+	left := writeFile(t, t.TempDir(), "left", "")
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		for s.running("605.5") == 0 {
+			time.Sleep(20 * time.Millisecond)
+		}
+		cancel()
+	}()
+	_, err := h.Run(ctx, Command{Args: []string{"/bin/sh", "-c", `trap 'trap "rm \"$1\"; exit" TERM' TERM; sleep 605.5; while :; do sleep 1; done`, "sh", left}, Stdin: zeros{}})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want the context's error", err)
+	}
+	eventually(t, "the file is put away", func() bool { return len(names(t, filepath.Dir(left))) == 0 })
+}
+
 // The connection is for others as well: it outlives a command that cannot be ended.
 func TestConnectionOutlivesCommandWithoutEnd(t *testing.T) {
 	for name, test := range map[string]struct {

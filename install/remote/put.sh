@@ -16,7 +16,8 @@ folder=$(dirname "$path")
 # What a put left that was killed, or that a power cut ended.
 find "$folder" -maxdepth 1 -type f -name '.boxlift-put-*' -user "$(id -u)" -mmin +60 -exec rm -f {} + 2>/dev/null
 tmp=$(mktemp "$folder/.boxlift-put-XXXXXX") || exit 1
-trap 'rm -f "$tmp"' EXIT
+# Who ends this with a signal sends it more than once.
+trap 'trap "" HUP INT TERM PIPE; rm -f "$tmp"' EXIT
 trap 'exit 1' HUP INT TERM PIPE
 echo send
 cat >"$tmp" || exit 1
