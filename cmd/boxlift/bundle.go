@@ -26,6 +26,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/manifests"
+	"github.com/liteboxd/boxlift/programpages"
 	"github.com/liteboxd/boxlift/progress"
 )
 
@@ -250,7 +251,7 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	if err := checkComplete(ctx, plan, o.lock, l); err != nil {
 		return err
 	}
-	releaseProgramPages()
+	programpages.Release()
 	result, err := plan.Build(ctx, options)
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/programpages"
 )
 
 // passwordVariable holds the password of a signing key. A flag would show it to every
@@ -197,11 +198,11 @@ func loadSigner(ctx context.Context, path, passwordFile string) (*signature.Sign
 // what it took is given back afterwards.
 func loadSignerAlone(ctx context.Context, path, passwordFile string) (*signature.Signer, error) {
 	debug.FreeOSMemory()
-	releaseProgramPages()
+	programpages.Release()
 	before := debug.SetGCPercent(-1)
 	signer, err := loadSigner(ctx, path, passwordFile)
 	debug.SetGCPercent(before)
-	releaseProgramPages()
+	programpages.Release()
 	debug.FreeOSMemory()
 	return signer, err
 }

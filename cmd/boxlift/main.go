@@ -13,6 +13,10 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	_ "github.com/liteboxd/boxlift/programpages/early"
+	_ "github.com/liteboxd/boxlift/programpages/late"
+	_ "github.com/liteboxd/boxlift/programpages/middle"
 )
 
 // version is set when the program is linked.

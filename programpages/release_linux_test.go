@@ -1,4 +1,4 @@
-package main
+package programpages
 
 import (
 	"fmt"
@@ -12,12 +12,12 @@ import (
 // pagesEnv makes this test's own process the one that is measured.
 const pagesEnv = "BOXLIFT_TEST_PROGRAM_PAGES"
 
-// TestReleaseProgramPages gives pages of the program back, in a process in which nothing else
+// TestRelease gives pages of the program back, in a process in which nothing else
 // happens, which goes on afterwards.
-func TestReleaseProgramPages(t *testing.T) {
+func TestRelease(t *testing.T) {
 	if os.Getenv(pagesEnv) != "" {
 		before := residentProgram(t)
-		releaseProgramPages()
+		Release()
 		fmt.Println("RESIDENT", before, residentProgram(t))
 		return
 	}
@@ -25,7 +25,7 @@ func TestReleaseProgramPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := exec.CommandContext(t.Context(), exe, "-test.run", "^TestReleaseProgramPages$")
+	c := exec.CommandContext(t.Context(), exe, "-test.run", "^TestRelease$")
 	c.Env = append(os.Environ(), pagesEnv+"=1")
 	out, err := c.CombinedOutput()
 	if err != nil {

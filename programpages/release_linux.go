@@ -1,4 +1,4 @@
-package main
+package programpages
 
 import (
 	"bufio"
@@ -9,15 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// releaseProgramPages gives back the pages of the program's own file that only its start has
-// needed. So much is linked into boxlift that these are some 40 MB, which count as its memory
-// although the kernel has them in its cache anyway; what is needed again comes back from
-// there, page by page.
+// Release gives back the pages of the program's own file that are in memory. What is needed
+// again comes back from the kernel's cache, in small pieces: not as huge pages, which it makes
+// of files that were just written.
 //
 // Only mappings that cannot be written to are released, and of these only such that nothing
 // was ever written to (proc_pid_smaps(5)): where a program is linked to be moved in memory,
 // its own addresses would be lost. That it could not be done is no error.
-func releaseProgramPages() {
+func Release() {
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return
@@ -37,6 +36,7 @@ func releaseProgramPages() {
 			start, end = from, to
 			program = permissions[1] == '-' && strings.HasSuffix(line, " "+self)
 		} else if program && strings.HasPrefix(line, "Anonymous:") && strings.HasSuffix(line, " 0 kB") {
+			_, _, _ = unix.Syscall(unix.SYS_MADVISE, start, end-start, unix.MADV_NOHUGEPAGE)
 			_, _, _ = unix.Syscall(unix.SYS_MADVISE, start, end-start, unix.MADV_DONTNEED)
 		}
 	}
