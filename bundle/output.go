@@ -87,6 +87,8 @@ func (o *BuildOptions) checkContent() error {
 		return fmt.Errorf("write %s: %w", o.Path, err)
 	case !isEncrypted:
 		return o.occupied()
+	case volume.IsCommitting(o.Path):
+		return nil // whose volumes they are is known, although they cannot be opened without their list
 	}
 	r, err := Open(o.Path, o.Identities...)
 	if err != nil {

@@ -110,6 +110,46 @@ func TestDamagedVolume(t *testing.T) {
 	}
 }
 
+// A set whose build was ended while its volumes got their names, which it does before its list
+// does, is finished by the next build, also by one that could not open it.
+func TestInterruptedNaming(t *testing.T) {
+	identity := newIdentity(t)
+	for name, change := range map[string]func(*BuildOptions){
+		"plain":     func(*BuildOptions) {},
+		"encrypted": func(o *BuildOptions) { o.Recipients = []age.Recipient{identity.Recipient()} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "b.tar")
+			volumes := func(o *BuildOptions) { o.VolumeSize = volumeSize; change(o) }
+			inTheWay := path + ".sha256"
+			if err := os.Mkdir(inTheWay, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := buildAs(t, path, volumes); err == nil {
+				t.Fatal("the list has its name although a folder has it")
+			}
+			if err := os.Remove(inTheWay); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(path + ".000"); err != nil {
+				t.Fatalf("the volumes do not have their names: %v", err)
+			}
+			result, err := buildAs(t, path, volumes)
+			if err != nil || result.Reused == 0 {
+				t.Fatalf("%+v, %v", result, err)
+			}
+			r, err := Open(path, identity)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			if err := r.Verify(t.Context(), nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // TestInterruptedForms cuts a build off and goes on with what it left.
 func TestInterruptedForms(t *testing.T) {
 	identity := newIdentity(t)

@@ -10,6 +10,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/gofrs/flock"
 	"github.com/opencontainers/go-digest"
@@ -196,6 +198,23 @@ func (d *Draft) takeBack() error {
 		}
 	}
 	return d.guard.Truncate(0)
+}
+
+// IsCommitting reports whether a set of volumes is there whose Commit was ended in its middle:
+// some draft of it, whatever its suffix, has a list with something in it, and the set has none.
+func IsCommitting(path string) bool {
+	s := setOf(path)
+	if s == "" || exists(s.list()) {
+		return false
+	}
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		info, err := e.Info()
+		return strings.HasPrefix(e.Name(), filepath.Base(s.list())+".") && err == nil && info.Mode().IsRegular() && info.Size() > 0
+	})
 }
 
 // Name returns the name of the file, or what those of the volumes have in common.
