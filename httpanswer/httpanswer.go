@@ -7,7 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // RetryAfter reads a Retry-After header, which is a number of seconds or a date (RFC 9110,
@@ -24,16 +25,7 @@ func RetryAfter(header string, now time.Time) time.Duration {
 }
 
 // Text makes a part of an answer fit for a message: one line of at most so many bytes, and
-// three dots where there was more.
+// an ellipsis where there was more.
 func Text(content string, most int) string {
-	text := strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(content, "?"))), " ")
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "..."
-	}
-	return text
+	return printable.Clip(strings.Join(strings.Fields(printable.Line(content)), " "), most)
 }

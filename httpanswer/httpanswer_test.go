@@ -22,11 +22,11 @@ func TestText(t *testing.T) {
 	for content, want := range map[string]string{
 		"":                              "",
 		"two\r\n\tlines \n":             "two lines",
-		"\x1b[31mred\x00\x7f":           "[31mred",
-		"\xff\xfe":                      "?",
+		"\x1b[31mred\x00\x7f":           "\ufffd[31m…",
+		"\xff\xfe":                      "\ufffd\ufffd",
 		"grün":                          "grün",
-		strings.Repeat("a", 12):         strings.Repeat("a", 10) + "...",
-		strings.Repeat("a", 9) + "üüüü": strings.Repeat("a", 9) + "...",
+		strings.Repeat("a", 12):         strings.Repeat("a", 7) + "…",
+		strings.Repeat("a", 9) + "üüüü": strings.Repeat("a", 7) + "…",
 	} {
 		if got := Text(content, 10); got != want {
 			t.Errorf("%q: %q, expected %q", content, got, want)

@@ -12,6 +12,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/remote"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // connections are the SSH connections of a run. Each is made once, however many hosts
@@ -141,7 +142,7 @@ func identify(ctx context.Context, conn *remote.Host) (identity, error) {
 		return identity{}, err
 	}
 	id := identity{
-		hostname: clip(printable(lines[2]), 253), machineID: clip(printable(lines[3]), 64),
+		hostname: printable.Clip(printable.Line(lines[2]), 253), machineID: printable.Clip(printable.Line(lines[3]), 64),
 		offset: clock.Sub(begin.Add(end.Sub(begin) / 2)), uncertainty: end.Sub(begin) / 2,
 	}
 	id.platform, err = platformOf(strings.TrimSpace(lines[1]))

@@ -18,6 +18,7 @@ import (
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // ErrUnhealthy says that something of the platform does not do what it is for.
@@ -260,7 +261,7 @@ func failedCheck(check, subject string, err error) HealthCheck {
 	if errors.As(err, &explained) && explained.Explanation != "" {
 		text += "; " + strings.Join(strings.FieldsFunc(explained.Explanation, func(r rune) bool { return r == '\n' }), ";")
 	}
-	c.Detail = clip(printable(text), most)
+	c.Detail = printable.Clip(printable.Text(strings.TrimSpace(text)), most)
 	var hinted interface{ Hint() string }
 	if errors.As(err, &hinted) {
 		c.Hint = hinted.Hint()
@@ -410,10 +411,10 @@ func judgeClaim(namespace string, claim *kube.Claim) HealthCheck {
 	case claim == nil:
 		c.Detail, c.Hint = "does not exist", "boxlift install makes it, empty; boxlift keeps copies of the database from before every change beside state.json"
 	case claim.Phase != "Bound":
-		c.Detail = "is " + printable(claim.Phase) + ", of storage class " + printable(claim.StorageClass)
+		c.Detail = "is " + printable.Line(claim.Phase) + ", of storage class " + printable.Line(claim.StorageClass)
 	default:
 		c.State, c.Hint = HealthOK, ""
-		c.Detail = "is Bound to " + printable(claim.Volume) + ", of storage class " + printable(claim.StorageClass)
+		c.Detail = "is Bound to " + printable.Line(claim.Volume) + ", of storage class " + printable.Line(claim.StorageClass)
 		if claim.Node != "" {
 			c.Detail += ", on " + claim.Node
 		}

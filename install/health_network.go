@@ -18,6 +18,7 @@ import (
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // askTimeout bounds one question to a server of the cluster.
@@ -68,7 +69,7 @@ func ask(ctx context.Context, dial dialer, address, name, path string) answer {
 	defer response.Body.Close()                                       //nolint:errcheck // it was only read
 	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10)) // so that the sender gets to its end
 	kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
-	return answer{status: response.StatusCode, kind: clip(printable(kind), 100)}
+	return answer{status: response.StatusCode, kind: printable.Clip(printable.Line(kind), 100)}
 }
 
 // Paths that LiteBoxd answers (v0.6.10). Without a login it tells nobody of sandboxes, and

@@ -15,6 +15,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // checkRegistry asks every registry that nodes are to pull from, with what each node itself
@@ -63,7 +64,7 @@ func (e *examination) registriesOf(ctx context.Context, h *host) HealthCheck {
 	var failures []string
 	for _, u := range asked {
 		if err := e.askFrom(ctx, h, file, u); err != nil {
-			failures = append(failures, clip(printable(strings.TrimPrefix(err.Error(), h.name+": ")), 300))
+			failures = append(failures, printable.Clip(printable.Text(strings.TrimPrefix(err.Error(), h.name+": ")), 300))
 		}
 	}
 	c := HealthCheck{

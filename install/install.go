@@ -33,6 +33,7 @@ import (
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/preflight"
+	"github.com/liteboxd/boxlift/printable"
 	"github.com/liteboxd/boxlift/progress"
 	"github.com/liteboxd/boxlift/registry/push"
 )
@@ -533,7 +534,7 @@ func (e *HostsError) Error() string {
 	fmt.Fprintf(&b, "%d of %s failed", len(e.Failed), counted(e.Total, "host"))
 	for _, err := range e.Failed {
 		// It may quote what a host has said.
-		b.WriteString("\n" + clip(printable(err.Error()), maxHostError))
+		b.WriteString("\n" + printable.Clip(printable.Text(err.Error()), maxHostError))
 	}
 	if len(e.Waiting) > 0 {
 		b.WriteString("\nnot gone on with because of that: " + strings.Join(e.Waiting, ", "))
@@ -600,7 +601,7 @@ func (in *installer) atOnce(hosts []*host, do func(*host)) {
 
 // warn notes something that does not stop the run, for the summary.
 func (in *installer) warn(format string, args ...any) {
-	text := printable(fmt.Sprintf(format, args...))
+	text := printable.Text(fmt.Sprintf(format, args...))
 	if !slices.Contains(in.warnings, text) {
 		in.warnings = append(in.warnings, text)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -212,8 +213,8 @@ func TestPlatformOf(t *testing.T) {
 func TestWhatHostsPrint(t *testing.T) {
 	in := example(t, exampleConfig)
 	n := &k3sNode{installer: in, host: in.hosts[0], token: "the-token"}
-	got := printable(n.redact("fatal: token the-token refused\x1b[2J for server-secret\r\nnext line agent-secret\u009b\xff\n"))
-	want := "fatal: token [secret] refused [2J for [secret] \nnext line [secret]"
+	got := printable.Text(strings.TrimSpace(n.redact("fatal: token the-token refused\x1b[2J for server-secret\r\nnext line agent-secret\u009b\xff\n")))
+	want := "fatal: token [secret] refused\ufffd[2J for [secret] \nnext line [secret]\ufffd\ufffd"
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

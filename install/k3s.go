@@ -13,8 +13,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/opencontainers/go-digest"
 	"go.yaml.in/yaml/v3"
@@ -22,6 +20,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // Paths of k3s on every host (install.sh and docs of k3s v1.36).
@@ -551,7 +550,7 @@ func (n *k3sNode) startError(ctx context.Context, service, text string) error {
 	if err != nil {
 		return fmt.Errorf("%s; its journal cannot be read: %w", text, err)
 	}
-	return &serviceError{text: text, service: service, lines: printable(n.redact(lastLines(string(out))))}
+	return &serviceError{text: text, service: service, lines: printable.Text(strings.TrimSpace(n.redact(lastLines(string(out)))))}
 }
 
 // lastLines are those of a service's journal that say why it ended. Where containers go on
@@ -563,24 +562,6 @@ func lastLines(journal string) string {
 			strings.HasPrefix(line, "This usually indicates unclean termination of a previous run")
 	})
 	return strings.Join(lines[max(0, len(lines)-most):], "")
-}
-
-// printable keeps what a host printed from moving the terminal's cursor.
-func printable(s string) string {
-	return strings.TrimSpace(strings.Map(func(r rune) rune {
-		if r != '\n' && (!unicode.IsPrint(r) || r == utf8.RuneError) {
-			return ' '
-		}
-		return r
-	}, s))
-}
-
-// clip cuts a text after so many bytes.
-func clip(s string, limit int) string {
-	if len(s) <= limit {
-		return s
-	}
-	return strings.ToValidUTF8(s[:limit], "") + "…"
 }
 
 // redact removes the secrets that boxlift knows from what a host printed.

@@ -13,6 +13,7 @@ import (
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/remote"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // RemoveOptions say which hosts leave a cluster. Options.Bundle is not needed.
@@ -496,7 +497,7 @@ done`
 	if err != nil || found == "" {
 		return "", err
 	}
-	return clip(printable(found), 100) + " is there", nil
+	return printable.Clip(printable.Line(strings.TrimSpace(found)), 100) + " is there", nil
 }
 
 // takeCiliumOut has to come before k3s' own scripts, which know nothing of Cilium: its

@@ -18,6 +18,7 @@ import (
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // A backup is restored by an installation: what a host lacks is brought as always, and
@@ -269,7 +270,7 @@ systemd-run --quiet --collect --wait --unit "$1" -- "$3" server --cluster-reset 
 	if journalErr != nil {
 		return errors.Join(err, journalErr)
 	}
-	return &serviceError{text: "k3s does not restore the snapshot (" + err.Error() + ")", service: restoreUnit, lines: printable(n.redact(lastLines(string(out))))}
+	return &serviceError{text: "k3s does not restore the snapshot (" + err.Error() + ")", service: restoreUnit, lines: printable.Text(strings.TrimSpace(n.redact(lastLines(string(out)))))}
 }
 
 // putEntry writes an entry of the backup to the host, for root alone.
@@ -357,7 +358,7 @@ func LossesOf(ctx context.Context, o Options, r *backup.Reader) (*Losses, error)
 		return nil, context.Cause(ctx)
 	}
 	if err != nil {
-		losses.Unknown = printable(err.Error())
+		losses.Unknown = printable.Text(err.Error())
 	}
 	return losses, nil
 }

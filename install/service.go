@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // A service is started again when what it runs with is not what it was last started with: a
@@ -71,7 +73,7 @@ func (h *host) serviceState(ctx context.Context, service string) (map[string]str
 	state := make(map[string]string)
 	for line := range strings.Lines(string(out)) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		state[key] = clip(printable(value), 100)
+		state[key] = printable.Clip(printable.Line(strings.TrimSpace(value)), 100)
 	}
 	return state, nil
 }

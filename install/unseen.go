@@ -9,6 +9,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/install/remote"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // unseen are the findings on hosts that could not be looked at: nobody can judge them, but
@@ -26,7 +27,7 @@ func (in *installer) unseen() []preflight.Finding {
 
 func (in *installer) unseenHost(h *host) preflight.Finding {
 	f := preflight.Finding{
-		Host: h.name, Severity: preflight.Error, Found: printable(strings.TrimPrefix(h.err.Error(), h.name+": ")),
+		Host: h.name, Severity: preflight.Error, Found: printable.Text(strings.TrimPrefix(h.err.Error(), h.name+": ")),
 		Check: preflight.CheckFacts, Needed: "a host that boxlift can log in to, and that says what it is like",
 		Hint: "mend that, and run `boxlift preflight` again",
 	}

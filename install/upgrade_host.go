@@ -17,6 +17,7 @@ import (
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 const (
@@ -68,7 +69,7 @@ func (h *host) readKept(ctx context.Context) (*kept, error) {
 	if k.Format != keptFormat {
 		return nil, fmt.Errorf("read %s: it has format %d, and this boxlift knows format %d", keptFile, k.Format, keptFormat)
 	}
-	k.K3s = clip(printable(k.K3s), 100)
+	k.K3s = printable.Clip(printable.Line(k.K3s), 100)
 	return &k, nil
 }
 
@@ -280,7 +281,7 @@ func (m *move) judgePods(ctx context.Context) (waiting string, err error) {
 	}
 	pods, err := m.api.PodsOn(ctx, name)
 	if err != nil {
-		return "the API does not answer: " + printable(err.Error()), nil
+		return "the API does not answer: " + printable.Text(err.Error()), nil
 	}
 	var late []string
 	for _, was := range m.before.Pods {

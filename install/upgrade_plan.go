@@ -20,6 +20,7 @@ import (
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // UpgradePlan is what an upgrade would do, and whether it may.
@@ -181,7 +182,7 @@ func (u *upgradePlanner) lookAt(ctx context.Context, h *host) error {
 	if err := h.gatherFacts(ctx); err != nil {
 		// The helper is that of the bundle which runs, and may know another form of facts.
 		h.facts = nil
-		u.judged[h].Unjudged = "what the host has could not be found out with the boxlift-node on it: " + clip(printable(err.Error()), 300)
+		u.judged[h].Unjudged = "what the host has could not be found out with the boxlift-node on it: " + printable.Clip(printable.Text(err.Error()), 300)
 		return nil
 	}
 	u.judged[h].CgroupVersion = h.facts.Cgroup.Version
@@ -290,7 +291,7 @@ func (u *upgradePlanner) lookForDrift(ctx context.Context) error {
 			return err
 		}
 		for _, text := range drift {
-			u.is.Drift = append(u.is.Drift, printable(text))
+			u.is.Drift = append(u.is.Drift, printable.Text(text))
 		}
 	}
 	return nil
@@ -324,7 +325,7 @@ func (u *upgradePlanner) judgeHosts(ctx context.Context) error {
 			}
 		}
 		if h.err != nil {
-			judged.Error = clip(printable(strings.TrimPrefix(h.err.Error(), h.name+": ")), maxHostError)
+			judged.Error = printable.Clip(printable.Text(strings.TrimPrefix(h.err.Error(), h.name+": ")), maxHostError)
 			u.plans[h].Error = judged.Error
 		}
 		u.is.Hosts = append(u.is.Hosts, *judged)

@@ -13,6 +13,7 @@ import (
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // images proves that every host runs k3s in the wanted version with all images of the
@@ -85,7 +86,7 @@ func (h *host) k3sVersion(ctx context.Context) (string, error) {
 	if len(fields) < 3 || fields[0] != "k3s" || fields[1] != "version" {
 		return "", fmt.Errorf("ask k3s for its version: it printed %.200q", out)
 	}
-	return clip(printable(fields[2]), 100), nil
+	return printable.Clip(printable.Line(fields[2]), 100), nil
 }
 
 // imagesStep makes sure that containerd holds every image that the packs promise, with
@@ -137,7 +138,7 @@ func imagesReason(r node.ImagesReport) string {
 	const shown = 3
 	texts := make([]string, 0, shown)
 	for _, p := range r.Problems[:min(len(r.Problems), shown)] {
-		texts = append(texts, clip(printable(p.Text), 300))
+		texts = append(texts, printable.Clip(printable.Text(p.Text), 300))
 	}
 	more := ""
 	if n := len(r.Problems) - shown; n > 0 {

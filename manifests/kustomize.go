@@ -8,8 +8,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 	"sigs.k8s.io/kustomize/api/krusty"
@@ -17,6 +15,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 
 	"github.com/liteboxd/boxlift/lazyregexp"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // kustomization is the one name under which bases and sites describe themselves.
@@ -334,11 +333,6 @@ func at(file string, err error) error {
 
 // oneLine makes one line, fit for a terminal, of what yaml and kustomize say in several.
 func oneLine(err error) error {
-	text := strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || r == utf8.RuneError {
-			return ' '
-		}
-		return r
-	}, err.Error())
-	return errors.New(strings.TrimPrefix(strings.Join(strings.Fields(text), " "), "yaml: "))
+	text := strings.Join(strings.Fields(printable.Line(err.Error())), " ")
+	return errors.New(strings.TrimPrefix(text, "yaml: "))
 }

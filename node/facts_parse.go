@@ -7,7 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"time"
-	"unicode"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // MaxFacts is the largest document that [ParseFacts] takes, in bytes. What Gather makes
@@ -105,12 +106,7 @@ func cleanText(s, name string) (string, error) {
 	if len(s) > maxFactText {
 		return "", fmt.Errorf("%s has a text of %d bytes", name, len(s))
 	}
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, s), nil
+	return printable.Line(s), nil
 }
 
 // check looks at what has a form.

@@ -77,7 +77,7 @@ func TestParseFactsMakesPrintable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.Hostname != "a\ufffd[2Jb" || f.Sysctls["x\ufffd"] != "\ufffd" || len(f.Sysctls) != 1 || f.Problems[0] != "\ufffd" {
+	if f.Hostname != "a\ufffd[2Jb" || f.Sysctls["x "] != "\ufffd" || len(f.Sysctls) != 1 || f.Problems[0] != "\ufffd" {
 		t.Errorf("got %+v", f)
 	}
 }

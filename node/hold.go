@@ -3,9 +3,9 @@ package node
 import (
 	"fmt"
 	"io"
-	"strings"
 	"time"
-	"unicode"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // HoldDir and HoldFile are where a file is locked as long as a run of boxlift holds the
@@ -77,14 +77,6 @@ func AskHold(in io.Writer, out io.Reader, who Holder) error {
 
 // clean makes what somebody says of himself fit to be shown.
 func (h *Holder) clean() Holder {
-	text := func(s string) string {
-		s = strings.Map(func(r rune) rune {
-			if !unicode.IsPrint(r) {
-				return '?'
-			}
-			return r
-		}, s)
-		return strings.ToValidUTF8(s[:min(len(s), maxHolderName)], "")
-	}
+	text := func(s string) string { return printable.Clip(printable.Line(s), maxHolderName) }
 	return Holder{Run: text(h.Run), Name: text(h.Name), Since: h.Since}
 }

@@ -25,6 +25,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/lazyregexp"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // Where k3s has its container runtime.
@@ -333,7 +334,7 @@ func (c *imageCheck) ctr(ctx context.Context, timeout time.Duration, args ...str
 		err = fmt.Errorf("it printed more than %d bytes", maxCtrOutput)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w: %s", c.Ctr[0], strings.Join(args, " "), err, strings.TrimSpace(strings.ToValidUTF8(complaints.String(), "?")))
+		return nil, fmt.Errorf("%s %s: %w: %s", c.Ctr[0], strings.Join(args, " "), err, printable.Line(strings.TrimSpace(complaints.String())))
 	}
 	return out.Bytes(), nil
 }

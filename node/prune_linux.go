@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // PruneOptions say where [Prune] works. The zero value is k3s' and boxlift's own places.
@@ -521,7 +523,7 @@ func (p *pruner) itemize(images []PruneItem) {
 // cleanReason bounds what may quote names that others have given.
 func cleanReason(text string) string {
 	const maxReason = 1 << 10
-	return strings.ToValidUTF8(text[:min(len(text), maxReason)], "?")
+	return printable.Clip(printable.Line(text), maxReason)
 }
 
 // unneeded is why packs and files go.

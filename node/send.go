@@ -12,6 +12,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/liteboxd/boxlift/printable"
 	"github.com/liteboxd/boxlift/progress"
 )
 
@@ -306,7 +307,7 @@ func (s *sender) take(m Message) error {
 			return fmt.Errorf("%w: boxlift-node complains of its peers for the %dth time", ErrProtocol, MaxTroubles+1)
 		}
 		t := *m.Trouble
-		t.Peer, t.Text = clip(t.Peer), clip(t.Text)
+		t.Peer, t.Text = said(t.Peer), said(t.Text)
 		s.report.Troubles = append(s.report.Troubles, t)
 		return nil
 	case m.Placed != nil:
@@ -328,10 +329,10 @@ func (s *sender) take(m Message) error {
 	return fmt.Errorf("%w: boxlift-node says what only the operator may", ErrProtocol)
 }
 
-// clip bounds what is kept of a node's words.
-func clip(text string) string {
-	const most = 1000
-	return text[:min(len(text), most)]
+// said makes a node's words fit to be shown.
+func said(text string) string {
+	const most = 1000 // bytes
+	return printable.Clip(printable.Line(text), most)
 }
 
 func (s *sender) takeState(state *State) error {
@@ -342,7 +343,7 @@ func (s *sender) takeState(state *State) error {
 		delete(s.outstanding, name)
 	}
 	s.report.Held, s.report.Removed, s.report.Space = state.Held, state.Removed, state.Space
-	s.report.NotServing = clip(state.NotServing)
+	s.report.NotServing = said(state.NotServing)
 	s.task = s.start(s.total)
 	s.task.Skip(s.total - state.Missing)
 	s.ready(state)

@@ -7,7 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // Display is a Reporter that shows what it is told until it is closed.
@@ -230,25 +231,11 @@ func (o *output) write(p []byte) {
 	}
 }
 
-// printable replaces what could steer a terminal: names and messages quote hosts
-// and registries.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\t':
-			return ' '
-		case !unicode.IsPrint(r):
-			return '?'
-		}
-		return r
-	}, s)
-}
-
 // lines splits a text into printable lines.
 func lines(s string) []string {
 	out := strings.Split(strings.TrimRight(s, "\r\n"), "\n")
 	for i, line := range out {
-		out[i] = printable(strings.TrimRight(line, "\r"))
+		out[i] = printable.Line(strings.TrimRight(line, "\r"))
 	}
 	return out
 }

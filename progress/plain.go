@@ -3,6 +3,8 @@ package progress
 import (
 	"io"
 	"time"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // NewPlain returns a Display of plain lines for logs: one when a task starts, one
@@ -28,7 +30,7 @@ func (p *plain) line(text string) { p.out.write([]byte(text + "\n")) }
 
 func (p *plain) started(s snapshot) {
 	s.task.shown = s.now
-	text := printable(s.name) + ": started"
+	text := printable.Line(s.name) + ": started"
 	if s.total > 0 {
 		text += ", " + Bytes(s.total)
 	}
@@ -41,7 +43,7 @@ func (p *plain) tick(running []snapshot) {
 			continue
 		}
 		s.task.shown = s.now
-		text := printable(s.name) + ": "
+		text := printable.Line(s.name) + ": "
 		switch {
 		case s.total > 0:
 			text += percent(s) + ", " + amount(s.done, s.total)
@@ -65,7 +67,7 @@ func (p *plain) ended(s snapshot, err error) {
 	if err != nil {
 		verb = ": failed, "
 	}
-	p.line(printable(s.name) + verb + summary(s, err))
+	p.line(printable.Line(s.name) + verb + summary(s, err))
 }
 
 func (p *plain) message(_ time.Time, text string) {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // Size is a terminal's size in characters.
@@ -43,7 +45,7 @@ func (t *terminal) ended(s snapshot, err error) {
 	if err != nil {
 		verb = "FAILED "
 	}
-	t.above = append(t.above, verb+printable(s.name)+"  "+summary(s, err))
+	t.above = append(t.above, verb+printable.Line(s.name)+"  "+summary(s, err))
 }
 
 func (t *terminal) message(_ time.Time, text string) {
@@ -111,7 +113,7 @@ func barLines(running []snapshot, size Size) []string {
 	}
 	longest := 0
 	for _, s := range running {
-		longest = max(longest, width(printable(s.name)))
+		longest = max(longest, width(printable.Line(s.name)))
 	}
 	// The last column stays free: terminals differ in what they do when it is written.
 	columns := size.Columns - 1
@@ -176,7 +178,7 @@ func (l layout) line(s snapshot) string {
 	if l.name < 1 {
 		return cut(percent(s), l.name+l.fixed())
 	}
-	name := cut(printable(s.name), l.name)
+	name := cut(printable.Line(s.name), l.name)
 	var b strings.Builder
 	b.WriteString(name + strings.Repeat(" ", l.name-width(name)))
 	column := func(width int, text string) {

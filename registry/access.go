@@ -4,9 +4,9 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
-	"unicode"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // Bounds of what the access log repeats of a request, in bytes.
@@ -74,33 +74,23 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 func (w *response) log(log *slog.Logger, r *http.Request, start time.Time, cause error) {
 	attributes := []slog.Attr{
 		slog.String("from", r.RemoteAddr),
-		slog.String("method", clean(r.Method, 16)),
-		slog.String("path", clean(r.URL.Path, maxLoggedPath)),
+		slog.String("method", printable.Clip(printable.Line(r.Method), 16)),
+		slog.String("path", printable.Clip(printable.Line(r.URL.Path), maxLoggedPath)),
 	}
 	if ns := namespace(r); ns != "" {
-		attributes = append(attributes, slog.String("ns", clean(ns, maxLoggedAgent)))
+		attributes = append(attributes, slog.String("ns", printable.Clip(printable.Line(ns), maxLoggedAgent)))
 	}
 	if text := r.Header.Get("Range"); text != "" {
-		attributes = append(attributes, slog.String("range", clean(text, maxLoggedAgent)))
+		attributes = append(attributes, slog.String("range", printable.Clip(printable.Line(text), maxLoggedAgent)))
 	}
 	attributes = append(attributes,
 		slog.Int("status", w.status), slog.Int64("bytes", w.bytes),
 		slog.Duration("took", time.Since(start).Round(time.Microsecond)),
-		slog.String("agent", clean(r.UserAgent(), maxLoggedAgent)))
+		slog.String("agent", printable.Clip(printable.Line(r.UserAgent()), maxLoggedAgent)))
 	level := slog.LevelInfo
 	if cause != nil {
 		level = slog.LevelError
-		attributes = append(attributes, slog.String("error", clean(cause.Error(), 2*maxLoggedPath)))
+		attributes = append(attributes, slog.String("error", printable.Clip(printable.Line(cause.Error()), 2*maxLoggedPath)))
 	}
 	log.LogAttrs(r.Context(), level, "request", attributes...)
-}
-
-// clean makes a text of a client's fit for a log and a terminal.
-func clean(text string, limit int) string {
-	return strings.Map(func(r rune) rune {
-		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, bounded(text, limit))
 }

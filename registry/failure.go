@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // Codes of the distribution specification 1.1, "Error Codes", and of its predecessor for
@@ -34,7 +36,7 @@ type failure struct {
 
 func fail(status int, code, message string, detail any) *failure {
 	if text, ok := detail.(string); ok {
-		detail = bounded(text, maxName)
+		detail = printable.Clip(text, maxName)
 	}
 	return &failure{status: status, Code: code, Message: message, Detail: detail}
 }
@@ -62,12 +64,4 @@ func writeJSON(w http.ResponseWriter, mediaType string, status int, content []by
 	w.Header().Set("Content-Length", strconv.Itoa(len(content)))
 	w.WriteHeader(status)
 	_, _ = w.Write(content) // who does not take the answer does not get it
-}
-
-// bounded cuts a text that somebody else has written.
-func bounded(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	return text[:limit] + "…"
 }

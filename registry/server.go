@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/bulktls"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // Bounds of what clients may take.
@@ -128,5 +129,5 @@ func (h *handshakeLog) failed(peer net.Addr, err error) {
 	if h.lines++; h.lines > maxHandshakeLines {
 		return
 	}
-	h.log.Warn("TLS handshake failed", "from", peer.String(), "error", clean(err.Error(), 2*maxLoggedPath))
+	h.log.Warn("TLS handshake failed", "from", peer.String(), "error", printable.Clip(printable.Line(err.Error()), 2*maxLoggedPath))
 }

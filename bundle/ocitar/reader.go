@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 
 	"github.com/opencontainers/go-digest"
 )
@@ -47,7 +46,7 @@ func NewReader(source io.ReaderAt, size int64) (*Reader, error) {
 			err = order.next(member)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("tar header of member %d (%q) at offset %d: %w", len(r.layout.Entries)+1, printable(headerName(header)), previous.End(), err)
+			return nil, fmt.Errorf("tar header of member %d (%q) at offset %d: %w", len(r.layout.Entries)+1, headerName(header), previous.End(), err)
 		}
 		entry := Entry{Member: member, Offset: previous.End() + BlockSize}
 		if entry.End() > size-TrailerSize {
@@ -179,7 +178,7 @@ func parseSize(field []byte) (int64, error) {
 	}
 	n, err := strconv.ParseInt(string(field[:11]), 8, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%w: its size field %q is not a number", ErrMalformed, printable(string(field)))
+		return 0, fmt.Errorf("%w: its size field %q is not a number", ErrMalformed, string(field))
 	}
 	return n, nil
 }
@@ -191,14 +190,4 @@ func isZero(b []byte) bool {
 		}
 	}
 	return true
-}
-
-// printable makes a name from a hostile file fit for a terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return '?'
-		}
-		return r
-	}, s)
 }

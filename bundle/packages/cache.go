@@ -24,7 +24,7 @@ type Cache struct {
 
 // revision counts the changes to what is found and how it is kept; results of other
 // revisions are not looked at.
-const revision = "3"
+const revision = "4"
 
 // maxCached bounds a file of the cache, in bytes.
 const maxCached = 256 << 20

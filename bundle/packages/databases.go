@@ -101,7 +101,7 @@ func lines(r *bufio.Reader, limit int, visit func(line string) bool) (complete b
 }
 
 func tooLarge(name string, limit int) string {
-	return fmt.Sprintf("%s was read only up to %d bytes", printable(name), limit)
+	return fmt.Sprintf("%s was read only up to %d bytes", shown(name), limit)
 }
 
 // readOSRelease reads os-release(5).
@@ -282,7 +282,7 @@ func readNode(name string, r *bufio.Reader, f *Finding) error {
 		return err
 	}
 	if len(content) > maxDocument {
-		f.Notes = []string{fmt.Sprintf("%s has more than %d bytes and is not read", printable(name), maxDocument)}
+		f.Notes = []string{fmt.Sprintf("%s has more than %d bytes and is not read", shown(name), maxDocument)}
 		return nil
 	}
 	var module struct {

@@ -48,7 +48,7 @@ func readProgram(name string, r *bufio.Reader, f *Finding) error {
 		}
 		if found {
 			if modules == "" && version == "" {
-				f.Notes = []string{fmt.Sprintf("%s was made by a Go before 1.18, whose programs are not read", printable(name))}
+				f.Notes = []string{fmt.Sprintf("%s was made by a Go before 1.18, whose programs are not read", shown(name))}
 				return nil
 			}
 			f.Packages = goPackages(version, modules)

@@ -16,6 +16,8 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // Limits on what is read of one layer.
@@ -44,7 +46,7 @@ func Scan(ctx context.Context, r io.Reader) (*Layer, error) {
 		return nil, err
 	}
 	if err != nil && from.err == nil {
-		s.note("it cannot be read to its end: %s", printable(err.Error()))
+		s.note("it cannot be read to its end: %s", shown(err.Error()))
 	}
 	// What was left out belongs to the layer's digest all the same.
 	if from.err == nil {
@@ -102,15 +104,10 @@ func appendNote(notes []string, note string) []string {
 	return append(notes, note)
 }
 
-// printable shortens what comes from a layer, and makes it fit for a terminal.
-func printable(text string) string {
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return '?'
-		}
-		return r
-	}, text)
-	return text[:min(len(text), 200)]
+// shown makes what comes from a layer fit for a note.
+func shown(text string) string {
+	const most = 200 // bytes
+	return printable.Clip(printable.Line(text), most)
 }
 
 var errTooMuch = fmt.Errorf("it has more than %d bytes when it is unpacked", int64(maxContent))

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
 	"github.com/opencontainers/go-digest"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/packages"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // Names of properties. CycloneDX asks for a prefix of one's own.
@@ -148,7 +147,7 @@ func (d *document) addImage(image bundle.Image, p bundle.PlatformImage, config o
 			property(propertyComponent, image.Component), property(propertyIndex, image.Digest.String()),
 			property(propertyPlatform, string(p.Platform)), property(propertySize, strconv.FormatInt(p.Size(), 10)),
 		},
-		Licenses: licenses(printable(config.Config.Labels[ocispec.AnnotationLicenses])),
+		Licenses: licenses(printable.Line(config.Config.Labels[ocispec.AnnotationLicenses])),
 	}
 	for _, note := range inside.Notes {
 		*component.Properties = append(*component.Properties, property(propertyIncomplete, note))
@@ -264,7 +263,7 @@ func (d *document) finish() *cdx.BOM {
 		if len(f.paths) > 0 {
 			occurrences := make([]cdx.EvidenceOccurrence, 0, len(f.paths))
 			for _, path := range f.paths {
-				occurrences = append(occurrences, cdx.EvidenceOccurrence{Location: "/" + printable(path)})
+				occurrences = append(occurrences, cdx.EvidenceOccurrence{Location: "/" + printable.Line(path)})
 			}
 			f.component.Evidence = &cdx.Evidence{Occurrences: &occurrences}
 		}
@@ -286,16 +285,6 @@ func (d *document) finish() *cdx.BOM {
 		d.bom.Compositions = &[]cdx.Composition{{Aggregate: cdx.CompositionAggregateIncomplete, Dependencies: &d.incomplete}}
 	}
 	return d.bom
-}
-
-// printable makes a name from a layer fit for a terminal.
-func printable(name string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return utf8.RuneError
-	}, name)
 }
 
 func refs(components []cdx.Component) []string {

@@ -64,6 +64,7 @@ func TestImports(t *testing.T) {
 		"github.com/liteboxd/boxlift/cmd/boxlift-node",
 		"github.com/liteboxd/boxlift/lazyregexp",
 		"github.com/liteboxd/boxlift/node",
+		"github.com/liteboxd/boxlift/printable",
 		"github.com/liteboxd/boxlift/progress",
 		"github.com/liteboxd/boxlift/registry",
 		"github.com/opencontainers/go-digest",

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/have"
@@ -19,6 +18,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // The exit codes. exitHelp says the same to users.
@@ -137,16 +137,7 @@ func printError(w io.Writer, err error) {
 
 // indented makes a text that may quote servers and hosts fit for a terminal.
 func indented(text string) string {
-	text = strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || unicode.IsPrint(r):
-			return r
-		case r == '\t':
-			return ' '
-		}
-		return '?'
-	}, text)
-	return strings.ReplaceAll(text, "\n", "\n  ")
+	return strings.ReplaceAll(printable.Text(text), "\n", "\n  ")
 }
 
 // walkErrors visits an error and all that it wraps.

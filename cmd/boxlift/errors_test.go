@@ -12,7 +12,7 @@ import (
 func TestPrintErrorIsPrintable(t *testing.T) {
 	var out bytes.Buffer
 	printError(&out, withHint(errors.New("get x: 500 \x1b[2Jno\u009b\r\nsecond\tline: 好"), "try\x07 again"))
-	want := "boxlift: error: get x: 500 ?[2Jno??\n  second line: 好\nboxlift: hint: try? again\n"
+	want := "boxlift: error: get x: 500 \ufffd[2Jno\ufffd \n  second line: 好\nboxlift: hint: try\ufffd again\n"
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

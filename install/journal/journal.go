@@ -13,12 +13,13 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/gofrs/flock"
 	"github.com/google/renameio/v2"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // Version is the version of the file's form.
@@ -240,11 +241,7 @@ func textOf(err error) string {
 	if err == nil {
 		return ""
 	}
-	text := err.Error()
-	if len(text) > maxError {
-		text = strings.ToValidUTF8(text[:maxError], "") + "…"
-	}
-	return text
+	return printable.Clip(err.Error(), maxError)
 }
 
 func resultOf(err error) Result {

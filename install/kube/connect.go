@@ -34,6 +34,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/klog/v2"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 const (
@@ -247,7 +249,7 @@ func (c *Cluster) Version(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%s: ask for the API's version: %w", c.name, err)
 	}
-	return printable(v.GitVersion), nil
+	return printable.Line(v.GitVersion), nil
 }
 
 // sleep waits for d, or returns why ctx has ended.

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // Change says what ApplyRelease would do to an object.
@@ -192,7 +194,7 @@ func unifiedDiff(o Object, is, want *unstructured.Unstructured) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	name := printable(o.String())
+	name := printable.Line(o.String())
 	text, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{A: from, B: to, FromFile: name, ToFile: name, Context: 3})
 	if err != nil {
 		return "", fmt.Errorf("compare two states of %s: %w", name, err)
@@ -259,7 +261,7 @@ func yamlLines(object map[string]any) ([]string, error) {
 	}
 	lines := slices.Collect(strings.Lines(text.String()))
 	for i, line := range lines {
-		lines[i] = printable(strings.TrimSuffix(line, "\n")) + "\n"
+		lines[i] = printable.Line(strings.TrimSuffix(line, "\n")) + "\n"
 	}
 	return lines, nil
 }

@@ -11,6 +11,8 @@ import (
 	helmkube "helm.sh/helm/v4/pkg/kube"
 	"helm.sh/helm/v4/pkg/release/common"
 	release "helm.sh/helm/v4/pkg/release/v1"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // ErrNoRevision is wrapped by errors about a revision that a release does not have.
@@ -42,7 +44,7 @@ func newReleaseState(r *release.Release) ReleaseState {
 		ChartVersion: chartVersion(r), RolledBackTo: r.Info.RollbackRevision,
 	}
 	if r.Chart != nil && r.Chart.Metadata != nil {
-		s.Chart = printable(r.Chart.Metadata.Name)
+		s.Chart = printable.Line(r.Chart.Metadata.Name)
 	}
 	return s
 }

@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/util/retry"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // taintsAnnotation holds, as JSON, the taints that boxlift has put on a node, so that
@@ -78,10 +80,10 @@ func (c *Cluster) Nodes(ctx context.Context) ([]Node, error) {
 func newNode(n *corev1.Node) Node {
 	node := Node{
 		Name:             n.Name,
-		MachineID:        printable(n.Status.NodeInfo.MachineID),
-		Kubelet:          printable(n.Status.NodeInfo.KubeletVersion),
-		ContainerRuntime: printable(n.Status.NodeInfo.ContainerRuntimeVersion),
-		Architecture:     printable(n.Status.NodeInfo.Architecture),
+		MachineID:        printable.Line(n.Status.NodeInfo.MachineID),
+		Kubelet:          printable.Line(n.Status.NodeInfo.KubeletVersion),
+		ContainerRuntime: printable.Line(n.Status.NodeInfo.ContainerRuntimeVersion),
+		Architecture:     printable.Line(n.Status.NodeInfo.Architecture),
 		Unschedulable:    n.Spec.Unschedulable,
 		Created:          n.CreationTimestamp.Time,
 		Labels:           n.Labels,
@@ -91,7 +93,7 @@ func newNode(n *corev1.Node) Node {
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeHostName} {
 		for _, a := range n.Status.Addresses {
 			if a.Type == kind {
-				node.Addresses = append(node.Addresses, printable(a.Address))
+				node.Addresses = append(node.Addresses, printable.Line(a.Address))
 			}
 		}
 	}
@@ -204,7 +206,7 @@ func labelChanges(n *corev1.Node, labels map[string]string) []string {
 		case !ok:
 			changes = append(changes, fmt.Sprintf("label %s=%s", key, labels[key]))
 		case old != labels[key]:
-			changes = append(changes, fmt.Sprintf("label %s=%s (was %s)", key, labels[key], printable(old)))
+			changes = append(changes, fmt.Sprintf("label %s=%s (was %s)", key, labels[key], printable.Line(old)))
 		}
 	}
 	owned := ownLabels(n)
@@ -240,7 +242,7 @@ func ownLabels(n *corev1.Node) []string {
 		}
 		for key := range fields.Metadata.Labels {
 			if key, ok := strings.CutPrefix(key, "f:"); ok {
-				keys = append(keys, printable(key))
+				keys = append(keys, printable.Line(key))
 			}
 		}
 	}
@@ -260,7 +262,7 @@ func wantedTaints(n *corev1.Node, wanted []Taint) (taints []Taint, changes []str
 			continue
 		}
 		if slices.ContainsFunc(own, t.same) {
-			changes = append(changes, "taint "+printable(t.String())+" goes")
+			changes = append(changes, "taint "+printable.Line(t.String())+" goes")
 			continue
 		}
 		taints = append(taints, t)

@@ -8,6 +8,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // Secret returns a Secret's data, nil when there is no such Secret.
@@ -56,7 +58,7 @@ func (c *Cluster) EnsureNamespace(ctx context.Context, name, releaseName, releas
 	case o.owns(n) && n.Labels[managedByLabel] == managedByHelm:
 		return nil
 	case other != owner{} && other != o:
-		return c.fail(fmt.Errorf("namespace %s belongs to the Helm release %s/%s, not to %s/%s", name, printable(other.namespace), printable(other.name), o.namespace, o.name),
+		return c.fail(fmt.Errorf("namespace %s belongs to the Helm release %s/%s, not to %s/%s", name, printable.Line(other.namespace), printable.Line(other.name), o.namespace, o.name),
 			"uninstall that release, or name another namespace")
 	}
 	marks := &metav1.ObjectMeta{}

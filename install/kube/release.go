@@ -19,6 +19,8 @@ import (
 	"helm.sh/helm/v4/pkg/release/common"
 	release "helm.sh/helm/v4/pkg/release/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // chartLabel is a label on Helm's record of a revision. Its value is the beginning of the
@@ -356,7 +358,7 @@ func chartVersion(r *release.Release) string {
 	if r.Chart == nil || r.Chart.Metadata == nil {
 		return "of unknown version"
 	}
-	return printable(r.Chart.Metadata.Version)
+	return printable.Line(r.Chart.Metadata.Version)
 }
 
 func sortRevisions(list []*release.Release) {

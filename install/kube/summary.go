@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // Service is a Service of the cluster.
@@ -60,7 +62,7 @@ func newService(s *corev1.Service) Service {
 		}
 	}
 	for _, ingress := range s.Status.LoadBalancer.Ingress {
-		out.Addresses = append(out.Addresses, printable(ingress.IP+ingress.Hostname)) // one of the two is set
+		out.Addresses = append(out.Addresses, printable.Line(ingress.IP+ingress.Hostname)) // one of the two is set
 	}
 	for _, p := range s.Spec.Ports {
 		if p.NodePort != 0 {

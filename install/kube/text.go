@@ -6,9 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // Error is a failure that leaves something to do for the operator. It matches its cause
@@ -53,31 +54,14 @@ func timeUp(ctx context.Context, text string) error {
 	return fmt.Errorf("%w: %s", context.Cause(ctx), text)
 }
 
-const maxBrief = 400 // characters of foreign text within one line
+const maxBrief = 400 // bytes of foreign text within one line
 
 // brief makes foreign text fit for one line of a message.
 func brief(text string) string { return shorten(text, maxBrief) }
 
 func shorten(text string, most int) string {
 	text = text[:min(len(text), 64*most)] // what is left out anyway need not be looked at
-	text = strings.Join(strings.Fields(printable(text)), " ")
-	if runes := []rune(text); len(runes) > most {
-		text = string(runes[:most-1]) + "…"
-	}
-	return text
-}
-
-// printable replaces what a terminal would act on. Line ends and tabs become spaces.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n', r == '\r', r == '\t':
-			return ' '
-		case !unicode.IsGraphic(r), unicode.Is(unicode.Cf, r):
-			return '\uFFFD'
-		}
-		return r
-	}, text)
+	return printable.Clip(strings.Join(strings.Fields(printable.Line(text)), " "), most)
 }
 
 // yamlBase64 is base64 in a YAML string. Its errors do not quote it.

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // clone copies maps and lists: Helm changes those that it is given.
@@ -59,10 +61,10 @@ func changedPaths(a, b map[string]any) []string {
 		switch {
 		case inA && inB && okLeft && okRight:
 			for _, path := range changedPaths(leftMap, rightMap) {
-				paths = append(paths, printable(key)+"."+path)
+				paths = append(paths, printable.Line(key)+"."+path)
 			}
 		case inA != inB || !reflect.DeepEqual(left, right):
-			paths = append(paths, printable(key))
+			paths = append(paths, printable.Line(key))
 		}
 	}
 	return paths

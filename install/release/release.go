@@ -19,9 +19,7 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/google/renameio/v2"
 	"github.com/opencontainers/go-digest"
@@ -29,6 +27,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/lazyregexp"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // Where a cluster carries its record: the key SecretKey of a Secret in SecretNamespace.
@@ -257,16 +256,7 @@ func (r Release) fit() Release {
 }
 
 func fitText(text string, limit int) string {
-	text = strings.Map(func(c rune) rune {
-		if c == '\n' || unicode.IsPrint(c) && c != unicode.ReplacementChar {
-			return c
-		}
-		return ' '
-	}, text)
-	if len(text) > limit {
-		text = strings.ToValidUTF8(text[:limit-len("…")], "") + "…"
-	}
-	return text
+	return printable.Clip(printable.Text(text), limit)
 }
 
 // forget drops the oldest releases, but never the current one, and the locks that no release

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // login chooses the ways to log in, one after the other, and remembers them for the
@@ -159,7 +161,7 @@ func (l *login) answer(_, _ string, questions []string, echos []bool) ([]string,
 	case len(questions) == 1 && !echos[0]:
 		return []string{l.target.Password.value()}, nil
 	}
-	return nil, fmt.Errorf("the host asks more than a password: %q", printable(strings.Join(questions, " ")))
+	return nil, fmt.Errorf("the host asks more than a password: %q", printable.Line(strings.Join(questions, " ")))
 }
 
 // failure explains why the host let us in by none of our ways.
@@ -187,5 +189,5 @@ func (l *login) failure(err error) error {
 	}
 	return &Error{Host: l.target.name(), kind: ErrAuthentication, hint: hint,
 		err: fmt.Errorf("user %s: tried %s; the host offers %s: %w",
-			l.target.User, what, printable(strings.Join(l.offered, ", ")), err)}
+			l.target.User, what, printable.Line(strings.Join(l.offered, ", ")), err)}
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/liteboxd/boxlift/lazyregexp"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 const (
@@ -65,10 +66,7 @@ func (c Command) title() string {
 	if text == "" {
 		text, _, _ = strings.Cut(strings.TrimSpace(c.Script), "\n")
 	}
-	if text = printable(text); len(text) > maxTitle {
-		text = strings.ToValidUTF8(text[:maxTitle], "") + "…"
-	}
-	return text
+	return printable.Clip(printable.Line(text), maxTitle)
 }
 
 // line returns the command for a shell.

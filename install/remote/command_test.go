@@ -65,7 +65,7 @@ func TestRun(t *testing.T) {
 			want: Result{Stdout: append(make([]byte, maxKept-3), "end"...), Stderr: make([]byte, maxKept), Truncated: true}},
 		{name: "fails", cmd: Command{Title: "try it", Script: "echo out; printf 'x\n\n\033[1my\n' >&2; exit 3"},
 			want:   Result{Stdout: []byte("out\n"), Stderr: []byte("x\n\n\x1b[1my\n"), ExitCode: 3},
-			failed: &ExitError{Host: "node-1", Command: "try it", Code: 3, Lines: []string{"x", "?[1my"}}},
+			failed: &ExitError{Host: "node-1", Command: "try it", Code: 3, Lines: []string{"x", "\ufffd[1my"}}},
 		{name: "fails on stdout", cmd: Command{Script: "echo reason\nexit 255"},
 			want:   Result{Stdout: []byte("reason\n"), ExitCode: 255},
 			failed: &ExitError{Host: "node-1", Command: "echo reason", Code: 255, Lines: []string{"reason"}}},

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // Host is one SSH connection to a node. Its methods may be used from several goroutines
@@ -154,7 +156,7 @@ func handshakeError(t Target, err error) error {
 		return &Error{Host: t.name(), kind: ErrHandshake, err: fmt.Errorf("%s closed the connection: %w", t.address(), err),
 			hint: "sshd turns connections away when it is short of slots (MaxStartups) or bars the address; see the host's journal: journalctl -u ssh"}
 	}
-	return &Error{Host: t.name(), kind: ErrHandshake, err: fmt.Errorf("%s: %s", t.address(), printable(err.Error())),
+	return &Error{Host: t.name(), kind: ErrHandshake, err: fmt.Errorf("%s: %s", t.address(), printable.Line(err.Error())),
 		hint: "does an SSH server listen on this port?"}
 }
 

@@ -4,7 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // What went wrong, for callers that branch on it with errors.Is.
@@ -103,23 +104,10 @@ func lastLines(out []byte, n int) []string {
 	const maxLine = 400
 	var lines []string
 	for line := range strings.Lines(string(out[max(0, len(out)-n*maxLine):])) {
-		if line = strings.TrimSpace(printable(line)); line == "" {
+		if line = strings.TrimSpace(printable.Line(line)); line == "" {
 			continue
 		}
-		lines = append(lines, strings.ToValidUTF8(line[:min(len(line), maxLine)], ""))
+		lines = append(lines, printable.Clip(line, maxLine))
 	}
 	return lines[max(0, len(lines)-n):]
-}
-
-// printable replaces whatever could steer a terminal.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t' || r == '\r':
-			return ' '
-		case unicode.IsPrint(r):
-			return r
-		}
-		return '?'
-	}, text)
 }

@@ -115,7 +115,7 @@ func TestTail(t *testing.T) {
 
 func TestLastLines(t *testing.T) {
 	got := lastLines([]byte("one\n\n\x1b[31mtwo\x07\r\n  three  \nfo\xffur"), 3)
-	want := []string{"?[31mtwo?", "three", "fo�ur"}
+	want := []string{"\ufffd[31mtwo\ufffd", "three", "fo�ur"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // elevation is how commands become root on one connection. It is found out once, when
@@ -56,7 +58,7 @@ func (h *Host) findElevation(ctx context.Context) error {
 	}
 	uid, err := strconv.Atoi(strings.TrimSpace(string(id.Stdout)))
 	if err != nil {
-		return fmt.Errorf("%s: id -u: want a number, got %q", h.Name(), printable(string(id.Stdout[:min(len(id.Stdout), 80)])))
+		return fmt.Errorf("%s: id -u: want a number, got %q", h.Name(), printable.Line(string(id.Stdout[:min(len(id.Stdout), 80)])))
 	}
 	if uid == 0 {
 		return nil

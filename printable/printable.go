@@ -1,0 +1,39 @@
+// Package printable makes texts fit to be shown that come from hosts, registries, images and
+// clusters: they may hold what moves a terminal's cursor, hides or reverses other text, or
+// makes one line of a log look like two, and they may be of any length.
+package printable
+
+import (
+	"strings"
+	"unicode"
+)
+
+const ellipsis = "…"
+
+// Text replaces every character that does not print (unicode.IsPrint), and every byte that is
+// not of UTF-8, by U+FFFD. Line feeds stay; tabs and carriage returns become spaces.
+func Text(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\t' || r == '\r':
+			return ' '
+		case r == '\n' || unicode.IsPrint(r):
+			return r
+		}
+		return unicode.ReplacementChar
+	}, s)
+}
+
+// Line is Text with spaces for line feeds too: one line.
+func Line(s string) string {
+	return strings.ReplaceAll(Text(s), "\n", " ")
+}
+
+// Clip cuts s so that it has at most so many bytes, no character in halves, and ends it with
+// an ellipsis, which is counted, where there was more.
+func Clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:max(0, most-len(ellipsis))], "") + ellipsis
+}
