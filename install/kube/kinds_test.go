@@ -2,7 +2,9 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,7 +31,15 @@ func TestLateKinds(t *testing.T) {
 		}
 	})
 	var told []string
-	apply := func() error { return c.ApplyRelease(within(t), r, func(s string) { told = append(told, s) }) }
+	waits := func() {}
+	apply := func() error {
+		return c.ApplyRelease(within(t), r, func(s string) {
+			told = append(told, s)
+			if strings.Contains(s, "waiting for the kinds") {
+				waits()
+			}
+		})
+	}
 	if err := apply(); err == nil {
 		t.Fatal("an object of an unknown kind was applied")
 	} else {
@@ -45,20 +55,19 @@ func TestLateKinds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made := make(chan error, 1)
-	go func() {
-		time.Sleep(3 * time.Second) // the release is waiting by then
+	made := errors.New("it did not wait")
+	waits = sync.OnceFunc(func() {
 		client, _, err := c.resource(objects[0], "")
 		if err == nil {
 			_, err = client.Create(context.Background(), objects[0], metav1.CreateOptions{})
 		}
-		made <- err
-	}()
+		made = err
+	})
 	if err := apply(); err != nil {
 		t.Error(err)
 	}
-	if err := <-made; err != nil {
-		t.Fatal(err)
+	if made != nil {
+		t.Fatal(made)
 	}
 	contains(t, strings.Join(told, "\n"), "waiting for the kinds Gadget.late.boxlift.test")
 	if _, err := c.dynamic.Resource(gadgets).Namespace(namespace).Get(within(t), "one", metav1.GetOptions{}); err != nil {

@@ -242,10 +242,11 @@ func TestHostCertificate(t *testing.T) {
 			filepath.Join(dir, "host.pub")).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
+		before := s.listener(t)
 		if err := syscall.Kill(s.pid, syscall.SIGHUP); err != nil { // sshd reads it anew
 			t.Fatal(err)
 		}
-		time.Sleep(300 * time.Millisecond)
+		eventually(t, "sshd listens again", func() bool { now := s.listener(t); return now != "" && now != before })
 	}
 	sign("127.0.0.1")
 	target := s.target()

@@ -115,7 +115,7 @@ LogLevel VERBOSE
 			t.Logf("sshd said:\n%s", log)
 		}
 	})
-	for range 200 {
+	for range 1200 {
 		conn, err := net.Dial("tcp", s.address())
 		if err == nil {
 			_ = conn.Close()
@@ -125,6 +125,23 @@ LogLevel VERBOSE
 	}
 	t.Fatalf("sshd does not listen on %s", s.address())
 	return nil
+}
+
+// listener returns the inode of the socket that the server listens on, "" while there is none.
+func (s *server) listener(t testing.TB) string {
+	t.Helper()
+	table, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	local := fmt.Sprintf("0100007F:%04X", s.port)
+	for line := range strings.Lines(string(table)) {
+		// sl, local and remote address, state (0A is listening), …, and the tenth is the inode.
+		if f := strings.Fields(line); len(f) > 9 && f[1] == local && f[3] == "0A" {
+			return f[9]
+		}
+	}
+	return ""
 }
 
 func (s *server) address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
