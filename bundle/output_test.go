@@ -1,7 +1,6 @@
 package bundle
 
 import (
-	"context"
 	"errors"
 	"io"
 	"os"
@@ -41,6 +40,20 @@ func newIdentity(t testing.TB) *age.X25519Identity {
 	return identity
 }
 
+// verified opens a bundle in whatever form and proves it.
+func verified(t *testing.T, path string, identity age.Identity) *Reader {
+	t.Helper()
+	r, err := Open(path, identity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	if err := r.Verify(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	return r
+}
+
 const volumeSize = 200_000
 
 // TestForms builds the reference in each form, reads it as it is, and builds it again.
@@ -66,14 +79,7 @@ func TestForms(t *testing.T) {
 			if err != nil || !again.Unchanged {
 				t.Errorf("once more: %+v, %v", again, err)
 			}
-			r, err := Open(path, identity)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.Close()
-			if err := r.Verify(t.Context(), nil); err != nil {
-				t.Error(err)
-			}
+			r := verified(t, path, identity)
 			if first.Stored != r.File().Stored() || first.Volumes != r.File().Volumes() || again.Stored != first.Stored || again.Volumes != first.Volumes {
 				t.Errorf("it says %+v, then %+v", first, again)
 			}
@@ -138,14 +144,7 @@ func TestInterruptedNaming(t *testing.T) {
 			if err != nil || result.Reused == 0 {
 				t.Fatalf("%+v, %v", result, err)
 			}
-			r, err := Open(path, identity)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.Close()
-			if err := r.Verify(t.Context(), nil); err != nil {
-				t.Error(err)
-			}
+			verified(t, path, identity)
 		})
 	}
 }
@@ -186,14 +185,7 @@ func TestInterruptedForms(t *testing.T) {
 			if got := downloads(s); result.Reused == 0 || len(got) != 1 {
 				t.Errorf("%d bytes were there; fetched: %v", result.Reused, got)
 			}
-			r, err := Open(path, identity)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.Close()
-			if err := r.Verify(context.Background(), nil); err != nil {
-				t.Error(err)
-			}
+			verified(t, path, identity)
 		})
 	}
 }

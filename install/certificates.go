@@ -129,7 +129,7 @@ func (in *installer) certificatesOf(ctx context.Context, h *host, now time.Time)
 		found.Certificates = append(found.Certificates, judged(c, h.name, now))
 	}
 	for _, p := range report.Problems {
-		found.Problems = append(found.Problems, h.name+": "+printable.Clip(printable.Line(p), 300))
+		found.Problems = append(found.Problems, h.name+": "+printable.Short(p, 300))
 	}
 	return found, nil
 }
@@ -139,7 +139,7 @@ func judged(c node.Certificate, host string, now time.Time) Certificate {
 	const day = 24 * time.Hour
 	left := c.NotAfter.Sub(now)
 	one := Certificate{
-		Host: host, Path: printable.Clip(printable.Line(c.Path), 300), Subject: printable.Clip(printable.Line(c.Subject), 300), CA: c.CA,
+		Host: host, Path: printable.Short(c.Path, 300), Subject: printable.Short(c.Subject, 300), CA: c.CA,
 		NotAfter: c.NotAfter, DaysLeft: int((left - day + 1) / day),
 	}
 	if left >= 0 {

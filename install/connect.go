@@ -142,7 +142,7 @@ func identify(ctx context.Context, conn *remote.Host) (identity, error) {
 		return identity{}, err
 	}
 	id := identity{
-		hostname: printable.Clip(printable.Line(lines[2]), 253), machineID: printable.Clip(printable.Line(lines[3]), 64),
+		hostname: printable.Short(lines[2], 253), machineID: printable.Short(lines[3], 64),
 		offset: clock.Sub(begin.Add(end.Sub(begin) / 2)), uncertainty: end.Sub(begin) / 2,
 	}
 	id.platform, err = platformOf(strings.TrimSpace(lines[1]))

@@ -69,7 +69,7 @@ func ask(ctx context.Context, dial dialer, address, name, path string) answer {
 	defer response.Body.Close()                                       //nolint:errcheck // it was only read
 	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10)) // so that the sender gets to its end
 	kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
-	return answer{status: response.StatusCode, kind: printable.Clip(printable.Line(kind), 100)}
+	return answer{status: response.StatusCode, kind: printable.Short(kind, 100)}
 }
 
 // Paths that LiteBoxd answers (v0.6.10). Without a login it tells nobody of sandboxes, and

@@ -172,7 +172,7 @@ func (h *host) lookAtK3s(ctx context.Context) error {
 	}
 	// What cannot be read is as good as not there: it is written anew.
 	if err := yaml.Unmarshal([]byte(content), &c); err == nil {
-		h.joined = printable.Clip(printable.Line(c.Server), 300)
+		h.joined = printable.Short(c.Server, 300)
 	}
 	out, err := h.root(ctx, "look for a cluster", "/bin/sh", "-c", lookScript, "sh", k3sNodeToken, importCache, restoringFile)
 	if err != nil {
@@ -188,7 +188,7 @@ func (h *host) lookAtK3s(ctx context.Context) error {
 		case "cache":
 			h.differences = append(h.differences, importCache+" is there: with it, k3s forgets at a restart which images must not be deleted (k3s before July 2026); remove the file")
 		case "missing":
-			missing = append(missing, printable.Clip(printable.Line(name), 30))
+			missing = append(missing, printable.Short(name, 30))
 		}
 	}
 	if len(missing) > 0 {

@@ -222,7 +222,7 @@ func (s *registryServer) userReason(ctx context.Context) (string, error) {
 [ -d "$2" ] || { echo "$2 is missing"; exit; }
 [ "$(stat -c '%a %U %G' "$2")" = "$3" ] || echo "$2 has another mode or owner"`
 	out, err := s.root(ctx, "look for the registry's user", "/bin/sh", "-c", script, "sh", registryUser, registryDir, folderMode)
-	return printable.Clip(printable.Line(strings.TrimSpace(string(out))), 200), err
+	return printable.Short(strings.TrimSpace(string(out)), 200), err
 }
 
 // makeUser makes a user that cannot log in and owns nothing.
@@ -503,7 +503,7 @@ func (in *installer) retireSteps(h *host) []step {
 
 // leftover says of a file that a host has that it is of no use any more.
 func leftover(found []byte) string {
-	if name := printable.Clip(printable.Line(strings.TrimSpace(string(found))), 200); name != "" {
+	if name := printable.Short(strings.TrimSpace(string(found)), 200); name != "" {
 		return name + " is there, and install.yaml does not ask for it"
 	}
 	return ""

@@ -497,7 +497,7 @@ done`
 	if err != nil || found == "" {
 		return "", err
 	}
-	return printable.Clip(printable.Line(strings.TrimSpace(found)), 100) + " is there", nil
+	return printable.Short(strings.TrimSpace(found), 100) + " is there", nil
 }
 
 // takeCiliumOut has to come before k3s' own scripts, which know nothing of Cilium: its

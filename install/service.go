@@ -73,7 +73,7 @@ func (h *host) serviceState(ctx context.Context, service string) (map[string]str
 	state := make(map[string]string)
 	for line := range strings.Lines(string(out)) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		state[key] = printable.Clip(printable.Line(strings.TrimSpace(value)), 100)
+		state[key] = printable.Short(strings.TrimSpace(value), 100)
 	}
 	return state, nil
 }

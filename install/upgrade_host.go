@@ -69,7 +69,7 @@ func (h *host) readKept(ctx context.Context) (*kept, error) {
 	if k.Format != keptFormat {
 		return nil, fmt.Errorf("read %s: it has format %d, and this boxlift knows format %d", keptFile, k.Format, keptFormat)
 	}
-	k.K3s = printable.Clip(printable.Line(k.K3s), 100)
+	k.K3s = printable.Short(k.K3s, 100)
 	return &k, nil
 }
 

@@ -86,7 +86,7 @@ func (h *host) k3sVersion(ctx context.Context) (string, error) {
 	if len(fields) < 3 || fields[0] != "k3s" || fields[1] != "version" {
 		return "", fmt.Errorf("ask k3s for its version: it printed %.200q", out)
 	}
-	return printable.Clip(printable.Line(fields[2]), 100), nil
+	return printable.Short(fields[2], 100), nil
 }
 
 // imagesStep makes sure that containerd holds every image that the packs promise, with

@@ -77,6 +77,6 @@ func AskHold(in io.Writer, out io.Reader, who Holder) error {
 
 // clean makes what somebody says of himself fit to be shown.
 func (h *Holder) clean() Holder {
-	text := func(s string) string { return printable.Clip(printable.Line(s), maxHolderName) }
+	text := func(s string) string { return printable.Short(s, maxHolderName) }
 	return Holder{Run: text(h.Run), Name: text(h.Name), Since: h.Since}
 }

@@ -523,7 +523,7 @@ func (p *pruner) itemize(images []PruneItem) {
 // cleanReason bounds what may quote names that others have given.
 func cleanReason(text string) string {
 	const maxReason = 1 << 10
-	return printable.Clip(printable.Line(text), maxReason)
+	return printable.Short(text, maxReason)
 }
 
 // unneeded is why packs and files go.

@@ -332,7 +332,7 @@ func (s *sender) take(m Message) error {
 // said makes a node's words fit to be shown.
 func said(text string) string {
 	const most = 1000 // bytes
-	return printable.Clip(printable.Line(text), most)
+	return printable.Short(text, most)
 }
 
 func (s *sender) takeState(state *State) error {

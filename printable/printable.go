@@ -37,3 +37,6 @@ func Clip(s string, most int) string {
 	}
 	return strings.ToValidUTF8(s[:max(0, most-len(ellipsis))], "") + ellipsis
 }
+
+// Short is Line, clipped.
+func Short(s string, most int) string { return Clip(Line(s), most) }

@@ -64,7 +64,7 @@ func FuzzPrintable(f *testing.F) {
 		if most < len(ellipsis) || most > 1<<20 {
 			return
 		}
-		if clipped := Clip(line, most); len(clipped) > most || !utf8.ValidString(clipped) {
+		if clipped := Short(s, most); len(clipped) > most || !utf8.ValidString(clipped) {
 			t.Errorf("%q, to %d bytes: %q", line, most, clipped)
 		}
 	})

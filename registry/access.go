@@ -74,23 +74,23 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 func (w *response) log(log *slog.Logger, r *http.Request, start time.Time, cause error) {
 	attributes := []slog.Attr{
 		slog.String("from", r.RemoteAddr),
-		slog.String("method", printable.Clip(printable.Line(r.Method), 16)),
-		slog.String("path", printable.Clip(printable.Line(r.URL.Path), maxLoggedPath)),
+		slog.String("method", printable.Short(r.Method, 16)),
+		slog.String("path", printable.Short(r.URL.Path, maxLoggedPath)),
 	}
 	if ns := namespace(r); ns != "" {
-		attributes = append(attributes, slog.String("ns", printable.Clip(printable.Line(ns), maxLoggedAgent)))
+		attributes = append(attributes, slog.String("ns", printable.Short(ns, maxLoggedAgent)))
 	}
 	if text := r.Header.Get("Range"); text != "" {
-		attributes = append(attributes, slog.String("range", printable.Clip(printable.Line(text), maxLoggedAgent)))
+		attributes = append(attributes, slog.String("range", printable.Short(text, maxLoggedAgent)))
 	}
 	attributes = append(attributes,
 		slog.Int("status", w.status), slog.Int64("bytes", w.bytes),
 		slog.Duration("took", time.Since(start).Round(time.Microsecond)),
-		slog.String("agent", printable.Clip(printable.Line(r.UserAgent()), maxLoggedAgent)))
+		slog.String("agent", printable.Short(r.UserAgent(), maxLoggedAgent)))
 	level := slog.LevelInfo
 	if cause != nil {
 		level = slog.LevelError
-		attributes = append(attributes, slog.String("error", printable.Clip(printable.Line(cause.Error()), 2*maxLoggedPath)))
+		attributes = append(attributes, slog.String("error", printable.Short(cause.Error(), 2*maxLoggedPath)))
 	}
 	log.LogAttrs(r.Context(), level, "request", attributes...)
 }

@@ -215,7 +215,7 @@ func (p *Packs) open(name string, info os.FileInfo) *pack {
 		p.log.Info("serving pack", "pack", name, "digest", k.layout.digest.String(), "bytes", k.layout.tar.Layout().Size)
 		return k
 	}
-	k.problem, k.malformed = printable.Clip(printable.Line(err.Error()), 2*maxLoggedPath), errors.Is(err, ocitar.ErrMalformed)
+	k.problem, k.malformed = printable.Short(err.Error(), 2*maxLoggedPath), errors.Is(err, ocitar.ErrMalformed)
 	if old := p.packs[name]; old == nil || old.problem != k.problem {
 		p.log.Error("left out a file that cannot be served", "file", name, "error", k.problem)
 	}

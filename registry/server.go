@@ -129,5 +129,5 @@ func (h *handshakeLog) failed(peer net.Addr, err error) {
 	if h.lines++; h.lines > maxHandshakeLines {
 		return
 	}
-	h.log.Warn("TLS handshake failed", "from", peer.String(), "error", printable.Clip(printable.Line(err.Error()), 2*maxLoggedPath))
+	h.log.Warn("TLS handshake failed", "from", peer.String(), "error", printable.Short(err.Error(), 2*maxLoggedPath))
 }

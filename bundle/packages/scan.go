@@ -107,7 +107,7 @@ func appendNote(notes []string, note string) []string {
 // shown makes what comes from a layer fit for a note.
 func shown(text string) string {
 	const most = 200 // bytes
-	return printable.Clip(printable.Line(text), most)
+	return printable.Short(text, most)
 }
 
 var errTooMuch = fmt.Errorf("it has more than %d bytes when it is unpacked", int64(maxContent))

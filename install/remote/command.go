@@ -66,7 +66,7 @@ func (c Command) title() string {
 	if text == "" {
 		text, _, _ = strings.Cut(strings.TrimSpace(c.Script), "\n")
 	}
-	return printable.Clip(printable.Line(text), maxTitle)
+	return printable.Short(text, maxTitle)
 }
 
 // line returns the command for a shell.
