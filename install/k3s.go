@@ -484,6 +484,7 @@ func (n *k3sNode) start(ctx context.Context, service string) error {
 		// often is started again, which sets the count back: the cause may be mended.
 		return n.waitReady(ctx, service)
 	}
+	defer n.stallAPI(ctx, state)()
 	if err := n.restart(ctx, service, state); err != nil {
 		return err
 	}

@@ -263,6 +263,7 @@ func (in *installer) importImages(ctx context.Context) error {
 
 // upgradeServers goes from server to server.
 func (in *installer) upgradeServers(ctx context.Context) error {
+	in.letEndpoints(ctx, "")
 	return in.eachServer(ctx, func(ctx context.Context, h, seed *host) error {
 		m := &move{installer: in, host: h, phase: "servers"}
 		return m.do(ctx, func(ctx context.Context) error {

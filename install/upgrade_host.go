@@ -80,6 +80,8 @@ type move struct {
 	phase string
 	// before is how the host was, nil when it has not been moved by this upgrade.
 	before *kept
+	// moves tells that this run replaces k3s.
+	moves bool
 }
 
 // do brings the host's k3s to the bundle's version with run, and proves that all is well
@@ -88,6 +90,7 @@ func (m *move) do(ctx context.Context, run func(context.Context) error) error {
 	if err := m.prepare(ctx); err != nil {
 		return err
 	}
+	defer m.keepEndpoints(ctx)()
 	err := run(ctx)
 	if err == nil {
 		err = m.prove(ctx)
@@ -114,13 +117,12 @@ func (m *move) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	moves := false
 	steps := []step{{
 		title: "keep what k3s is, to go back to",
 		needed: func(ctx context.Context) (string, error) {
 			digest, err := m.binaryDigest(ctx)
-			moves = digest != "" && digest != binary.Digest.Encoded()
-			if !moves {
+			m.moves = digest != "" && digest != binary.Digest.Encoded()
+			if !m.moves {
 				return "", err
 			}
 			return "k3s is about to change", err
@@ -131,7 +133,7 @@ func (m *move) prepare(ctx context.Context) error {
 		steps = append(steps, step{
 			title: "drain the node " + m.nodeName(),
 			needed: func(context.Context) (string, error) {
-				if !moves || m.api == nil { // without an API nothing is to be drained
+				if !m.moves || m.api == nil { // without an API nothing is to be drained
 					return "", nil
 				}
 				return "it is asked for; sandboxes on the node end", nil

@@ -19,3 +19,6 @@ func ParseVerified(raw []byte) ([]digest.Digest, error) {
 	}
 	return blobs, nil
 }
+
+// AwaitRestart is what Stall waits for.
+var AwaitRestart = awaitRestart

@@ -31,6 +31,8 @@ const usage = `usage: boxlift-node <command>
   facts [-images DIR]    print what this host is like, as JSON
   receive                take in packs and files; speaks a protocol on stdin and stdout
   hold                   keep other runs of boxlift away until standard input ends
+  stall                  let new connections to the API server of this host wait while that is
+                         started again, until it is ready or standard input ends
   listen                 answer on ports of this host, so that others can try them
   reach                  try ports of other hosts that listen
   probe [-name NAME]... [-tcp HOST:PORT]... [-http URL]... [-wait DURATION]
@@ -114,7 +116,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		serve.define(flags)
 	case "certificates":
 		certificates.define(flags)
-	case "receive", "hold", "listen", "reach", "version":
+	case "receive", "hold", "stall", "listen", "reach", "version":
 	case "help", "-h", "-help", "--help":
 		_, _ = io.WriteString(stdout, usage)
 		return exitOK
@@ -138,6 +140,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = node.Receive(ctx, stdin, stdout, node.ReceiveOptions{})
 	case "hold":
 		err = node.Hold(ctx, stdin, stdout, node.HoldOptions{})
+	case "stall":
+		err = node.Stall(ctx, stdin, stdout, node.StallOptions{})
 	case "listen", "reach":
 		err = runReach(ctx, args[0], stdin, stdout)
 	case "check":

@@ -103,6 +103,16 @@ func SameMinor(a, b string) bool {
 	return err == nil && v.minors(w) == 0
 }
 
+// Older tells whether version a comes before b. What is no version is not older.
+func Older(a, b string) bool {
+	v, err := parseVersion(a)
+	if err != nil {
+		return false
+	}
+	w, err := parseVersion(b)
+	return err == nil && v.compare(w) < 0
+}
+
 // series is the minor version, such as 1.36.
 func (v version) series() string { return fmt.Sprintf("%d.%d", v.major, v.minor) }
 
