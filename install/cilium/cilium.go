@@ -162,6 +162,26 @@ func Release(chart []byte, values map[string]any, timeout time.Duration) kube.Re
 	return kube.Release{Name: ReleaseName, Namespace: Namespace, Chart: chart, Values: values, Timeout: timeout}
 }
 
+// WithoutKeys returns the release, which has no settings of a user, in such a form that its
+// chart makes no keys while it is rendered: for whoever looks for images alone. The RSA keys
+// of Hubble's certificates take longer than all the rest. Where the chart does not make them
+// itself, nothing is changed, since another method may have an image of its own; and neither
+// where it cannot be read, which rendering it will tell.
+func WithoutKeys(r kube.Release) kube.Release {
+	method, err := kube.DefaultText(r, "hubble", "tls", "auto", "method")
+	if err != nil || method != "helm" {
+		return r
+	}
+	values := map[string]any{}
+	merge(values, r.Values)
+	set(values, []string{"hubble", "tls"}, map[string]any{
+		"auto":   map[string]any{"enabled": false},
+		"server": map[string]any{"existingSecret": "hubble-server-certs"},
+	})
+	r.Values = values
+	return r
+}
+
 // Workloads are those without which there is no pod network, to be waited for in Namespace.
 func Workloads(values map[string]any) []kube.Workload {
 	list := []kube.Workload{{Kind: kube.DaemonSet, Name: "cilium"}, {Kind: kube.Deployment, Name: "cilium-operator"}}

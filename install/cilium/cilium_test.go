@@ -1,7 +1,11 @@
 package cilium
 
 import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
 	"context"
+	"errors"
 	"flag"
 	"maps"
 	"net/netip"
@@ -102,6 +106,58 @@ func TestNoDigests(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Without the keys, a chart asks for the same images; and one that lets an image make its keys
+// is left as it is.
+func TestWithoutKeys(t *testing.T) {
+	in := Input{PodCIDR: netip.MustParsePrefix("10.42.0.0/16"), Nodes: 1}
+	for _, version := range versions {
+		data := chart(t, version)
+		plain := Release(data, Values(in), 0)
+		without := WithoutKeys(plain)
+		manifest, err := kube.RenderRelease(t.Context(), without, kubernetes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(manifest), "tls.key: ") {
+			t.Errorf("%s: keys were made", version)
+		}
+		if diff := cmp.Diff(images(t, data, plain.Values), images(t, data, without.Values)); diff != "" {
+			t.Errorf("%s: images (-with keys +without):\n%s", version, diff)
+		}
+		if diff := cmp.Diff(Values(in), plain.Values); diff != "" {
+			t.Errorf("%s: the given values were changed (-want +got):\n%s", version, diff)
+		}
+	}
+	for name, data := range map[string][]byte{"no chart": []byte("no chart"), "another method": cronJobChart(t)} {
+		if diff := cmp.Diff(Values(in), WithoutKeys(Release(data, Values(in), 0)).Values); diff != "" {
+			t.Errorf("%s: values (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// cronJobChart is a chart that has another method to make keys.
+func cronJobChart(t *testing.T) []byte {
+	t.Helper()
+	var archive bytes.Buffer
+	z := gzip.NewWriter(&archive)
+	members := tar.NewWriter(z)
+	for name, content := range map[string]string{
+		"Chart.yaml":  "apiVersion: v2\nname: cilium\nversion: 1.0.0\n",
+		"values.yaml": "hubble: {tls: {auto: {method: cronJob}}}\n",
+	} {
+		if err := members.WriteHeader(&tar.Header{Name: "cilium/" + name, Mode: 0o644, Size: int64(len(content))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := members.Write([]byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(members.Close(), z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return archive.Bytes()
 }
 
 func blocksWithDigest(values map[string]any, prefix string) []string {

@@ -17,6 +17,7 @@ import (
 	helmkube "helm.sh/helm/v4/pkg/kube"
 	helmrelease "helm.sh/helm/v4/pkg/release"
 	release "helm.sh/helm/v4/pkg/release/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // RenderRelease returns what a first installation of r would send to a cluster of a
@@ -37,6 +38,17 @@ func RenderRelease(ctx context.Context, r Release, kubernetes string) ([]byte, e
 		fmt.Fprintf(&out, "---\n# Source: %s\n%s\n", hook.Path, hook.Manifest)
 	}
 	return []byte(out.String()), nil
+}
+
+// DefaultText returns the text that a release's chart has for one of its values, as long as
+// nobody sets that; "" when it is not there, or is no text.
+func DefaultText(r Release, path ...string) (string, error) {
+	wanted, err := r.load()
+	if err != nil {
+		return "", err
+	}
+	text, _, _ := unstructured.NestedString(wanted.Values, path...)
+	return text, nil
 }
 
 // capabilities are what charts ask about a cluster.
