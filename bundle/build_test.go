@@ -251,6 +251,75 @@ func TestSameBytes(t *testing.T) {
 	}
 }
 
+// TestChartCheck looks into the chart before anything large is fetched, and fetches it once.
+func TestChartCheck(t *testing.T) {
+	s := upstreamServer(t)
+	content := smallLock(t)
+	path := filepath.Join(t.TempDir(), "b.tar")
+	refused := errors.New("refused")
+	var charts []digest.Digest
+	check := func(component string, answer error) func(*PlanOptions) {
+		return func(o *PlanOptions) {
+			o.Chart = &ChartCheck{Component: component, Check: func(_ context.Context, chart []byte) error {
+				charts = append(charts, digest.FromBytes(chart))
+				return answer
+			}}
+		}
+	}
+	fetch := func(wanted ...string) {
+		t.Helper()
+		got := downloads(s)
+		delete(got, planned(t))
+		for _, name := range wanted {
+			delete(got, name)
+		}
+		if len(got) > 0 {
+			t.Errorf("fetched %v", got)
+		}
+		s.ResetRequests()
+	}
+	s.ResetRequests()
+
+	if _, err := build(t.Context(), content, newClient(s), path, nil, check("cilium", refused)); !errors.Is(err, refused) {
+		t.Errorf("a chart that is refused: %v", err)
+	}
+	fetch(strings.TrimPrefix(chartURL, "https:/"))
+	contents, err := mustOpen(t, reference(t)).Contents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(contents.Images, func(i Image) bool { return i.Name == operatorRef })
+	moved := replaced(t, content, string(contents.Images[i].Digest), string(digest.FromString("other")))
+	if _, err := build(t.Context(), moved, newClient(s), path, nil, check("cilium", refused)); !errors.Is(err, ErrUpstream) || errors.Is(err, refused) {
+		t.Errorf("a plan that cannot be made, and a chart that is refused: %v", err)
+	}
+	fetch(strings.TrimPrefix(chartURL, "https:/"))
+	charts = nil
+	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) > 0 {
+		t.Errorf("left over: %v, %v", left, err)
+	}
+	mustBuild(t, content, newClient(s), path, nil, check("cilium", nil))
+	got := downloads(s)
+	if diff := cmp.Diff(once(got), got); diff != "" {
+		t.Errorf("downloads (-expected +got):\n%s", diff)
+	}
+	sameFiles(t, reference(t), path)
+	s.ResetRequests()
+
+	// It is in an older bundle, and a component need not have one.
+	older := mustOpen(t, path)
+	for _, component := range []string{"cilium", "k3s"} {
+		if _, err := build(t.Context(), content, newClient(s), path, nil, check(component, nil), func(o *PlanOptions) { o.Reuse = []*Reader{older} }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fetch()
+	chart := chartDigest(t)
+	if diff := cmp.Diff([]digest.Digest{chart, chart, digest.FromBytes(nil)}, charts); diff != "" {
+		t.Errorf("charts that were looked into (-expected +got):\n%s", diff)
+	}
+}
+
 // TestArchives takes images from air-gap archives of two platforms and checks that they
 // are those of the registry, and that each archive is read once.
 func TestArchives(t *testing.T) {

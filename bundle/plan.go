@@ -62,8 +62,19 @@ type PlanOptions struct {
 	SBOM func(ctx context.Context, r *Reader) ([]byte, error)
 	// AllowMovedTags accepts tags that have moved away from the digest in the lock.
 	AllowMovedTags bool
+	// Chart is looked into before anything large is fetched; nil: none is.
+	Chart *ChartCheck
 	// Reporter is told of the work; nil discards it.
 	Reporter progress.Reporter
+}
+
+// ChartCheck is a condition that a chart has to meet for there to be a plan.
+type ChartCheck struct {
+	// Component is whose first chart it is about.
+	Component string
+	// Check is called once, beside the rest of planning, with the chart's archive, which is
+	// empty when the component has none.
+	Check func(ctx context.Context, chart []byte) error
 }
 
 // Plan is a bundle of which everything is known but the large blobs: its index.json,
@@ -74,7 +85,6 @@ type Plan struct {
 	members  []ocitar.Member      // all but the signature's
 	content  map[digest.Digest][]byte
 	fetches  []*fetch
-	charts   []chartFetch // those of fetches that are charts
 	reuse    olderBundles
 	parallel int
 	reporter progress.Reporter
@@ -124,34 +134,37 @@ func (p *Plan) Index() []byte { return p.index }
 // maxChart bounds a chart, in bytes; Cilium's has some 230 kB.
 const maxChart = 8 << 20
 
-// Chart fetches the first chart of a component ahead of the rest, for whoever has to look
-// into it; Build does not fetch it again. It is nil when the component has none.
-func (p *Plan) Chart(ctx context.Context, component string) ([]byte, error) {
-	for _, f := range p.charts {
-		if f.component != component {
+// checkChart fetches the chart that there is a check for ahead of the rest, and checks it.
+func (p *planner) checkChart(ctx context.Context) ([]byte, error) {
+	var chart []byte
+	for _, c := range p.Lock.Components {
+		if c.Name != p.Chart.Component || len(c.Charts) == 0 {
 			continue
 		}
-		if content := p.content[f.blob.Digest]; content != nil {
-			return content, nil
-		}
-		content, ok := p.reuse.content(f.blob.Digest, maxChart)
-		if !ok {
+		locked := c.Charts[0]
+		d := ocispec.Descriptor{Digest: digest.NewDigestFromEncoded(digest.SHA256, locked.SHA256), Size: locked.Size}
+		var ok bool
+		if chart, ok = p.reuse.content(d.Digest, maxChart); !ok {
+			f := &fetch{size: d.Size, blob: d, open: p.openURL(locked.URL)}
 			var err error
-			if content, err = f.whole(ctx); err != nil {
-				return nil, fmt.Errorf("%s: %w", f.label, err)
+			if chart, err = f.whole(ctx); err != nil {
+				return nil, fmt.Errorf("%s: %w", label(c.Name, baseName(locked.URL), ""), err)
 			}
 		}
-		p.content[f.blob.Digest] = content
-		p.fetches = slices.DeleteFunc(p.fetches, func(other *fetch) bool { return other == f.fetch })
-		return content, nil
+		break
 	}
-	return nil, nil
+	return chart, p.Chart.Check(ctx, chart)
 }
 
-// chartFetch is the download of a component's chart.
-type chartFetch struct {
-	component string
-	*fetch
+// keep makes what was fetched ahead of the rest a part of the plan, so that Build does not
+// fetch it again.
+func (p *planner) keep(content []byte) {
+	d := digest.FromBytes(content)
+	if !p.have[d] {
+		return
+	}
+	p.content[d] = content
+	p.fetches = slices.DeleteFunc(p.fetches, func(f *fetch) bool { return f.archive == nil && f.blob.Digest == d })
 }
 
 // whole downloads something small.
@@ -241,15 +254,39 @@ func newPlan(ctx context.Context, o PlanOptions, from imageRegistry) (*Plan, err
 		platforms: make(map[digest.Digest][]lock.Platform),
 		unread:    make(map[digest.Digest]bool),
 	}, have: make(map[digest.Digest]bool)}
-	p.oldTypes = p.readOldTypes()
-	images, err := p.fetchManifests(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.layOut(ctx, images); err != nil {
+	if err := p.plan(ctx); err != nil {
 		return nil, err
 	}
 	return p.Plan, nil
+}
+
+// plan does everything. The chart is checked meanwhile, since rendering it takes one core as
+// long as the rest takes the others. When both fail, the rest is what is said: with images
+// that are not what was locked, what the chart asks for is not the point.
+func (p *planner) plan(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var (
+		wait     sync.WaitGroup
+		chart    []byte
+		chartErr error
+	)
+	if p.Chart != nil {
+		wait.Go(func() { chart, chartErr = p.checkChart(ctx) })
+	}
+	defer wait.Wait()
+	defer cancel()
+	p.oldTypes = p.readOldTypes()
+	images, err := p.fetchManifests(ctx)
+	if err == nil {
+		err = p.layOut(ctx, images)
+	}
+	if err != nil {
+		return err
+	}
+	if wait.Wait(); chartErr == nil {
+		p.keep(chart)
+	}
+	return chartErr
 }
 
 // planner collects what goes into a plan, in the order of the file.
@@ -561,12 +598,8 @@ func (p *planner) addFiles(c lock.Component) error {
 func (p *planner) addCharts(c lock.Component) error {
 	for _, chart := range c.Charts {
 		// The file of a chart is called by its own name, which holds the version.
-		fetches := len(p.fetches)
 		if err := p.addDownload(c, baseName(chart.URL), "", chart.URL, chart.SHA256, chart.Size, chartMediaType, chartArtifactType); err != nil {
 			return err
-		}
-		for _, f := range p.fetches[fetches:] {
-			p.charts = append(p.charts, chartFetch{component: c.Name, fetch: f})
 		}
 	}
 	return nil

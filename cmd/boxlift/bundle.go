@@ -234,7 +234,7 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	start := time.Now()
 	planned := bundle.PlanOptions{
 		Lock: l, LockName: o.lock, LockContent: content, Programs: programs, Manifests: packed, Source: client, Version: version,
-		Reuse: append(older, bases...), Since: base, Parallelism: o.parallelism, AllowMovedTags: o.allowMovedTags, Reporter: reporter,
+		Reuse: append(older, bases...), Since: base, Parallelism: o.parallelism, AllowMovedTags: o.allowMovedTags, Chart: checkComplete(o.lock, l), Reporter: reporter,
 	}
 	if o.sbom {
 		if os.Getenv("GOMEMLIMIT") == "" {
@@ -246,9 +246,6 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	}
 	plan, err := bundle.NewPlan(ctx, planned)
 	if err != nil {
-		return err
-	}
-	if err := checkComplete(ctx, plan, o.lock, l); err != nil {
 		return err
 	}
 	programpages.Release()
@@ -319,15 +316,13 @@ func (o *readOptions) openOlder(ctx context.Context, paths []string) (older []*b
 
 // checkComplete makes sure, before anything large is fetched, that the lock has every image
 // that the chart and the manifests ask for.
-func checkComplete(ctx context.Context, plan *bundle.Plan, lockName string, l *lock.Lock) error {
-	chart, err := plan.Chart(ctx, install.CiliumComponent)
-	if err != nil {
-		return err
-	}
-	if err := install.CheckLock(ctx, l, chart); err != nil {
-		return fmt.Errorf("%s: %w", lockName, err)
-	}
-	return nil
+func checkComplete(lockName string, l *lock.Lock) *bundle.ChartCheck {
+	return &bundle.ChartCheck{Component: install.CiliumComponent, Check: func(ctx context.Context, chart []byte) error {
+		if err := install.CheckLock(ctx, l, chart); err != nil {
+			return fmt.Errorf("%s: %w", lockName, err)
+		}
+		return nil
+	}}
 }
 
 // findPrograms finds boxlift's own programs for the node platforms. `make build` lays
