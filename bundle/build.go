@@ -563,7 +563,12 @@ func (b *builder) storeRest(ctx context.Context, d ocispec.Descriptor, stream io
 	if more > 0 || got != d.Digest {
 		return errors.Join(&differsError{want: d, got: got, size: d.Size + int64(more)}, b.erase(e))
 	}
-	return b.complete(e)
+	if err := b.complete(e); err != nil {
+		return err
+	}
+	// Otherwise the build would wait in the end for what is left of all blobs together.
+	b.file.StartWriting(e.Offset+flushed, done-flushed)
+	return nil
 }
 
 // erase makes zeros of what is at the place of a blob, so that no later build takes it for
