@@ -12,16 +12,16 @@ import (
 	"github.com/liteboxd/boxlift/printable"
 )
 
-// stallAPI lets those wait who connect to the API server of a host whose k3s is about to be
+// stallAPI lets those wait who talk to the API server of a host whose k3s is about to be
 // started again, where the cluster has no other: LiteBoxd's gateway asks it for every request
 // to a sandbox. With more servers, nodes turn to another at once when one refuses them, which
-// a connection that waits would keep them from. It is over when the result is called, if not
+// waiting would keep them from. It is over when the result is called, if not
 // before (see [node.Stall]).
 func (n *k3sNode) stallAPI(ctx context.Context, state map[string]string) (end func()) {
 	if n.host.config.Role != config.Server || len(n.servers()) > 1 || state["ActiveState"] != "active" {
 		return func() {}
 	}
-	p, err := n.conn.Start(ctx, remote.Command{Title: "let connections to the API wait", Args: []string{helperPath, "stall"}, Root: true})
+	p, err := n.conn.Start(ctx, remote.Command{Title: "let clients of the API wait", Args: []string{helperPath, "stall"}, Root: true})
 	if err == nil {
 		if err = node.AskStall(p.Stdout); err != nil {
 			_ = p.Stdin.Close() // fails when it has ended by itself
@@ -37,7 +37,7 @@ func (n *k3sNode) stallAPI(ctx context.Context, state map[string]string) (end fu
 	return func() {
 		_ = p.Stdin.Close() // fails when it has ended by itself
 		if err := p.Wait(); err != nil && ctx.Err() == nil {
-			n.note("%s: let connections to the API through again: %v", n.name, err)
+			n.note("%s: let clients of the API through again: %v", n.name, err)
 		}
 	}
 }

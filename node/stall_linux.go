@@ -29,14 +29,16 @@ type StallOptions struct {
 	TLSDir string
 }
 
-// Stall lets connections wait that come from outside this host to its API server while that is
-// started again. Without it they are refused, or answered with an error by a server that is
-// not ready, and clients take that for an answer. A connection whose first packet is dropped is
-// tried again by the client's kernel, for one after a second, and succeeds late. Connections
-// from this host itself, and those that are open, are not touched.
+// Stall lets those wait who talk from outside this host to its API server while that is started
+// again. Without it their connections are refused, or their requests answered with an error by
+// a server that is about to end or not ready yet, and clients take that for an answer. Here
+// the packets that they send are dropped. A request on a connection that the old server had is
+// not answered before that ends, which clients know as a reason to ask again; and the
+// beginning of a connection is sent again by the client's kernel, for one after a second, so
+// that it succeeds late. Connections from this host itself are not touched.
 //
-// It says on out that connections wait from now on, and ends when the API server was away and
-// is ready again, when in ends, or after [StallTime].
+// It says on out that clients wait from now on, and ends when the API server was away and is
+// ready again, when in ends, or after [StallTime].
 func Stall(ctx context.Context, in io.Reader, out io.Writer, o StallOptions) error {
 	if o.Port == 0 {
 		o.Port = 6443
@@ -44,7 +46,7 @@ func Stall(ctx context.Context, in io.Reader, out io.Writer, o StallOptions) err
 	if o.TLSDir == "" {
 		o.TLSDir = "/var/lib/rancher/k3s/server/tls"
 	}
-	if err := dropConnections(o.Port, StallTime); err != nil {
+	if err := dropPackets(o.Port, StallTime); err != nil {
 		return fmt.Errorf("%w: %w", errNotStalled, err)
 	}
 	err := writeLine(out, stallAnswer{Stalled: true})
@@ -57,16 +59,16 @@ func Stall(ctx context.Context, in io.Reader, out io.Writer, o StallOptions) err
 		awaitRestart(ctx, o)
 		cancel()
 	}
-	return errors.Join(err, passConnections())
+	return errors.Join(err, passPackets())
 }
 
 // stallTable is the nftables table that belongs to Stall.
 const stallTable = "boxlift-stall"
 
-// dropConnections drops the first packets of TCP connections from other hosts, and from pods,
-// to a port. The port is an element of a set that the kernel itself removes in time: no
-// accident leaves an API server that nobody reaches.
-func dropConnections(port uint16, most time.Duration) error {
+// dropPackets drops what comes from other hosts, and from pods, to a TCP port. The port is an
+// element of a set that the kernel itself removes in time: no accident leaves an API server
+// that nobody reaches.
+func dropPackets(port uint16, most time.Duration) error {
 	conn, err := nftables.New()
 	if err != nil {
 		return err
@@ -86,7 +88,7 @@ func dropConnections(port uint16, most time.Duration) error {
 		// Before a firewall of the host's says something else.
 		Priority: nftables.ChainPriorityRef(*nftables.ChainPriorityFilter - 10), Policy: &accept,
 	})
-	const flags, syn, ack = 13, 0x02, 0x10 // where they are in TCP's header (RFC 9293, section 3.1)
+	const destinationPort = 2 // where it is in TCP's header (RFC 9293, section 3.1)
 	loopback := make([]byte, unix.IFNAMSIZ)
 	copy(loopback, "lo")
 	conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
@@ -94,18 +96,15 @@ func dropConnections(port uint16, most time.Duration) error {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: loopback},
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: flags, Len: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{syn | ack}, Xor: []byte{0}},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{syn}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: destinationPort, Len: 2},
 		&expr.Lookup{SourceRegister: 1, SetName: ports.Name, SetID: ports.ID},
 		&expr.Verdict{Kind: expr.VerdictDrop},
 	}})
 	return conn.Flush()
 }
 
-// passConnections takes back what dropConnections did.
-func passConnections() error {
+// passPackets takes back what dropPackets did.
+func passPackets() error {
 	conn, err := nftables.New()
 	if err == nil {
 		table := &nftables.Table{Family: nftables.TableFamilyINet, Name: stallTable}
@@ -114,7 +113,7 @@ func passConnections() error {
 		err = conn.Flush()
 	}
 	if err != nil {
-		return fmt.Errorf("let connections to the API server through again, which the kernel does within %v: %w", StallTime, err)
+		return fmt.Errorf("let packets to the API server through again, which the kernel does within %v: %w", StallTime, err)
 	}
 	return nil
 }

@@ -31,8 +31,8 @@ const usage = `usage: boxlift-node <command>
   facts [-images DIR]    print what this host is like, as JSON
   receive                take in packs and files; speaks a protocol on stdin and stdout
   hold                   keep other runs of boxlift away until standard input ends
-  stall                  let new connections to the API server of this host wait while that is
-                         started again, until it is ready or standard input ends
+  stall                  let clients of the API server of this host wait while that is started
+                         again, until it is ready or standard input ends
   listen                 answer on ports of this host, so that others can try them
   reach                  try ports of other hosts that listen
   probe [-name NAME]... [-tcp HOST:PORT]... [-http URL]... [-wait DURATION]

@@ -422,3 +422,21 @@ func FuzzVersion(f *testing.F) {
 		}
 	})
 }
+
+func TestOlder(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"v1.34.9+k3s1", "v1.35.0", true},
+		{"v1.35.0-rc1+k3s1", "v1.35.0", true},
+		{"v1.35.0+k3s1", "v1.35.0", false},
+		{"v1.36.4+k3s1", "v1.35.0", false},
+		{"", "v1.35.0", false},
+		{"v1.34.0", "new", false},
+	} {
+		if got := Older(c.a, c.b); got != c.want {
+			t.Errorf("%q is older than %q: %v", c.a, c.b, got)
+		}
+	}
+}
