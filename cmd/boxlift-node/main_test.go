@@ -59,6 +59,8 @@ func TestImports(t *testing.T) {
 		t.Fatal(err)
 	}
 	allowed := []string{
+		"github.com/google/nftables",
+		"github.com/google/nftables/",
 		"github.com/liteboxd/boxlift/bulktls",
 		"github.com/liteboxd/boxlift/bundle/ocitar",
 		"github.com/liteboxd/boxlift/cmd/boxlift-node",
@@ -67,7 +69,12 @@ func TestImports(t *testing.T) {
 		"github.com/liteboxd/boxlift/printable",
 		"github.com/liteboxd/boxlift/progress",
 		"github.com/liteboxd/boxlift/registry",
+		"github.com/mdlayher/netlink",
+		"github.com/mdlayher/netlink/",
+		"github.com/mdlayher/socket",
 		"github.com/opencontainers/go-digest",
+		"golang.org/x/net/bpf", // through netlink
+		"golang.org/x/sync/errgroup",
 		"golang.org/x/sys/",
 		"golang.org/x/term", // through progress, which is only asked for its interfaces
 	}
