@@ -121,10 +121,16 @@ func (f *serveFlags) run(ctx context.Context, stderr io.Writer) error {
 		_ = listener.Close()
 		return err
 	}
+	told := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(told)
 		_ = notify(context.WithoutCancel(ctx), "STOPPING=1") // it stops all the same
 	})
-	defer stop()
+	defer func() {
+		if !stop() {
+			<-told // it may be stopped before it got to telling
+		}
+	}()
 	handler := registry.New(packs, registry.Options{Auth: auth, Secured: true, Log: log})
 	return registry.Serve(ctx, listener, handler, registry.ServeOptions{TLS: certificate.Config(), Grace: serveGrace, Log: log})
 }
