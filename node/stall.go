@@ -1,14 +1,13 @@
 package node
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"time"
 )
 
-// StallTime is how long clients of an API server are left waiting at most. Then the
-// kernel itself lets their packets through again, whatever has become of boxlift-node.
+// StallTime is how long clients of an API server are left waiting at most. Then the kernel
+// itself lets their packets through again, whatever has become of boxlift-node.
 const StallTime = 60 * time.Second
 
 // stallAnswer is the one line that a node says, once clients are left waiting.
@@ -17,8 +16,8 @@ type stallAnswer struct {
 }
 
 // AskStall is the operator's end of [Stall]; out is the standard output of "boxlift-node
-// stall". When it returns nil, clients are left waiting until the API server has been
-// started again, the command's standard input is closed, or [StallTime] is over.
+// stall". When it returns nil, clients are left waiting until the API server has been started
+// again, the command's standard input is closed, or [StallTime] is over.
 func AskStall(out io.Reader) error {
 	var answer stallAnswer
 	if _, err := readLine(out, &answer); err != nil {
@@ -29,6 +28,3 @@ func AskStall(out io.Reader) error {
 	}
 	return nil
 }
-
-// errNotStalled is wrapped by errors that say that the kernel could not be told.
-var errNotStalled = errors.New("clients of the API server cannot be left waiting")

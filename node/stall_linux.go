@@ -47,7 +47,7 @@ func Stall(ctx context.Context, in io.Reader, out io.Writer, o StallOptions) err
 		o.TLSDir = "/var/lib/rancher/k3s/server/tls"
 	}
 	if err := dropPackets(o.Port, StallTime); err != nil {
-		return fmt.Errorf("%w: %w", errNotStalled, err)
+		return fmt.Errorf("tell the kernel to let clients of the API server wait: %w", err)
 	}
 	err := writeLine(out, stallAnswer{Stalled: true})
 	if err == nil {

@@ -130,9 +130,11 @@ func TestAwaitRestart(t *testing.T) {
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
 	server.StartTLS()
 	defer server.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	ended := make(chan struct{})
 	go func() {
-		node.AwaitRestart(t.Context(), node.StallOptions{Port: uint16(server.Listener.Addr().(*net.TCPAddr).Port), TLSDir: dir})
+		node.AwaitRestart(ctx, node.StallOptions{Port: uint16(server.Listener.Addr().(*net.TCPAddr).Port), TLSDir: dir})
 		close(ended)
 	}()
 	often := func() { // asked twice more, so that one request came after the status was set
@@ -149,4 +151,7 @@ func TestAwaitRestart(t *testing.T) {
 	often()
 	status.Store(http.StatusOK)
 	<-ended
+	if ctx.Err() != nil {
+		t.Error("it went on until it was told to end")
+	}
 }
