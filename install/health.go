@@ -410,6 +410,9 @@ func judgeClaim(namespace string, claim *kube.Claim) HealthCheck {
 	switch {
 	case claim == nil:
 		c.Detail, c.Hint = "does not exist", "boxlift install makes it, empty; boxlift keeps copies of the database from before every change beside state.json"
+	case claim.Deleting:
+		c.Detail = "was deleted by somebody, and goes with LiteBoxd's database when the pod that uses it ends"
+		c.Hint = "boxlift backup create saves the database; then scale liteboxd-api to 0, run boxlift install, which makes a new claim, and put the database into its volume"
 	case claim.Phase != "Bound":
 		c.Detail = "is " + printable.Line(claim.Phase) + ", of storage class " + printable.Line(claim.StorageClass)
 	default:

@@ -73,6 +73,7 @@ func TestJudgeClaim(t *testing.T) {
 		"failed does not exist":                                 nil,
 		"failed is Lost, of storage class local-path":           {Phase: "Lost", StorageClass: "local-path"},
 		"ok is Bound to pv, of storage class local-path, on a1": {Phase: "Bound", StorageClass: "local-path", Volume: "pv", Node: "a1"},
+		"failed was deleted by somebody, and goes with LiteBoxd's database when the pod that uses it ends": {Phase: "Bound", Volume: "pv", Deleting: true},
 	} {
 		c := judgeClaim("ns", claim)
 		if got := verdict(t, c) + " " + c.Detail; got != want {

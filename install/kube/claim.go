@@ -21,6 +21,9 @@ type Claim struct {
 	StorageClass string
 	Volume       string // the PersistentVolume's name; "" before it is bound
 	Capacity     int64  // bytes, of the volume; 0 before it is bound
+	// Deleting tells that it was deleted, and goes when no pod uses it any more: Kubernetes has
+	// no way back from that.
+	Deleting bool
 	// Node and Path say where the data can be read: a folder of the volume itself where it is
 	// one of a node, and otherwise where the kubelet has mounted it for a running pod. Both
 	// are "" when there is no such place.
@@ -39,7 +42,7 @@ func (c *Cluster) Claim(ctx context.Context, namespace, name string) (*Claim, er
 	} else if err != nil {
 		return nil, failed(err)
 	}
-	claim := &Claim{Phase: string(pvc.Status.Phase), Volume: pvc.Spec.VolumeName}
+	claim := &Claim{Phase: string(pvc.Status.Phase), Volume: pvc.Spec.VolumeName, Deleting: pvc.DeletionTimestamp != nil}
 	if pvc.Spec.StorageClassName != nil {
 		claim.StorageClass = *pvc.Spec.StorageClassName
 	}

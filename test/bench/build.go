@@ -29,7 +29,11 @@ const (
 
 // build is the build as users run it.
 func (f *fixture) build(ctx context.Context, output string) *exec.Cmd {
-	args := []string{"bundle", "build", "-f", filepath.Join(f.upstream, "versions.lock"), "-o", output,
+	return f.buildOf(ctx, f.lockFile(), output)
+}
+
+func (f *fixture) buildOf(ctx context.Context, lock, output string) *exec.Cmd {
+	args := []string{"bundle", "build", "-f", lock, "-o", output,
 		"--key", "boxlift.key", "--parallelism", fmt.Sprint(parallelism)}
 	return f.boxlift(ctx, append(args, mirrorFlags(f.mirrors)...)...)
 }

@@ -194,7 +194,7 @@ func runQuietly(c *exec.Cmd) error {
 // startUpstream starts a stand-in for the internet. The first start on a machine makes
 // what it serves.
 func (f *fixture) startUpstream(ctx context.Context, size, dir string, more ...string) (stop func() error, mirrors []string, err error) {
-	c := exec.CommandContext(ctx, f.path("bin/upstream"), append([]string{"-size", size, "-dir", dir, "-stdin"}, more...)...)
+	c := exec.CommandContext(ctx, f.path("bin/upstream"), append([]string{"-size", size, "-releases", "quick,quick-next", "-dir", dir, "-stdin"}, more...)...)
 	c.Stderr = os.Stderr
 	stdin, err := c.StdinPipe()
 	if err != nil {
@@ -225,3 +225,7 @@ func (f *fixture) prepare(ctx context.Context) error {
 	}
 	return runQuietly(f.build(ctx, f.bundle()))
 }
+
+// lockFile is that of the bundle, nextLockFile of one that differs by one layer of one image.
+func (f *fixture) lockFile() string     { return filepath.Join(f.upstream, "versions.lock") }
+func (f *fixture) nextLockFile() string { return filepath.Join(f.upstream, "quick-next.lock") }

@@ -9,12 +9,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/node"
 	"github.com/liteboxd/boxlift/test/lab"
@@ -57,6 +61,11 @@ func (f *fixture) measureShip(ctx context.Context) (_ []figure, err error) {
 	if err != nil {
 		return nil, err
 	}
+	layer, err := s.measureLayer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	figures = append(figures, layer)
 	for _, link := range []string{"", linkRate} {
 		more, err := s.measureSwarm(ctx, link)
 		if err != nil {
@@ -128,7 +137,7 @@ func (s *site) measure(ctx context.Context) ([]figure, error) {
 		if err := s.empty(ctx); err != nil {
 			return nil, err
 		}
-		first, err := s.ship(ctx, 1)
+		first, err := s.ship(ctx, s.bundle(), 1)
 		if err != nil {
 			return nil, err
 		}
@@ -138,7 +147,7 @@ func (s *site) measure(ctx context.Context) ([]figure, error) {
 		}
 		ours, size = append(ours, took), sent
 		note("  boxlift              %s, %s", seconds(took), megabytes(sent))
-		second, err := s.ship(ctx, 1)
+		second, err := s.ship(ctx, s.bundle(), 1)
 		if err != nil {
 			return nil, err
 		}
@@ -179,6 +188,76 @@ func (s *site) measure(ctx context.Context) ([]figure, error) {
 	), nil
 }
 
+// measureLayer ships a bundle, and then the one that differs by one layer of one image.
+func (s *site) measureLayer(ctx context.Context) (figure, error) {
+	next := s.path("next.tar")
+	build := s.buildOf(ctx, s.nextLockFile(), next)
+	build.Args = append(build.Args, "--reuse", s.bundle())
+	if err := runQuietly(build); err != nil {
+		return figure{}, err
+	}
+	layer, err := newLayer(s.bundle(), next)
+	if err != nil {
+		return figure{}, err
+	}
+	if err := s.empty(ctx); err != nil {
+		return figure{}, err
+	}
+	if _, err := s.ship(ctx, s.bundle(), 1); err != nil {
+		return figure{}, err
+	}
+	r, err := s.ship(ctx, next, 1)
+	if err != nil {
+		return figure{}, err
+	}
+	ratio := float64(r.sent) / float64(layer)
+	note("  one layer of %d bytes changed: %d bytes of blobs sent, %d on the wire, %s", layer, r.sent, r.wire, seconds(r.took))
+	return figure{
+		"ship the next bundle: blobs' bytes, of its one new layer", megabytes(r.sent), megabytes(layer), fmt.Sprintf("%.4fx", ratio), "<= 1.01x", ratio <= 1.01,
+	}, os.Remove(next)
+}
+
+// newLayer is the size of the only layer that one bundle has and an older one lacks.
+func newLayer(older, newer string) (int64, error) {
+	had, err := layers(older)
+	if err != nil {
+		return 0, err
+	}
+	has, err := layers(newer)
+	if err != nil {
+		return 0, err
+	}
+	for d := range had {
+		delete(has, d)
+	}
+	if len(has) != 1 {
+		return 0, fmt.Errorf("%s has %d layers that %s lacks, expected one", newer, len(has), older)
+	}
+	return slices.Collect(maps.Values(has))[0], nil
+}
+
+// layers are the sizes of the layers of all images in a bundle, by their digests.
+func layers(path string) (_ map[digest.Digest]int64, err error) {
+	r, err := bundle.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	contents, err := r.Contents()
+	if err != nil {
+		return nil, err
+	}
+	sizes := make(map[digest.Digest]int64)
+	for _, image := range contents.Images {
+		for _, p := range image.Platforms {
+			for _, l := range p.Layers {
+				sizes[l.Digest] = l.Size
+			}
+		}
+	}
+	return sizes, nil
+}
+
 // linkRate is that of every host's link, the operator's included, in tc's words.
 const linkRate = "1gbit"
 
@@ -198,7 +277,7 @@ func (s *site) measureSwarm(ctx context.Context, link string) ([]figure, error) 
 			if err := s.empty(ctx); err != nil {
 				return nil, err
 			}
-			r, err := s.ship(ctx, n)
+			r, err := s.ship(ctx, s.bundle(), n)
 			if err != nil {
 				return nil, err
 			}
@@ -253,13 +332,13 @@ type shipped struct {
 	sent, wire, peak int64
 }
 
-// ship runs the installation of so many hosts.
-func (s *site) ship(ctx context.Context, hosts int) (shipped, error) {
+// ship runs the installation of a bundle on so many hosts.
+func (s *site) ship(ctx context.Context, bundle string, hosts int) (shipped, error) {
 	before, err := s.operatorSent(ctx)
 	if err != nil {
 		return shipped{}, err
 	}
-	c := s.lan.OperatorCommand(ctx, s.path("bin/boxlift"), "install", "--bundle", s.bundle(), "--key", "boxlift.pub",
+	c := s.lan.OperatorCommand(ctx, s.path("bin/boxlift"), "install", "--bundle", bundle, "--key", "boxlift.pub",
 		"-f", s.configName(hosts), "-o", "json", "--progress", "none")
 	c.Dir = s.dir
 	var stdout, stderr bytes.Buffer

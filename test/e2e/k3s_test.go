@@ -63,14 +63,25 @@ func TestK3sDoesNotStart(t *testing.T) {
 // bundleWithK3s builds a bundle whose k3s says that it has another version.
 func bundleWithK3s(t *testing.T, version string) string {
 	t.Helper()
+	return bundleEdited(t, "version: "+release.K3s, "version: "+version)
+}
+
+// bundleEdited builds the shared lock once more, with other texts in it: pairs of what is
+// there and what is to be.
+func bundleEdited(t *testing.T, texts ...string) string {
+	t.Helper()
 	bed := connected(t)
 	content, err := os.ReadFile(bed.LockFile())
 	if err != nil {
 		t.Fatal(err)
 	}
+	for i := 0; i < len(texts); i += 2 {
+		if !strings.Contains(string(content), texts[i]) {
+			t.Fatalf("the lock has no %q:\n%s", texts[i], content)
+		}
+	}
 	dir := t.TempDir()
-	text := strings.Replace(string(content), "version: "+release.K3s, "version: "+version, 1)
-	if err := os.WriteFile(filepath.Join(dir, "versions.lock"), []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "versions.lock"), []byte(strings.NewReplacer(texts...).Replace(string(content))), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "other.tar")

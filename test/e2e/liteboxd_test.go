@@ -522,11 +522,14 @@ func testBrokenVersion(t *testing.T, site *testbed.Site, b *box, last string) {
 	writeSite(t, site, "system/patches/deadline.yaml", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: liteboxd-api}\nspec: {progressDeadlineSeconds: 45}\n")
 	succeeded(t, "install --only liteboxd with another deadline", onlyLiteBoxd(t, site, last))
 	before := sandboxPods(t, site.Hosts[0])
-	r := onlyLiteBoxd(t, site, bundleWith(t, upstream.LiteBoxdBroken))
+	r := upgrade(t, site, bundleWith(t, upstream.LiteBoxdBroken))
 	if r.code != 6 {
 		t.Errorf("an upgrade to a version that never gets ready: %v", r)
 	}
 	contains(t, "the report", r.stderr, "liteboxd-api", "never becomes ready", "rolled back")
+	if h := history(t, site); h[0].State != "failed" || h[0].Command != "upgrade" || !strings.Contains(h[0].Result, "rolled back") {
+		t.Errorf("after LiteBoxd went back: %+v", h)
+	}
 	if got := b.version(); got != upstream.LiteBoxdNext {
 		t.Errorf("LiteBoxd is %s after the failed upgrade", got)
 	}
@@ -666,5 +669,6 @@ liteboxd:
 	if r := run(t, site.Boxlift(t.Context(), append(slices.Clone(passwords), "BOX_KEY=another-key-of-32-bytes-4f1d2c90", "BOX_PASSWORD="+password), installArgs...)); r.code != 3 || !strings.Contains(r.stderr, "is not the key that the cluster has") {
 		t.Errorf("with another key: %v", r)
 	}
+	testGates(t, site, env)
 	checkNothingLeaked(t, site)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/test/lab"
 	"github.com/liteboxd/boxlift/test/testbed"
 	"github.com/liteboxd/boxlift/test/upstream"
 )
@@ -39,6 +40,13 @@ func history(t *testing.T, site *testbed.Site) []recorded {
 		t.Fatalf("%v: %v", err, r)
 	}
 	return h.Releases
+}
+
+// recordVersion is the type of the Secret with the record, and its version, which changes with
+// each time that it is written.
+func recordVersion(t *testing.T, server *lab.Host) string {
+	t.Helper()
+	return kubectl(t, server, "-n", "kube-system", "get", "secret", "boxlift-releases", "-o", "jsonpath={.type} {.metadata.resourceVersion}")
 }
 
 // upgradePlan is what upgrade plan says.
@@ -67,7 +75,12 @@ func (p upgradePlan) outcome(gate string) string {
 // planUpgrade runs upgrade plan, which has to end with an exit code.
 func planUpgrade(t *testing.T, site *testbed.Site, bundle string, code int, more ...string) upgradePlan {
 	t.Helper()
-	r := run(t, site.Boxlift(t.Context(), passwords, append([]string{"upgrade", "plan", "--bundle", bundle, "--key", "boxlift.pub", "-o", "json"}, more...)...))
+	return planUpgradeWith(t, site, passwords, bundle, code, more...)
+}
+
+func planUpgradeWith(t *testing.T, site *testbed.Site, env []string, bundle string, code int, more ...string) upgradePlan {
+	t.Helper()
+	r := run(t, site.Boxlift(t.Context(), env, append([]string{"upgrade", "plan", "--bundle", bundle, "--key", "boxlift.pub", "-o", "json"}, more...)...))
 	if r.code != code {
 		t.Errorf("want exit code %d: %v", code, r)
 	}
@@ -96,9 +109,6 @@ func testReleases(t *testing.T, site *testbed.Site, next string) {
 		t.Errorf("after the first install: %+v", first)
 	}
 	contains(t, "the lock", mustRun(t, site.Boxlift(ctx, passwords, "history", "--lock", "1")).stdout, "kind: Lock", "version: "+release.K3s)
-	secret := func() string {
-		return kubectl(t, server, "-n", "kube-system", "get", "secret", "boxlift-releases", "-o", "jsonpath={.type} {.metadata.resourceVersion}")
-	}
 	kept := filepath.Join(site.Bed.Dir, "releases", "e2e.json")
 	info, err := os.Stat(kept)
 	if err != nil || info.Mode().Perm() != 0o600 {
@@ -111,12 +121,12 @@ func testReleases(t *testing.T, site *testbed.Site, next string) {
 	(&canaries{secrets: []string{rootPassword, adminPassword, testbed.KeyPassword}}).search(t, "the record", string(content))
 
 	// What changes nothing writes nothing, and status has nothing to say.
-	before := secret()
+	before := recordVersion(t, server)
 	if !strings.HasPrefix(before, "boxlift.dev/releases.v1 ") {
 		t.Errorf("the Secret is %s", before)
 	}
 	contains(t, "the second run", mustRun(t, install(ctx, site)).stdout, "nothing to do")
-	if after := secret(); after != before {
+	if after := recordVersion(t, server); after != before {
 		t.Errorf("a run without changes wrote the record: %s, then %s", before, after)
 	}
 	status := mustRun(t, site.Boxlift(ctx, passwords, "status", "--bundle", "bundle.tar", "--key", "boxlift.pub", "-o", "json"))
@@ -132,10 +142,10 @@ func testReleases(t *testing.T, site *testbed.Site, next string) {
 	if h := history(t, site); len(h) != 1 || h[0].State != "succeeded" || h[0].Attempts != 2 || h[0].Result != "0 changes" {
 		t.Errorf("after the run that followed: %+v", h)
 	}
-	before = secret()
+	before = recordVersion(t, server)
 
 	far := bundleWithK3s(t, "v1.36.4+k3s1")
-	testPlan(t, site, next, far, before == secret())
+	testPlan(t, site, next, far, before == recordVersion(t, server))
 
 	// Hosts join with the cluster's own bundle only.
 	other := run(t, site.Boxlift(ctx, passwords, "node", "add", "--hosts", agent.Address.String(), "--bundle", next, "--key", "boxlift.pub"))

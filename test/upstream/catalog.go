@@ -31,6 +31,8 @@ var (
 	// Quick is made in seconds: its k3s does no more than to know its version, and
 	// nothing in its images is meant to run.
 	Quick = Release{K3s: "v1.36.4+k3s1", Cilium: "1.20.0", LiteBoxd: "v0.6.10", ciliumFrom: ">=1.19.0 <1.21.0"}
+	// QuickNext differs from Quick by one layer of one image, that of LiteBoxd's server.
+	QuickNext = Quick.WithLiteBoxd(LiteBoxdNext)
 
 	// Older is the first of the releases that make clusters which work, on linux/amd64:
 	// k3s is test/k3s, the images of k3s' own pods and of Cilium have the programs of
@@ -166,7 +168,7 @@ func catalog(r Release) []imageSpec {
 			Layers: []layerSpec{ubuntu, {Name: "envoy", Size: 34_000}}},
 
 		{Component: liteboxd, Ref: "ghcr.io/fslongjin/liteboxd-server:" + r.LiteBoxd, AMD64: true, Attested: true,
-			Layers: []layerSpec{debian, caCerts, {Name: "liteboxd-server", Size: 22_000}}},
+			Layers: []layerSpec{debian, caCerts, {Name: "liteboxd-server-" + r.LiteBoxd, Size: 22_000}}},
 		{Component: liteboxd, Ref: "ghcr.io/fslongjin/liteboxd-gateway:" + r.LiteBoxd, AMD64: true, Attested: true,
 			Layers: []layerSpec{debian, caCerts, {Name: "liteboxd-gateway", Size: 18_000}}},
 		{Component: liteboxd, Ref: "ghcr.io/fslongjin/web:" + r.LiteBoxd, AMD64: true, Plain: true,

@@ -1,0 +1,119 @@
+package e2e
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/test/testbed"
+	"github.com/liteboxd/boxlift/test/upstream"
+)
+
+// ghosts are nodes that nobody runs, with versions that this cluster never had: a server whose
+// etcd is too old for etcd 3.6, and an agent whose kubelet is too old for the API server.
+const ghosts = `apiVersion: v1
+kind: Node
+metadata:
+  name: ghost-server
+  labels: {node-role.kubernetes.io/control-plane: "true", node-role.kubernetes.io/etcd: "true"}
+spec: {unschedulable: true}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: ghost-agent}
+spec: {unschedulable: true}
+`
+
+// testGates makes every gate of an upgrade refuse on a cluster of one host, and makes sure that
+// nothing was touched by then. Afterwards the cluster is of no use: LiteBoxd's volume is on its
+// way out.
+func testGates(t *testing.T, site *testbed.Site, env []string) {
+	t.Helper()
+	server := site.Hosts[0]
+	refused := func(bundle string, more ...string) map[string]string {
+		gates := make(map[string]string)
+		for _, g := range planUpgradeWith(t, site, env, bundle, 3, more...).Gates {
+			if g.Outcome == "refused" {
+				gates[g.Gate] += g.Subject + ": " + g.Reason + "; "
+			}
+			if g.Outcome == "refused" && g.Way == "" {
+				t.Errorf("gate %s refuses and does not say how to go on: %s", g.Gate, g.Reason)
+			}
+		}
+		return gates
+	}
+	check := func(what string, got, want map[string]string) {
+		if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got))); diff != "" {
+			t.Errorf("%s: gates that refuse: %s\n%v", what, diff, got)
+		}
+		for gate, reason := range want {
+			contains(t, what+": gate "+gate, got[gate], reason)
+		}
+	}
+	far := bundleEdited(t, "  k3s:\n    version: "+release.K3s+"\n", "  k3s:\n    version: v1.36.4+k3s1\n    requiresDrain: true\n")
+	older := bundleEdited(t, "version: "+release.K3s, "version: v1.34.3+k3s1", "version: "+release.Cilium, "version: 1.16.12",
+		"  liteboxd:\n    version: "+release.LiteBoxd+"\n", "  liteboxd:\n    version: v0.6.99\n    upgradesFrom: [\">=0.6.11 <0.7.0\"]\n")
+	foreign := bundleOf(t, upstream.LockOptions{Platforms: []string{"linux/arm64"}})
+
+	onHost(t, server, "sh", "-c", "mount --bind /opt /opt && mount -o remount,bind,noexec /opt; echo 'debug: true' >>/etc/rancher/k3s/config.yaml")
+	files, record := hostFiles(t, site.Hosts), recordVersion(t, server)
+	applyYAML(t, server, ghosts)
+	for name, version := range map[string]string{"ghost-server": "v1.33.3+k3s1", "ghost-agent": "v1.32.1+k3s1"} {
+		kubectl(t, server, "patch", "node", name, "--subresource", "status", "-p", `{"status": {"nodeInfo": {"kubeletVersion": "`+version+`"}}}`)
+	}
+	want := map[string]string{
+		"hosts": "ghost-agent: the node is in the cluster and not in install.yaml", "nodes": "ghost-agent: the node is not Ready",
+		"drift": "its program, unit or config changed since it was started", "preflight": "/opt is mounted noexec", "kubernetes-minor": "from Kubernetes 1.34 to 1.36",
+		"kubelet-skew": "its kubelet is v1.32.1+k3s1", "etcd": "ghost-server: its k3s v1.33.3+k3s1 brings an etcd before 3.5.26",
+		"drain": "the lock asks that nodes are drained", "cilium-kubernetes": "the bundle has 1.36",
+	}
+	if onHost(t, server, "sh", "-c", "test -e /sys/fs/cgroup/cgroup.controllers || echo v1") != "" {
+		want["cgroup"] = "the host has cgroup v1"
+	}
+	check("too far", refused(far), want)
+	r := run(t, site.Boxlift(t.Context(), env, "upgrade", "--bundle", far, "--key", "boxlift.pub"))
+	if r.code != 3 {
+		t.Errorf("want exit code 3: %v", r)
+	}
+	kubectl(t, server, "delete", "node", "ghost-server", "ghost-agent")
+	check("older", refused(older, "--accept-drift"), map[string]string{
+		"preflight": "/opt", "downgrade": "k3s " + release.K3s + " runs", "upgrades-from": ">=0.6.11 <0.7.0",
+		"cilium-minor": "from Cilium 1.18 to 1.16",
+	})
+	onHost(t, server, "umount", "/opt")
+
+	// What is only for another platform has no LiteBoxd either.
+	config, err := os.ReadFile(filepath.Join(site.Bed.Dir, "install.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, _, _ := strings.Cut(string(config), "liteboxd:")
+	if err := os.WriteFile(filepath.Join(site.Bed.Dir, "plain.yaml"), []byte(plain), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check("another platform", refused(foreign, "-f", "plain.yaml", "--accept-drift", "--accept-untested-cilium"), map[string]string{
+		"platforms": "the host is linux/amd64, and the bundle is for linux/arm64",
+	})
+	if diff := cmp.Diff(files, hostFiles(t, site.Hosts)); diff != "" {
+		t.Errorf("hosts were changed:\n%s", diff)
+	}
+	if diff := cmp.Diff(record, recordVersion(t, server)); diff != "" {
+		t.Errorf("the record was changed: %s", diff)
+	}
+	if backups, err := os.ReadDir(filepath.Join(site.Bed.Dir, "backups")); err == nil {
+		t.Errorf("an upgrade that was refused made backups: %v", backups)
+	}
+
+	kubectl(t, server, "-n", "kube-system", "delete", "secret", "boxlift-releases")
+	kubectl(t, server, "-n", "plant-box", "delete", "pvc", "liteboxd-api-data", "--wait=false")
+	last := map[string]string{"record": "no record", "kubernetes-minor": "from Kubernetes 1.34 to 1.36", "volume": "was deleted by somebody"}
+	if want["cgroup"] != "" {
+		last["cgroup"], last["preflight"] = want["cgroup"], "cgroup v2 for k3s v1.36.4+k3s1"
+	}
+	check("without a record", refused(far, "--accept-drift", "--accept-untested-cilium", "--drain-nodes-and-end-their-sandboxes"), last)
+}
