@@ -128,7 +128,8 @@ func (c *canaries) search(t *testing.T, where, text string) {
 }
 
 // watchCommandLines notes the arguments of every process of this machine, hosts
-// included, until the function that it returns is called.
+// included, until the function that it returns is called. A process is looked at several
+// times while it is young, as it may become another program, and then once a second.
 func (c *canaries) watchCommandLines(t *testing.T) (stop func()) {
 	t.Helper()
 	c.lines = make(map[string]bool)
@@ -137,10 +138,18 @@ func (c *canaries) watchCommandLines(t *testing.T) (stop func()) {
 		defer close(stopped)
 		ticker := time.NewTicker(5 * time.Millisecond)
 		defer ticker.Stop()
-		for {
-			names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		const young, second = 5, 200 // ticks
+		looks := make(map[string]int)
+		for tick := 1; ; tick++ {
+			if tick%second == 0 {
+				clear(looks)
+			}
+			names, _ := filepath.Glob("/proc/[0-9]*")
 			for _, name := range names {
-				if line, err := os.ReadFile(name); err == nil {
+				if looks[name]++; looks[name] > young {
+					continue
+				}
+				if line, err := os.ReadFile(name + "/cmdline"); err == nil {
 					c.mu.Lock()
 					c.lines[string(line)] = true
 					c.mu.Unlock()

@@ -63,7 +63,7 @@ func hostFiles() map[string]string {
 		// There is no name server on the LAN.
 		"etc/resolv.conf": "",
 		// Container shims ignore SIGTERM, and a reboot would wait 90 seconds for them.
-		"etc/systemd/system.conf.d/lab.conf":      "[Manager]\nDefaultTimeoutStopSec=10s\n",
+		"etc/systemd/system.conf.d/lab.conf":      "[Manager]\nDefaultTimeoutStopSec=10s\nDefaultEnvironment=GOGC=400\n",
 		"etc/systemd/journald.conf.d/lab.conf":    "[Journal]\nStorage=persistent\n",
 		"etc/ssh/sshd_config.d/lab.conf":          "PasswordAuthentication yes\nPermitRootLogin yes\nUseDNS no\nMaxStartups 100\n",
 		"etc/systemd/system/ssh.service.d/n.conf": "[Service]\nRestart=always\n",

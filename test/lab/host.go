@@ -177,7 +177,7 @@ func (h *Host) provision(ctx context.Context, opts HostOptions) error {
 	if err := h.chroot(ctx, []byte(passwords.String()), "chpasswd", "--crypt-method", "SHA512"); err != nil {
 		return err
 	}
-	return h.chroot(ctx, nil, "ssh-keygen", "-q", "-A")
+	return h.chroot(ctx, nil, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/etc/ssh/ssh_host_ed25519_key")
 }
 
 func (h *Host) chroot(ctx context.Context, stdin []byte, args ...string) error {
