@@ -210,10 +210,13 @@ func (s *site) measureLayer(ctx context.Context) (figure, error) {
 	if err != nil {
 		return figure{}, err
 	}
-	ratio := float64(r.sent) / float64(layer)
-	note("  one layer of %d bytes changed: %d bytes of blobs sent, %d on the wire, %s", layer, r.sent, r.wire, seconds(r.took))
+	if r.sent <= layer {
+		return figure{}, fmt.Errorf("%d bytes of blobs were sent for a layer of %d bytes and what names it", r.sent, layer)
+	}
+	ratio := float64(r.wire) / float64(layer)
+	note("  one layer of %d bytes is new: %d bytes of blobs sent, %d on the wire, %s", layer, r.sent, r.wire, seconds(r.took))
 	return figure{
-		"ship the next bundle: blobs' bytes, of its one new layer", megabytes(r.sent), megabytes(layer), fmt.Sprintf("%.4fx", ratio), "<= 1.01x", ratio <= 1.01,
+		"ship the next bundle: operator's bytes, of its one new layer", megabytes(r.wire), megabytes(layer), fmt.Sprintf("%.4fx", ratio), "<= 1.01x", ratio <= 1.01,
 	}, os.Remove(next)
 }
 
