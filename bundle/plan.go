@@ -31,6 +31,24 @@ type Program struct {
 	Platform lock.Platform
 	// Path is where the program lies on this host.
 	Path string
+
+	// found is what Describe found; its digest is "" before.
+	found ocispec.Descriptor
+}
+
+// Describe reads programs to know their digests, which planning does otherwise: a caller may
+// have it done while it waits for something else.
+func Describe(ctx context.Context, programs []Program) error {
+	return forEach(ctx, runtime.GOMAXPROCS(0), len(programs), func(_ context.Context, i int) (err error) {
+		p := &programs[i]
+		if p.found.Digest != "" {
+			return nil
+		}
+		if p.found, err = describeFile(p.Path); err != nil {
+			err = entryError(ProgramsComponent, p.Name, p.Platform, err)
+		}
+		return err
+	})
 }
 
 // PlanOptions say what a bundle is made from. Lock, LockContent and Source are
@@ -516,18 +534,12 @@ func (p *planner) addLock() error {
 }
 
 func (p *planner) addPrograms(ctx context.Context) error {
-	files := make([]ocispec.Descriptor, len(p.Programs))
-	err := forEach(ctx, runtime.GOMAXPROCS(0), len(files), func(_ context.Context, i int) (err error) {
-		if files[i], err = describeFile(p.Programs[i].Path); err != nil {
-			err = entryError(ProgramsComponent, p.Programs[i].Name, p.Programs[i].Platform, err)
-		}
-		return err
-	})
-	if err != nil {
+	programs := slices.Clone(p.Programs)
+	if err := Describe(ctx, programs); err != nil {
 		return err
 	}
-	for i, program := range p.Programs {
-		d := files[i]
+	for _, program := range programs {
+		d := program.found
 		if err := p.addArtifact(File{
 			Component: ProgramsComponent, Version: p.Version, Name: program.Name, Platform: program.Platform,
 			MediaType: fileMediaType, Digest: d.Digest, Size: d.Size,

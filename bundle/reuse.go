@@ -86,7 +86,8 @@ func (b *builder) copyAll(ctx context.Context) (int64, error) {
 	}
 	task := b.reporter.Task(title, total)
 	var copied atomic.Int64
-	err := forEach(ctx, runtime.GOMAXPROCS(0), len(found), func(ctx context.Context, i int) error {
+	// One more than there are cores, as one now and then waits for the disk.
+	err := forEach(ctx, runtime.GOMAXPROCS(0)+1, len(found), func(ctx context.Context, i int) error {
 		e := found[i]
 		for _, section := range b.oldSections(e) {
 			meter := &meter{tasks: []progress.Task{task}}

@@ -205,11 +205,15 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	if err != nil {
 		return err
 	}
-	// The key comes before the first download, so that nobody has to sit and wait for it.
+	// The key comes before the first download, so that nobody has to sit and wait for it. It
+	// keeps one core busy.
+	described := make(chan error, 1)
+	go func() { described <- bundle.Describe(ctx, programs) }()
 	if o.key != "" {
-		if options.Signer, err = loadSignerAlone(ctx, o.key, o.passwordFile); err != nil {
-			return err
-		}
+		options.Signer, err = loadSignerAlone(ctx, o.key, o.passwordFile)
+	}
+	if err := errors.Join(err, <-described); err != nil {
+		return err
 	}
 	// The window of an image archive has 32 MiB, and all that is used 47. Without a limit,
 	// garbage of that size would be left lying about; with one of 48 MiB, every collection is
