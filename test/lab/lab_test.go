@@ -138,7 +138,7 @@ func TestLab(t *testing.T) {
 	})
 
 	t.Run("each host is one of its own", func(t *testing.T) {
-		for _, what := range [][]string{{"cat", "/etc/machine-id"}, {"cat", "/etc/ssh/ssh_host_rsa_key.pub"}, {"cat", "/proc/sys/kernel/random/boot_id"}, {"hostname"}} {
+		for _, what := range [][]string{{"cat", "/etc/machine-id"}, {"cat", "/etc/ssh/ssh_host_ed25519_key.pub"}, {"cat", "/proc/sys/kernel/random/boot_id"}, {"hostname"}} {
 			if of := output(t, a, what...); of == output(t, b, what...) || of == "" {
 				t.Errorf("%v is the same on both hosts: %q", what, of)
 			}
