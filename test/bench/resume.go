@@ -150,10 +150,9 @@ func (f *fixture) measureReuse(ctx context.Context) ([]figure, error) {
 	return slices.Concat(figures, copied, shared), err
 }
 
-// compareReuse builds a bundle from an identical one, and from the stand-in. How long the disk
-// alone takes for the same bytes is what cp shows, which proves nothing of what it copies.
+// compareReuse builds a bundle from an identical one, and from the stand-in.
 func (f *fixture) compareReuse(ctx context.Context, title, older, output string) ([]figure, error) {
-	var builds, reuses, copies []cost
+	var builds, reuses []cost
 	for range turns {
 		c, err := f.measureOneBuild(ctx, output)
 		if err != nil {
@@ -171,21 +170,11 @@ func (f *fixture) compareReuse(ctx context.Context, title, older, output string)
 		if err := os.Remove(output); err != nil {
 			return nil, err
 		}
-		settle()
-		if c, err = measure(exec.CommandContext(ctx, "sh", "-c", `cp "$1" "$2" && sync "$2"`, "sh", older, output)); err != nil {
-			return nil, err
-		}
-		report("cp, sync", c)
-		copies = append(copies, c)
-		if err := os.Remove(output); err != nil {
-			return nil, err
-		}
 	}
 	wallRatio := median(reuses, wall).Seconds() / median(builds, wall).Seconds()
 	cpuRatio := median(reuses, cpu).Seconds() / median(builds, cpu).Seconds()
 	return []figure{
 		{title + ": wall, beside a full build", seconds(median(reuses, wall)), seconds(median(builds, wall)), times(wallRatio), "<= 0.5x", wallRatio <= 0.5},
-		{title + ": wall, beside cp and sync", seconds(median(reuses, wall)), seconds(median(copies, wall)), times(median(reuses, wall).Seconds() / median(copies, wall).Seconds()), "", true},
 		{title + ": CPU, beside a full build", seconds(median(reuses, cpu)), seconds(median(builds, cpu)), times(cpuRatio), "", true},
 		{title + ": bytes written", megabytes(median(reuses, written)), megabytes(median(builds, written)), "", "", true},
 		{title + ": peak memory", megabytes(median(reuses, peak)), megabytes(median(builds, peak)), "", "", true},
