@@ -50,7 +50,7 @@ test:
 	  go test "$${race[@]}" -count=1 -timeout=30m -json $$(go list ./... | grep -v /test/e2e$$) || failed=1
 	  ( cd test/k3s && go test -count=1 -json ./settings ./token ./images ./registries ./containerd ./balancer ./cmd/ingress ./cmd/svclb ./cmd/cilium ) || failed=1
 	  ( cd test/k3s/cmd/busybox && go test -count=1 -json . ) || failed=1
-	  go test "$${race[@]}" -count=1 -timeout=100m -parallel=$(CLUSTERS) -json ./test/e2e || failed=1
+	  BOXLIFT_CLUSTERS=$(CLUSTERS) go test "$${race[@]}" -count=1 -timeout=100m -json ./test/e2e || failed=1
 	  exit $$failed ) | go run ./test/summary $$require
 
 lint:

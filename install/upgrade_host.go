@@ -32,6 +32,9 @@ const (
 	// again says of every container that it is not ready, until it has been probed again
 	// (Kubernetes pull request 134746), and not at once.
 	steadyTime = 5 * time.Second
+	// podsBackTime is how long a host that went back waits for its pods. What does not come
+	// back then is told.
+	podsBackTime = time.Minute
 )
 
 // kept describes what is in previousDir, and how the node was.
@@ -337,6 +340,10 @@ func (m *move) goBack(ctx context.Context, because error) error {
 	}})
 	if err != nil {
 		return &strandedError{because: because, err: err, k3s: m.before.K3s, service: unit(m.host.config.Role)}
+	}
+	// Not before: Services that are let again would leave these pods out.
+	if err := m.waitingFor(ctx, podsBackTime, "wait for the pods on "+m.name, m.awaitPods); err != nil && ctx.Err() == nil {
+		m.note("%s: k3s %s runs again, but its pods are not as they were: %v", m.name, m.before.K3s, err)
 	}
 	return &wentBackError{because: because, k3s: m.before.K3s}
 }

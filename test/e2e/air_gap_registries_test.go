@@ -94,7 +94,7 @@ func (s *seeded) write(t *testing.T, seeding string) {
 // One cluster that gets its images from a registry of the site's, then from the servers'
 // registry, and then by files alone.
 func TestSeeding(t *testing.T) {
-	t.Parallel()
+	parallel(t, 8*time.Minute)
 	site := newSite(t,
 		lab.HostOptions{Name: "server", RootPassword: rootPassword},
 		lab.HostOptions{Name: "one", RootPassword: rootPassword},

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"filippo.io/age"
 	"github.com/google/go-cmp/cmp"
@@ -54,7 +55,7 @@ func identity(t *testing.T, server *lab.Host, b *box) map[string]string {
 // A cluster is backed up while it runs, replaced by its backup, lost with all its hosts and
 // the operator's state, and brought back from the backup and the bundle.
 func TestBackup(t *testing.T) {
-	t.Parallel()
+	parallel(t, 4*time.Minute)
 	site := newTwoHosts(t)
 	server := site.Hosts[0]
 	writeConfig(t, site.Bed, twoHosts+withLiteBoxd, server.Address, site.Hosts[1].Address)

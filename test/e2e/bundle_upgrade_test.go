@@ -59,7 +59,7 @@ func kubelets(t *testing.T, server *lab.Host) map[string]string {
 // the new k3s never starts: that node goes back, the one after it is not touched, and when the
 // cause is gone the upgrade goes on. Then the cluster goes back to where it came from.
 func TestUpgrade(t *testing.T) {
-	t.Parallel()
+	parallel(t, 12*time.Minute)
 	var hosts []lab.HostOptions
 	for _, name := range []string{"server", "a", "b", "c"} {
 		hosts = append(hosts, lab.HostOptions{Name: name, RootPassword: rootPassword})
@@ -257,7 +257,7 @@ const killsEnv = "BOXLIFT_UPGRADE_KILLS"
 // meanwhile, the run that goes on ends with a whole cluster in one of the two versions: resume,
 // or the same command from a machine that knows nothing.
 func TestUpgradeKilled(t *testing.T) {
-	t.Parallel()
+	parallel(t, 6*time.Minute)
 	site := newTwoHosts(t)
 	server, ctx := site.Hosts[0], t.Context()
 	next := bundleOf(t, upstream.LockOptions{Release: upstream.Patched.WithLiteBoxd(release.LiteBoxd)})
@@ -369,7 +369,7 @@ func checkNothingLeakedButServices(t *testing.T, site *testbed.Site) {
 // Three servers go to the next minor version while one of their APIs always answers. Then only
 // the backup from before leads back.
 func TestUpgradeMinor(t *testing.T) {
-	t.Parallel()
+	parallel(t, 8*time.Minute)
 	var hosts []lab.HostOptions
 	for _, name := range []string{"one", "two", "three", "agent"} {
 		hosts = append(hosts, lab.HostOptions{Name: name, RootPassword: rootPassword})

@@ -142,7 +142,7 @@ func (c *cluster) directEntry(address, name string) string {
 // One server and two agents, one of them behind the server, the other with a key, from
 // nothing to a cluster that works; then again, larger, changed by others, and smaller.
 func TestCluster(t *testing.T) {
-	t.Parallel()
+	parallel(t, 5*time.Minute)
 	site := newSite(t,
 		lab.HostOptions{Name: "server", RootPassword: rootPassword},
 		lab.HostOptions{Name: "behind", Users: []lab.User{{Name: "admin", Password: adminPassword, Sudo: lab.SudoWithPassword}}},

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/liteboxd/boxlift/test/lab"
 )
@@ -13,7 +14,7 @@ import (
 // Every host that cannot be installed is named with its own reason, all in one run, and
 // none of the hosts is touched.
 func TestHostFaults(t *testing.T) {
-	t.Parallel()
+	parallel(t, time.Minute)
 	admin := func(sudo lab.Sudo) []lab.User {
 		return []lab.User{{Name: "admin", Password: adminPassword, Sudo: sudo}}
 	}

@@ -44,7 +44,7 @@ registries:
 // done once only. It is killed right after each step began and right after each ended, and
 // then at random moments.
 func TestKilledAtEveryStep(t *testing.T) {
-	t.Parallel()
+	parallel(t, 7*time.Minute)
 	site := newSite(t,
 		lab.HostOptions{Name: "server"},
 		lab.HostOptions{Name: "agent", Users: []lab.User{{Name: "admin", Sudo: lab.SudoNoPassword}}},
@@ -473,7 +473,7 @@ func checkCluster(t *testing.T, site *testbed.Site, releases int) {
 // while they receive or join are reported; what was changed meanwhile is not gone on
 // with; and resume completes.
 func TestInterrupted(t *testing.T) {
-	t.Parallel()
+	parallel(t, 150*time.Second)
 	site := newTwoHosts(t)
 	ctx := t.Context()
 	start := func(c *exec.Cmd) *lockedBuffer {

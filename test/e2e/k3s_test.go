@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 
@@ -17,7 +18,7 @@ import (
 // When k3s does not start, the error has what it said, the hosts that wait for it are
 // named, and the same command goes on once the cause is mended.
 func TestK3sDoesNotStart(t *testing.T) {
-	t.Parallel()
+	parallel(t, 2*time.Minute)
 	site := newTwoHosts(t)
 	ctx := t.Context()
 	good := strings.Replace(twoHosts, "${ROOT_PASSWORD}", "${ROOT_PASSWORD}\n    k3s: {tlsSAN: [k3s.example.internal]}", 1)
@@ -93,7 +94,7 @@ func bundleEdited(t *testing.T, texts ...string) string {
 // host's key in install.yaml instead of known_hosts. The bundle is signed with a key that
 // cosign made.
 func TestKeysOfOthers(t *testing.T) {
-	t.Parallel()
+	parallel(t, 90*time.Second)
 	site := newSite(t, lab.HostOptions{Name: "server", Users: []lab.User{{Name: "admin", Sudo: lab.SudoNoPassword}}})
 	line, err := site.Hosts[0].HostKey()
 	if err != nil {

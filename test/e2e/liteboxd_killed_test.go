@@ -18,7 +18,7 @@ import (
 // Whenever boxlift dies while it deploys LiteBoxd, changes it, takes it back because a
 // version does not start, or takes it back on request, the next run completes the job.
 func TestLiteBoxdKilled(t *testing.T) {
-	t.Parallel()
+	parallel(t, 6*time.Minute)
 	site := newSite(t, lab.HostOptions{Name: "server", RootPassword: rootPassword})
 	server, bundle := site.Hosts[0], site.Bed.Bundle()
 	writeSite(t, site, "values.env", "")

@@ -10,7 +10,7 @@ import (
 // Two operators, each with a state of his own, do not work on the same hosts at the same
 // time. A run that is killed leaves nothing that keeps the next one away.
 func TestTwoOperators(t *testing.T) {
-	t.Parallel()
+	parallel(t, 30*time.Second)
 	site := newTwoHosts(t)
 	ctx := t.Context()
 	// So slow that shipping is still going on when it is interrupted.

@@ -16,7 +16,7 @@ import (
 // waited for and not forgotten; one that is gone, and a program and a unit that others have
 // changed, are found by status and mended by the next run.
 func TestNodes(t *testing.T) {
-	t.Parallel()
+	parallel(t, 4*time.Minute)
 	site := newTwoHosts(t)
 	mustRun(t, install(t.Context(), site))
 	parts := []struct {

@@ -41,7 +41,7 @@ liteboxd: {ingressHost: box.example.lan}
 // registry's certificate is not valid yet. It is upgraded from its own registries. A server that is
 // removed takes its registry with it.
 func TestThreeServers(t *testing.T) {
-	t.Parallel()
+	parallel(t, 9*time.Minute)
 	var hosts []lab.HostOptions
 	for _, name := range []string{"one", "two", "three", "agent"} {
 		hosts = append(hosts, lab.HostOptions{Name: name, RootPassword: rootPassword})

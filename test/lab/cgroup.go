@@ -49,7 +49,11 @@ func makeCgroups(names ...string) ([]string, error) {
 			if err := os.Mkdir(group, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 				return nil, fmt.Errorf("make control group: %w", err)
 			}
-			if err := inheritCgroup(parent, group, parent != hierarchy); err != nil {
+			err := inheritCgroup(parent, group, parent != hierarchy)
+			if err == nil && name == cgroupRoot {
+				err = setCPUWeight(group, labsWeight)
+			}
+			if err != nil {
 				return nil, fmt.Errorf("set up control group %s: %w", group, err)
 			}
 		}
@@ -88,6 +92,39 @@ func inheritCgroup(parent, group string, parentIsOurs bool) error {
 			if err := os.WriteFile(control, []byte("+"+c), 0); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// labsWeight makes all hosts together count as so many of the machine's other processes when
+// there is too little of the processors: as one, which is what the kernel takes them for, they
+// would stand still beside an operator's program that is busy.
+const labsWeight = 8
+
+// setCPUWeight makes a group count as so many ordinary ones where processors are shared out.
+// Hierarchies without that controller are left alone.
+func setCPUWeight(group string, times int) error {
+	for name, ordinary := range map[string]int{"cpu.shares": 1024, "cpu.weight": 100} {
+		if file := filepath.Join(group, name); exists(file) {
+			if err := os.WriteFile(file, []byte(strconv.Itoa(ordinary*times)), 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// SetCPUWeight makes the hosts of this lab count as those of so many labs, 1 to 100, where
+// other labs want the processors too.
+func (l *Lab) SetCPUWeight(times int) error {
+	hierarchies, err := cgroupMounts()
+	if err != nil {
+		return err
+	}
+	for _, hierarchy := range hierarchies {
+		if err := setCPUWeight(filepath.Join(hierarchy, cgroupRoot, l.id), times); err != nil {
+			return fmt.Errorf("give the lab its share of the processors: %w", err)
 		}
 	}
 	return nil

@@ -1,0 +1,127 @@
+package e2e
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+// clustersEnv is how many tests have hosts at a time; without it, two.
+const clustersEnv = "BOXLIFT_CLUSTERS"
+
+// queue lets tests in, those that take longest first: what begins last decides when all have
+// ended, and go test begins in no order.
+type queue struct {
+	mu      sync.Mutex
+	room    int
+	waiting []*ticket
+}
+
+type ticket struct {
+	takes time.Duration
+	turn  chan struct{}
+}
+
+func newQueue(room int) *queue { return &queue{room: room} }
+
+// draw makes a ticket for a test that takes about so long.
+func (q *queue) draw(takes time.Duration) *ticket {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	t := &ticket{takes: takes, turn: make(chan struct{})}
+	q.waiting = append(q.waiting, t)
+	slices.SortStableFunc(q.waiting, func(a, b *ticket) int { return cmp.Compare(b.takes, a.takes) })
+	q.admit()
+	return t
+}
+
+// widen makes room for more.
+func (q *queue) widen(room int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.room += room
+	q.admit()
+}
+
+func (q *queue) admit() {
+	for ; q.room > 0 && len(q.waiting) > 0; q.room-- {
+		close(q.waiting[0].turn)
+		q.waiting = q.waiting[1:]
+	}
+}
+
+// clusters is the queue of all tests that have hosts.
+var clusters = newQueue(0)
+
+// readClusters says how many tests have hosts at a time.
+func readClusters() (int, error) {
+	text := os.Getenv(clustersEnv)
+	if text == "" {
+		return 2, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("%s=%q: want a number from 1 on", clustersEnv, text)
+	}
+	return n, nil
+}
+
+// parallel lets a test run beside others; takes is about how long it does on two cores. All
+// tests have drawn their tickets before go test lets the first of them go on.
+func parallel(t *testing.T, takes time.Duration) {
+	t.Helper()
+	mine := clusters.draw(takes)
+	t.Parallel()
+	opened.Do(func() {
+		n, err := readClusters()
+		if err != nil {
+			panic(err)
+		}
+		clusters.widen(n)
+	})
+	select {
+	case <-mine.turn:
+		t.Cleanup(func() { clusters.widen(1) })
+	case <-t.Context().Done():
+		t.Fatal(t.Context().Err())
+	}
+}
+
+var opened sync.Once
+
+func TestQueue(t *testing.T) {
+	q := newQueue(0)
+	var order []*ticket
+	short, long, longest := q.draw(time.Second), q.draw(time.Minute), q.draw(time.Hour)
+	in := func() int {
+		for _, one := range []*ticket{short, long, longest} {
+			select {
+			case <-one.turn:
+				if !slices.Contains(order, one) {
+					order = append(order, one)
+				}
+			default:
+			}
+		}
+		return len(order)
+	}
+	for n, want := range []int{1, 2, 3, 3} {
+		q.widen(1)
+		if got := in(); got != want {
+			t.Fatalf("with room for %d, %d are let in", n+1, got)
+		}
+	}
+	if !slices.Equal(order, []*ticket{longest, long, short}) {
+		t.Error("not the longest first")
+	}
+	select {
+	case <-q.draw(0).turn: // into the room that is left
+	default:
+		t.Error("there is room, and nobody is let in")
+	}
+}
