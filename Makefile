@@ -46,7 +46,7 @@ endef
 
 # Tests of clusters that are upgraded, restored, seeded in every way, or killed again and again.
 # They take longer than all others together.
-LONG := ^Test(Backup|KilledAtEveryStep|LiteBoxd|LiteBoxdKilled|Seeding|ThreeServers|Upgrade.*)$$
+LONG := ^Test(Backup|KilledAtEveryStep|LiteBoxd|LiteBoxdKilled|Nodes|Seeding|ThreeServers|Upgrade.*)$$
 
 # All tests but the long ones. What cannot run here is named at the end; where
 # BOXLIFT_REQUIRE_HOSTS=1, it fails. Results are not taken from the cache: hosts, packages and

@@ -140,9 +140,40 @@ func (c *cluster) directEntry(address, name string) string {
 }
 
 // One server and two agents, one of them behind the server, the other with a key, from
-// nothing to a cluster that works; then again, larger, changed by others, and smaller.
+// nothing to a cluster that works; then again, and changed by others.
 func TestCluster(t *testing.T) {
+	parallel(t, 7*time.Minute)
+	newCluster(t).run(t, []part{
+		{"dry run", testDryRun},
+		{"one agent fails", testOneAgentFails},
+		{"install", testInstall},
+		{"again", testAgain},
+		{"pods", testPods},
+		{"secrets", testSecrets},
+		{"drift", testDrift},
+		{"the cilium command", testCiliumCommand},
+		{"network", testNetwork},
+	})
+}
+
+// The same cluster grows and shrinks.
+func TestMembers(t *testing.T) {
 	parallel(t, 5*time.Minute)
+	c := newCluster(t)
+	mustRun(t, install(t.Context(), c.Site))
+	c.run(t, []part{
+		{"add", testAdd},
+		{"remove with a budget in the way", testRemoveWithBudget},
+		{"remove a host that is gone", testRemoveUnreachable},
+		{"converge with a budget in the way", testConvergeWithBudget},
+		{"converge", testConverge},
+		{"servers stay", testServersStay},
+	})
+}
+
+// newCluster boots the hosts and writes install.yaml.
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
 	site := newSite(t,
 		lab.HostOptions{Name: "server", RootPassword: rootPassword},
 		lab.HostOptions{Name: "behind", Users: []lab.User{{Name: "admin", Password: adminPassword, Sudo: lab.SudoWithPassword}}},
@@ -155,34 +186,23 @@ func TestCluster(t *testing.T) {
 	c.write(t, "", 60, "")
 	// From the operator's place this host does not answer.
 	onHost(t, c.behind, "iptables", "-I", "INPUT", "-s", "10.77.0.2", "-j", "DROP")
+	return c
+}
 
-	// Each part goes on with what the one before has left.
-	parts := []struct {
-		name string
-		run  func(*testing.T, *cluster)
-	}{
-		{"dry run", testDryRun},
-		{"one agent fails", testOneAgentFails},
-		{"install", testInstall},
-		{"again", testAgain},
-		{"pods", testPods},
-		{"secrets", testSecrets},
-		{"drift", testDrift},
-		{"the cilium command", testCiliumCommand},
-		{"network", testNetwork},
-		{"add", testAdd},
-		{"remove with a budget in the way", testRemoveWithBudget},
-		{"remove a host that is gone", testRemoveUnreachable},
-		{"converge with a budget in the way", testConvergeWithBudget},
-		{"converge", testConverge},
-		{"servers stay", testServersStay},
-	}
-	for _, part := range parts {
-		if !t.Run(part.name, func(t *testing.T) { part.run(t, c) }) {
+// part goes on with what the one before has left.
+type part struct {
+	name string
+	test func(*testing.T, *cluster)
+}
+
+func (c *cluster) run(t *testing.T, parts []part) {
+	t.Helper()
+	for _, p := range parts {
+		if !t.Run(p.name, func(t *testing.T) { p.test(t, c) }) {
 			t.FailNow()
 		}
 	}
-	checkNothingLeaked(t, site)
+	checkNothingLeaked(t, c.Site)
 }
 
 func testDryRun(t *testing.T, c *cluster) {
