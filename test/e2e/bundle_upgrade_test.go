@@ -55,6 +55,21 @@ func kubelets(t *testing.T, server *lab.Host) map[string]string {
 	return found
 }
 
+// checkPodsReady makes sure that no pod of a node is unready now.
+func checkPodsReady(t *testing.T, server *lab.Host, node string) {
+	t.Helper()
+	out := kubectl(t, server, "get", "pods", "-A", "--field-selector", "spec.nodeName="+node, "-o",
+		`jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name} {.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}`)
+	if len(out) == 0 {
+		t.Errorf("no pod is on %s", node)
+	}
+	for line := range strings.Lines(out) {
+		if !strings.HasSuffix(line, " True\n") {
+			t.Errorf("on %s a pod is not ready: %s", node, line)
+		}
+	}
+}
+
 // A cluster goes to the next patch of k3s and the next LiteBoxd while it is used. On one agent
 // the new k3s never starts: that node goes back, the one after it is not touched, and when the
 // cause is gone the upgrade goes on. Then the cluster goes back to where it came from.
@@ -99,6 +114,7 @@ END`)
 	if r.code != 6 {
 		t.Fatalf("want exit code 6: %v", r)
 	}
+	checkPodsReady(t, server, "b")
 	load.check(t, requests/2)
 	select {
 	case <-echo:
