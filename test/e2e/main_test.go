@@ -57,11 +57,14 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	// How many tests run at a time is the queue's business, which has to know them all.
-	if err := flag.Set("test.parallel", "1000"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	err := flag.Set("test.parallel", "1000")
+	if err == nil {
+		clustersAtATime, err = readClusters()
 	}
-	dir, err := os.MkdirTemp("", "boxlift-e2e-")
+	var dir string
+	if err == nil {
+		dir, err = os.MkdirTemp("", "boxlift-e2e-")
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

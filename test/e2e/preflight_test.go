@@ -275,7 +275,7 @@ func runPreflight(t *testing.T, site *testbed.Site, socket, config string) (resu
 // A fault for each item of the catalogue is found and named, all of them on all hosts in
 // one run, and neither boxlift preflight nor boxlift install changes anything then.
 func TestPreflightFindsEveryFault(t *testing.T) {
-	parallel(t, 72*time.Second)
+	parallel(t, time.Minute)
 	site := newSite(t,
 		lab.HostOptions{Name: "first", RootPassword: rootPassword, Users: []lab.User{{Name: "admin", Password: adminPassword, Sudo: lab.SudoWithPassword}}},
 		lab.HostOptions{Name: "second"},
