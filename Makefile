@@ -1,7 +1,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
-.PHONY: build demo test test-long lint bench fuzz clean
+.PHONY: build demo test test-short lint bench fuzz clean
 
 export GOTOOLCHAIN := local
 
@@ -25,10 +25,12 @@ build:
 demo: build
 	@go run ./test/demo
 
-# What both kinds of tests begin with: a C compiler for the race detector, what takes long to
-# compile, so that no test has to wait for it, and the Kubernetes of the test clusters, which
-# is built and tested first where it is missing.
-define begin_tests
+# Everything. What cannot run here is named at the end; where BOXLIFT_REQUIRE_HOSTS=1, it fails.
+# The race detector needs a C compiler. Results are not taken from the cache: hosts, packages
+# and other programs have a part in them that go does not see. The Kubernetes of the test
+# clusters is built and tested first where it is missing, which takes twenty minutes on two
+# cores.
+test:
 	@if ! command -v gcc >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends gcc libc6-dev >/dev/null
 	fi
@@ -39,20 +41,9 @@ define begin_tests
 	elif ! command -v gcc >/dev/null; then
 	    race=(); echo 'no gcc: left out the race detector'
 	fi
+	# What takes long to compile comes first, so that no test has to wait for it.
 	go build "$${race[@]}" ./...
 	go run ./test/prepare
-	clusters() { BOXLIFT_CLUSTERS=$(CLUSTERS) go test "$${race[@]}" -count=1 -timeout=100m -json "$$@" ./test/e2e; }
-endef
-
-# Tests of clusters that are upgraded, restored, seeded in every way, or killed again and again.
-# They take longer than all others together.
-LONG := ^Test(Backup|KilledAtEveryStep|LiteBoxd|LiteBoxdKilled|Nodes|Seeding|ThreeServers|Upgrade.*)$$
-
-# All tests but the long ones. What cannot run here is named at the end; where
-# BOXLIFT_REQUIRE_HOSTS=1, it fails. Results are not taken from the cache: hosts, packages and
-# other programs have a part in them that go does not see.
-test:
-	$(begin_tests)
 	# The distribution is a module of its own; these are its parts without Kubernetes. The clusters
 	# come last, and have the machine for themselves. Other tests wait for much: one package more
 	# than there are cores runs at a time.
@@ -60,14 +51,14 @@ test:
 	  go test -p=$$(($$(nproc) + 1)) "$${race[@]}" -count=1 -timeout=30m -json $$(go list ./... | grep -v /test/e2e$$) || failed=1
 	  ( cd test/k3s && go test -count=1 -json ./settings ./token ./images ./registries ./containerd ./balancer ./cmd/ingress ./cmd/svclb ./cmd/cilium ) || failed=1
 	  ( cd test/k3s/cmd/busybox && go test -count=1 -json . ) || failed=1
-	  clusters -skip '$(LONG)' || failed=1
+	  BOXLIFT_CLUSTERS=$(CLUSTERS) go test "$${race[@]}" -count=1 -timeout=100m -json $(if $(SKIP),-skip '$(SKIP)') ./test/e2e || failed=1
 	  exit $$failed ) | go run ./test/summary $$require
-	echo 'make test-long has the tests of clusters that take longer.'
 
-# The long ones, in the same way.
-test-long:
-	$(begin_tests)
-	clusters -run '$(LONG)' | go run ./test/summary $$require
+# All but tests of clusters that are upgraded, restored, seeded in every way, or killed again and
+# again, which take longer than the others together. For between two changes: .ci/run has all.
+test-short: SKIP := ^Test(Backup|KilledAtEveryStep|LiteBoxd|LiteBoxdKilled|Nodes|Seeding|ThreeServers|Upgrade.*)$$
+test-short: test
+	@echo 'make test has the tests of clusters that take longer, too.'
 
 lint:
 	CGO_ENABLED=0 go tool -modfile=tools/lint/go.mod golangci-lint run ./...
