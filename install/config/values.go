@@ -108,22 +108,19 @@ func parseAddr(s string) (netip.Addr, error) {
 	return addr.Unmap(), nil
 }
 
-// parsePodCIDR accepts a network with room for at least one node: k3s gives each
-// node a /24, or a /64 where it is IPv6.
+// parsePodCIDR accepts an IPv4 network with room for at least one node: Cilium gives each node
+// a /24, and boxlift sets up no IPv6.
 func parsePodCIDR(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
-	if err != nil {
+	switch {
+	case err != nil:
 		return netip.Prefix{}, errors.New("expected a network such as 10.42.0.0/16")
-	}
-	if p != p.Masked() {
+	case !p.Addr().Is4():
+		return netip.Prefix{}, errors.New("expected an IPv4 network such as 10.42.0.0/16: pods get no IPv6 addresses")
+	case p != p.Masked():
 		return netip.Prefix{}, fmt.Errorf("expected a network without host bits: %s", p.Masked())
-	}
-	largest := 24
-	if p.Addr().Is6() {
-		largest = 64
-	}
-	if p.Bits() > largest {
-		return netip.Prefix{}, fmt.Errorf("expected a network of /%d or larger: every node takes a /%d of it", largest, largest)
+	case p.Bits() > 24:
+		return netip.Prefix{}, errors.New("expected a network of /24 or larger: every node takes a /24 of it")
 	}
 	return p, nil
 }
