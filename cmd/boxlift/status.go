@@ -16,6 +16,7 @@ import (
 
 func newStatusCommand(global *globalOptions) *cobra.Command {
 	var o clusterOptions
+	var state string
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Compare a cluster with install.yaml and a bundle",
@@ -27,21 +28,22 @@ Exit code 7 means that something differs, 6 that a host cannot be looked at.`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
-				return runStatus(cmd.Context(), out, global, o, r)
+				return runStatus(cmd.Context(), out, global, o, state, r)
 			})
 		},
 	}
 	o.addFlags(c)
+	c.Flags().StringVar(&state, "state", "", "where state.json is, beside which the registry's authority lies (default: beside the configuration)")
 	return c
 }
 
-func runStatus(ctx context.Context, out io.Writer, global *globalOptions, o clusterOptions, reporter progress.Reporter) error {
+func runStatus(ctx context.Context, out io.Writer, global *globalOptions, o clusterOptions, state string, reporter progress.Reporter) error {
 	c, r, err := o.load(ctx, global.warner(reporter))
 	if err != nil {
 		return err
 	}
 	defer r.Close() //nolint:errcheck // it was only read
-	status, err := install.Inspect(ctx, install.Options{Config: c, Bundle: r, Reporter: reporter, Log: global.logger(reporter)})
+	status, err := install.Inspect(ctx, install.Options{Config: c, Bundle: r, StatePath: statePath(state, o.config), Reporter: reporter, Log: global.logger(reporter)})
 	if status == nil {
 		return err
 	}

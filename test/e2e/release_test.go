@@ -277,3 +277,13 @@ func statusIsWell(t *testing.T, site *testbed.Site, bundle string) {
 		return r.code == 0, r.String()
 	})
 }
+
+// statusIsWellElsewhere makes sure that what belongs to a configuration is found beside it. The
+// bundle's name is a full one.
+func statusIsWellElsewhere(t *testing.T, site *testbed.Site, bundle string) {
+	t.Helper()
+	in := func(name string) string { return filepath.Join(site.Bed.Dir, name) }
+	c := site.Boxlift(t.Context(), passwords, "status", "-f", in("install.yaml"), "--bundle", bundle, "--key", in("boxlift.pub"))
+	c.Dir = t.TempDir()
+	mustRun(t, c)
+}

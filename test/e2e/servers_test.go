@@ -156,6 +156,7 @@ func checkSeededUpgrade(t *testing.T, s *seeded, first, agent *lab.Host) {
 		t.Errorf("after the upgrade, the certificate ends on %s", ends)
 	}
 	statusIsWell(t, s.Site, next)
+	statusIsWellElsewhere(t, s.Site, next)
 	for _, c := range s.health(t)["registry"] {
 		contains(t, "health", c, ": ok: 3 of 3 registries answer")
 	}
