@@ -250,12 +250,12 @@ func (m *move) prove(ctx context.Context) error {
 	return m.waiting(ctx, "wait for the pods on "+m.name, m.awaitPods)
 }
 
-// awaitPods waits until every pod that was ready is ready again, and stays so. Pods that are
-// gone were ended by somebody: starting k3s anew ends none.
+// awaitPods waits until every pod that was ready is ready again, and stays so. It warns of
+// sandboxes that have ended: starting k3s anew ends none, so somebody did, or what ran in them.
 func (m *move) awaitPods(ctx context.Context) error {
 	var since time.Time
 	for {
-		waiting, err := m.judgePods(ctx)
+		waiting, ended, err := m.judgePods(ctx)
 		if err != nil && ctx.Err() == nil {
 			return err
 		}
@@ -265,6 +265,9 @@ func (m *move) awaitPods(ctx context.Context) error {
 		case err == nil && since.IsZero():
 			since = time.Now()
 		case err == nil && time.Since(since) >= steadyTime:
+			if len(ended) > 0 {
+				m.note("%s: of the sandboxes that ran when its k3s was to change, these have ended: %s", m.name, strings.Join(ended, ", "))
+			}
 			return nil
 		}
 		timer := time.NewTimer(pollInterval)
@@ -277,35 +280,46 @@ func (m *move) awaitPods(ctx context.Context) error {
 	}
 }
 
-// judgePods says which pods are not ready again, "" for none. A sandbox that was started again
-// is an error: what ran in it is lost.
-func (m *move) judgePods(ctx context.Context) (waiting string, err error) {
+// judgePods says which pods are not ready again, "" for none, and which sandboxes have ended.
+func (m *move) judgePods(ctx context.Context) (waiting string, ended []string, err error) {
 	name := m.host.node
 	if name == "" {
 		name = m.nodeName()
 	}
 	pods, err := m.api.PodsOn(ctx, name)
 	if err != nil {
-		return "the API does not answer: " + printable.Text(err.Error()), nil
+		return "the API does not answer: " + printable.Text(err.Error()), nil, nil
 	}
-	var late []string
-	for _, was := range m.before.Pods {
-		i := slices.IndexFunc(pods, func(p kube.Pod) bool { return p.UID == was.UID })
-		if i < 0 || !pods[i].Terminating.IsZero() {
-			continue
-		}
-		if was.Sandbox && pods[i].Restarts > was.Restarts {
-			return "", fmt.Errorf("the sandbox %s/%s was started again", was.Namespace, was.Name)
-		}
-		if !pods[i].Ready {
-			late = append(late, was.Namespace+"/"+was.Name)
-		}
+	late, ended, err := comparePods(m.before.Pods, pods)
+	if err != nil || len(late) == 0 {
+		return "", ended, err
 	}
-	if len(late) == 0 {
-		return "", nil
-	}
-	return "not ready again: " + strings.Join(late, ", "), nil
+	return "not ready again: " + strings.Join(late, ", "), ended, nil
 }
+
+// comparePods says which of the pods that were ready are not, although they are to be, and
+// which sandboxes have ended. A sandbox that was started again is an error: what ran in it is
+// lost.
+func comparePods(before []keptPod, pods []kube.Pod) (late, ended []string, err error) {
+	for _, was := range before {
+		name := was.Namespace + "/" + was.Name
+		i := slices.IndexFunc(pods, func(p kube.Pod) bool { return p.UID == was.UID })
+		switch {
+		case i < 0, !pods[i].Terminating.IsZero(), hasEnded(pods[i]):
+			if was.Sandbox {
+				ended = append(ended, name)
+			}
+		case was.Sandbox && pods[i].Restarts > was.Restarts:
+			return nil, nil, fmt.Errorf("the sandbox %s was started again", name)
+		case !pods[i].Ready:
+			late = append(late, name)
+		}
+	}
+	return late, ended, nil
+}
+
+// hasEnded tells that all containers of a pod have ended for good, as those of a job do.
+func hasEnded(p kube.Pod) bool { return p.Phase == "Succeeded" || p.Phase == "Failed" }
 
 // uncordon takes back what draining did.
 func (m *move) uncordon(ctx context.Context) error {
@@ -329,6 +343,9 @@ func (m *move) stays() string {
 
 // goBack brings the host back to what it ran, because of an error.
 func (m *move) goBack(ctx context.Context, because error) error {
+	// It may be the host's error already, which is the first one: what becomes of the host now
+	// belongs to it.
+	m.host.err = nil
 	if reason := m.stays(); reason != "" {
 		return fmt.Errorf("%w; the host stays as it is: %s", because, reason)
 	}

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/kube"
 )
 
 func TestSplit(t *testing.T) {
@@ -69,6 +71,56 @@ func TestStays(t *testing.T) {
 			}
 			if got := m.stays(); !strings.Contains(got, test.want) || (got == "") != (test.want == "") {
 				t.Errorf("it says %q", got)
+			}
+		})
+	}
+}
+
+// What became of a host is said, although waiting for its node has put down an error before.
+func TestGoBackSaysWhatBecameOfTheHost(t *testing.T) {
+	h := &host{subject: subject{name: "10.0.0.12"}, config: config.Host{Role: config.Agent}}
+	m := &move{installer: &installer{upgrade: &upgrading{}}, host: h}
+	notReady := errors.New("its node is not Ready")
+	h.fail(notReady)
+	h.fail(m.goBack(t.Context(), notReady))
+	const want = "10.0.0.12: its node is not Ready; the host stays as it is: the upgrade has not changed its k3s"
+	if h.err.Error() != want {
+		t.Errorf("the host's error is %q, want %q", h.err, want)
+	}
+}
+
+func TestComparePods(t *testing.T) {
+	before := []keptPod{
+		{Namespace: "default", Name: "job", UID: "1"},
+		{Namespace: "box", Name: "one", UID: "2", Sandbox: true},
+		{Namespace: "box", Name: "two", UID: "3", Restarts: 1, Sandbox: true},
+	}
+	ready := func(uid string) kube.Pod { return kube.Pod{UID: uid, Phase: "Running", Ready: true, Restarts: 1} }
+	with := func(p kube.Pod, change func(*kube.Pod)) kube.Pod {
+		change(&p)
+		return p
+	}
+	tests := map[string]struct {
+		job, one    kube.Pod
+		late, ended []string
+		err         string
+	}{
+		"all ready":          {job: ready("1"), one: with(ready("2"), func(p *kube.Pod) { p.Restarts = 0 })},
+		"a job's pod ended":  {job: kube.Pod{UID: "1", Phase: "Succeeded"}, one: kube.Pod{UID: "2", Ready: true}},
+		"a sandbox ended":    {job: ready("1"), one: kube.Pod{UID: "2", Phase: "Failed"}, ended: []string{"box/one"}},
+		"a sandbox is gone":  {job: ready("1"), one: kube.Pod{UID: "another"}, ended: []string{"box/one"}},
+		"a sandbox is ended": {job: ready("1"), one: kube.Pod{UID: "2", Terminating: time.Unix(1, 0)}, ended: []string{"box/one"}},
+		"not ready yet":      {job: kube.Pod{UID: "1", Phase: "Running"}, one: kube.Pod{UID: "2", Phase: "Running"}, late: []string{"default/job", "box/one"}},
+		"started again":      {job: ready("1"), one: ready("2"), err: "the sandbox box/one was started again"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			late, ended, err := comparePods(before, []kube.Pod{ready("3"), test.one, test.job})
+			if (err == nil) != (test.err == "") || err != nil && err.Error() != test.err {
+				t.Fatalf("the error is %v, want %q", err, test.err)
+			}
+			if diff := cmp.Diff([][]string{test.late, test.ended}, [][]string{late, ended}); diff != "" {
+				t.Errorf("late and ended, -want +got:\n%s", diff)
 			}
 		})
 	}
