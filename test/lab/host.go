@@ -318,9 +318,14 @@ func (h *Host) bootArgs(ns *netns, groups []string) []string {
 // port is the name of the host's port on the bridge.
 func (h *Host) port() string { return fmt.Sprintf("port%d", h.Address.As4()[3]) }
 
+// startTime is how long a host may take to start its services, k3s among them.
+const startTime = 5 * time.Minute
+
 // WaitSSH waits until the host's services have been started and its SSH
-// server answers.
+// server answers, for startTime at most.
 func (h *Host) WaitSSH(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
 	var last error
 	for {
 		if last = h.answers(ctx); last == nil {

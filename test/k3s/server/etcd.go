@@ -82,7 +82,9 @@ func (s *Server) startEtcd(ctx context.Context) error {
 		if client, err = s.joinClient(ctx, url); err != nil {
 			return err
 		}
-		if !exists(s.path("db", "etcd", "member")) {
+		// etcd gives its log this name when it is whole. A power cut may leave the folder above
+		// it empty, and etcd would then begin a cluster of its own.
+		if !exists(s.path("db", "etcd", "member", "wal")) {
 			answer, err := s.askEtcd(ctx, client, "/v1-k3s/etcd-join", join.EtcdJoin{Name: name, PeerURL: s.peerURL()})
 			if err != nil {
 				return fmt.Errorf("join etcd: %w", err)
