@@ -169,7 +169,8 @@ func (in *installer) upgradePhases() []phase {
 const freshBackup = time.Hour
 
 // backUpFirst makes a backup, unless this upgrade has made one already: what it would hold now
-// is a cluster between two versions.
+// is a cluster between two versions. Where that one is not at hand, another is made, for the
+// case that all is lost; the way back stays the one on record.
 func (in *installer) backUpFirst(ctx context.Context) error {
 	if err := in.reachAPI(ctx, in.servers()); err != nil {
 		if in.upgrade.underWay {
@@ -184,6 +185,7 @@ func (in *installer) backUpFirst(ctx context.Context) error {
 		return err
 	}
 	var document []byte
+	wayBackStays := false // a server has moved: the way back is the backup on record
 	return in.runSteps(ctx, "backup", &in.cluster, []step{{
 		title: "back up the cluster",
 		needed: func(ctx context.Context) (string, error) {
@@ -208,6 +210,7 @@ func (in *installer) backUpFirst(ctx context.Context) error {
 					break // nothing has changed since, but people have worked
 				}
 				in.warn("the backup that this upgrade began with, %s, is not here: keep it wherever it is, for it alone has the cluster from before", newest.Backup)
+				wayBackStays = hasMoved
 			}
 			document, err = r.Encode()
 			return "the upgrade is to have a way back", err
@@ -221,7 +224,7 @@ func (in *installer) backUpFirst(ctx context.Context) error {
 			in.recorder.Lock()
 			defer in.recorder.Unlock()
 			return in.changeRecord(ctx, func(r *release.Record) error {
-				if one := r.Find(in.recorder.number); one != nil {
+				if one := r.Find(in.recorder.number); one != nil && !wayBackStays {
 					one.Backup = filepath.Base(report.Path)
 				}
 				return nil

@@ -142,6 +142,13 @@ END`)
 	}
 	onHost(t, broken, "rm", "/root/fault")
 	testBrokenCilium(t, site, next, configure)
+	if after := onlyFiles(t, filepath.Join(site.Bed.Dir, "backups", "e2e")); cmp.Diff(backups, after) != "" {
+		t.Errorf("another backup was made in between two versions: %v", after)
+	}
+	// The backup lies elsewhere, too.
+	if err := os.Rename(filepath.Join(site.Bed.Dir, "backups"), filepath.Join(site.Bed.Dir, "backups-elsewhere")); err != nil {
+		t.Fatal(err)
+	}
 
 	echo = lifetime(b.socket(gatewayHost, boxes[1].path(8080), boxes[1].header()))
 	load, start := b.load(boxes[0]), time.Now()
@@ -166,8 +173,9 @@ END`)
 	if h := history(t, site); len(h) != 5 || h[0].State != "succeeded" || h[0].Attempts != 1 || !h[0].Current {
 		t.Errorf("after the upgrade: %+v", h)
 	}
-	if after := onlyFiles(t, filepath.Join(site.Bed.Dir, "backups", "e2e")); cmp.Diff(backups, after) != "" {
-		t.Errorf("another backup was made in between two versions: %v", after)
+	contains(t, "the upgrade without its backup", done.stdout+done.stderr, "the backup that this upgrade began with, "+backups[0]+", is not here")
+	if h := history(t, site); h[0].Backup != backups[0] {
+		t.Errorf("the way back is the backup %s, want that from before, %s", h[0].Backup, backups[0])
 	}
 	statusIsWell(t, site, next)
 	contains(t, "the upgrade again", succeeded(t, "the upgrade again", upgrade(t, site, next)).stdout, "nothing to do")

@@ -21,6 +21,7 @@ import (
 
 // recorded is what history says of a release.
 type recorded struct {
+	Backup   string
 	Number   int
 	State    string
 	Command  string
