@@ -104,6 +104,21 @@ func exists(path string) bool {
 // IsSet reports whether a path stands for a set of volumes that is there, at least in part.
 func IsSet(path string) bool { return setOf(path) != "" }
 
+// InSet reports whether a path stands for the set of volumes of that name, in whatever way it
+// is written.
+func InSet(path, name string) bool {
+	s := string(setOf(path))
+	if s == "" || filepath.Base(s) != filepath.Base(name) {
+		return false
+	}
+	one, err := os.Stat(filepath.Dir(s))
+	if err != nil {
+		return false
+	}
+	other, err := os.Stat(filepath.Dir(name))
+	return err == nil && os.SameFile(one, other)
+}
+
 // CheckName refuses names that could not be read again: those of a volume or a list, and,
 // for a set, those that sha256sum does not write as they are.
 func CheckName(path string, isSet bool) error {

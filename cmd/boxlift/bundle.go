@@ -183,7 +183,7 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	if err != nil {
 		return err
 	}
-	if err := checkOutput(o.output, o.since); err != nil {
+	if err := checkOutput(o.output, form.VolumeSize > 0, o.since); err != nil {
 		return err
 	}
 	options := bundle.BuildOptions{Path: o.output, OutputOptions: form}
@@ -260,7 +260,7 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	w := &errorWriter{w: out}
 	switch {
 	case result.Unchanged:
-		w.printf("%s is complete already; nothing was written\n", o.output)
+		printUnchanged(w, o.output, o.isEncrypting(o.passphraseFile))
 	case result.Reused > 0:
 		w.printf("%s built in %s; %s of it were there from an earlier build\n", o.output, progress.Duration(time.Since(start)), progress.Bytes(result.Reused))
 	default:
@@ -289,6 +289,14 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 		w.printf("left by builds of other locks, to be deleted when no longer wanted:\n  %s\n", strings.Join(partials, "\n  "))
 	}
 	return w.err
+}
+
+// printUnchanged says that a bundle is there already, in the form that is asked for.
+func printUnchanged(w *errorWriter, output string, isEncrypted bool) {
+	w.printf("%s is complete already; nothing was written\n", output)
+	if isEncrypted {
+		w.printf("it stays encrypted for whom it was, which a file does not tell: remove it first to encrypt for others\n")
+	}
 }
 
 // readLock reads a lock that bundles are built from.

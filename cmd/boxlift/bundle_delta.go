@@ -13,6 +13,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/have"
+	"github.com/liteboxd/boxlift/bundle/volume"
 	"github.com/liteboxd/boxlift/progress"
 )
 
@@ -66,11 +67,12 @@ func beginsAsJSON(path string) (bool, error) {
 	return strings.HasPrefix(strings.TrimLeft(string(first[:n]), " \t\r\n"), "{"), err
 }
 
-// checkOutput refuses to write over what is still needed to read what is written.
-func checkOutput(output string, needed []string) error {
+// checkOutput refuses to write one file, or volumes, over what is still needed to read what is
+// written.
+func checkOutput(output string, isSplit bool, needed []string) error {
 	written, statErr := os.Stat(output)
 	for _, path := range needed {
-		isSame := filepath.Clean(path) == filepath.Clean(output)
+		isSame := filepath.Clean(path) == filepath.Clean(output) || isSplit && volume.InSet(path, output)
 		if info, err := os.Stat(path); err == nil && statErr == nil {
 			isSame = isSame || os.SameFile(info, written)
 		}

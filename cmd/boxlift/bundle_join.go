@@ -66,11 +66,11 @@ func (o *bundleJoinOptions) runDelta(ctx context.Context, out io.Writer, path st
 	if o.output == "" {
 		return usagef("--output is needed: the name of the whole bundle")
 	}
-	if err := checkOutput(o.output, append([]string{path}, o.bases...)); err != nil {
-		return err
-	}
 	form, err := o.formOptions.output(ctx)
 	if err != nil {
+		return err
+	}
+	if err := checkOutput(o.output, form.VolumeSize > 0, append([]string{path}, o.bases...)); err != nil {
 		return err
 	}
 	options := bundle.BuildOptions{Path: o.output, OutputOptions: form}
@@ -88,7 +88,7 @@ func (o *bundleJoinOptions) runDelta(ctx context.Context, out io.Writer, path st
 	}
 	w := &errorWriter{w: out}
 	if result.Unchanged {
-		w.printf("%s is complete already; nothing was written\n", o.output)
+		printUnchanged(w, o.output, o.isEncrypting(o.passphraseFile))
 	} else {
 		w.printf("%s written\n", o.output)
 	}
