@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/liteboxd/boxlift/install/config"
@@ -65,22 +66,93 @@ func CheckCertificates(ctx context.Context, o Options) (*Certificates, error) {
 	}
 	defer in.close()
 	in.mode = plan
-	now := time.Now()
-	found := make([]Certificates, len(in.hosts))
-	_ = in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) (err error) {
-		found[slices.Index(in.hosts, h)], err = in.certificatesOf(ctx, h, now)
-		return err
-	})
+	all := in.readCertificates(ctx, func(_ *host, err error) error { return err })
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
+	return all, errors.Join(in.hostErrors(), all.err())
+}
+
+// readCertificates reads those of all hosts and of this machine. What failed returns of a host
+// that does not tell its own is that host's failure.
+func (in *installer) readCertificates(ctx context.Context, failed func(*host, error) error) *Certificates {
+	now := time.Now()
+	found := make([]Certificates, len(in.hosts))
+	_ = in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) (err error) { // the hosts keep their errors
+		if found[slices.Index(in.hosts, h)], err = in.certificatesOf(ctx, h, now); err != nil {
+			return failed(h, err)
+		}
+		return nil
+	})
 	all := in.ownCertificates(now)
 	for _, f := range found {
 		all.Certificates = append(all.Certificates, f.Certificates...)
 		all.Problems = append(all.Problems, f.Problems...)
 	}
 	slices.SortStableFunc(all.Certificates, func(a, b Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
-	return all, errors.Join(in.hostErrors(), all.err())
+	return all
+}
+
+// warnOfCertificates tells of those that end soon. A host that does not tell its own stops
+// nothing: a plan may find a boxlift-node on it that is too old to know.
+func (in *installer) warnOfCertificates(ctx context.Context, about func(Certificate) bool) {
+	var mu sync.Mutex
+	var unread []string
+	all := in.readCertificates(ctx, func(h *host, _ error) error {
+		mu.Lock()
+		defer mu.Unlock()
+		unread = append(unread, h.name)
+		return nil
+	})
+	for _, text := range certificateWarnings(slices.DeleteFunc(slices.Clone(all.Soon()), func(c Certificate) bool { return !about(c) })) {
+		in.warn("%s", text)
+	}
+	if slices.Sort(unread); len(unread) > 0 && in.changing() {
+		in.warn("%s: when certificates end could not be read: boxlift certs check tells why", strings.Join(unread, ", "))
+	}
+}
+
+// notRenewedByStart tells whether a certificate ends when it ends, however often k3s and
+// boxlift are run.
+func notRenewedByStart(c Certificate) bool { return c.CA && c.Host != "" }
+
+// certificateWarnings puts certificates together that are renewed in the same way. soon are
+// sorted by their end.
+func certificateWarnings(soon []Certificate) []string {
+	byRenewal := make(map[string][]Certificate)
+	var ways []string
+	for _, c := range soon {
+		if byRenewal[c.Renewal] == nil {
+			ways = append(ways, c.Renewal)
+		}
+		byRenewal[c.Renewal] = append(byRenewal[c.Renewal], c)
+	}
+	texts := make([]string, 0, len(ways))
+	for _, way := range ways {
+		those := byRenewal[way]
+		var hosts []string
+		for _, c := range those {
+			if !slices.Contains(hosts, c.Host) {
+				hosts = append(hosts, c.Host)
+			}
+		}
+		slices.Sort(hosts)
+		first := those[0]
+		where := first.Path
+		if first.Host != "" {
+			where += " on " + first.Host
+		}
+		ends := fmt.Sprintf("ends in %s, on", counted(first.DaysLeft, "day"))
+		if first.DaysLeft < 0 {
+			ends = "ended on"
+		}
+		text := fmt.Sprintf("the certificate %s %s %s", where, ends, first.NotAfter.UTC().Format(time.DateOnly))
+		if more := len(those) - 1; more > 0 {
+			text += fmt.Sprintf(", and %d more on %s within %s", more, counted(len(hosts), "host"), counted(those[more].DaysLeft, "day"))
+		}
+		texts = append(texts, text+": "+way)
+	}
+	return texts
 }
 
 func (c *Certificates) err() error {

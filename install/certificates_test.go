@@ -56,3 +56,53 @@ func TestSoon(t *testing.T) {
 		t.Errorf("%v, %v", err, all.Soon())
 	}
 }
+
+// Whoever upgrades reads of each way to renew certificates once, with the one that ends first.
+func TestCertificateWarnings(t *testing.T) {
+	at := func(days int) time.Time { return time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC).AddDate(0, 0, days) }
+	one := func(host, path string, ca bool, days int) Certificate {
+		return judged(node.Certificate{Path: path, CA: ca, NotAfter: at(days)}, host, at(0))
+	}
+	tests := []struct {
+		name string
+		soon []Certificate
+		want []string
+	}{
+		{"none", nil, []string{}},
+		{"one", []Certificate{one("a", "/tls/server-ca.crt", true, 30)}, []string{
+			"the certificate /tls/server-ca.crt on a ends in 30 days, on 2026-05-31: nothing renews it by itself: k3s certificate rotate-ca, before it ends",
+		}},
+		{"several", []Certificate{
+			one("b", "/tls/client.crt", false, -1), one("a", "/tls/server-ca.crt", true, 1), one("a", "/tls/client.crt", false, 3), one("b", "/tls/server.crt", false, 9),
+		}, []string{
+			"the certificate /tls/client.crt on b ended on 2026-04-30, and 2 more on 2 hosts within 9 days: boxlift certs rotate, or any start of k3s when it is near its end",
+			"the certificate /tls/server-ca.crt on a ends in 1 day, on 2026-05-02: nothing renews it by itself: k3s certificate rotate-ca, before it ends",
+		}},
+		{"here", []Certificate{one("", "ca.crt", true, 5)}, []string{
+			"the certificate ca.crt ends in 5 days, on 2026-05-06: boxlift install renews it in time",
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, certificateWarnings(test.soon)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// What a start of k3s renews, a plan need not tell of.
+func TestNotRenewedByStart(t *testing.T) {
+	for _, test := range []struct {
+		c    Certificate
+		want bool
+	}{
+		{Certificate{Host: "a", CA: true}, true},
+		{Certificate{Host: "a"}, false},
+		{Certificate{CA: true}, false}, // boxlift's own
+	} {
+		if got := notRenewedByStart(test.c); got != test.want {
+			t.Errorf("%+v: %v", test.c, got)
+		}
+	}
+}

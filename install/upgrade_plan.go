@@ -160,7 +160,11 @@ func (u *upgradePlanner) look(ctx context.Context) error {
 	} else if err != nil {
 		return fmt.Errorf("%w: %w", ErrCluster, err)
 	}
-	return u.judgeHosts(ctx)
+	if err := u.judgeHosts(ctx); err != nil {
+		return err
+	}
+	u.warnOfCertificates(ctx, notRenewedByStart)
+	return nil
 }
 
 // lookAt looks at one host, with what is on it.

@@ -38,6 +38,10 @@ func (in *installer) verify(ctx context.Context) error {
 			return rolled
 		}
 	}
+	if in.upgrade != nil {
+		// k3s was started again where it changed: what ends soon all the same needs somebody.
+		in.warnOfCertificates(ctx, func(Certificate) bool { return true })
+	}
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/liteboxd/boxlift/test/certificate"
 	"github.com/liteboxd/boxlift/test/lab"
 	"github.com/liteboxd/boxlift/test/testbed"
 	"github.com/liteboxd/boxlift/test/upstream"
@@ -106,6 +108,9 @@ END`)
 	boxes := []boxed{b.newSandbox(), b.newSandbox(), b.newSandbox()}
 	sandboxes := sandboxPods(t, server)
 
+	endsSoon := putAuthority(t, server, 30*24*time.Hour)
+	plan := mustRun(t, site.Boxlift(t.Context(), passwords, "upgrade", "plan", "--bundle", next, "--key", "boxlift.pub"))
+	contains(t, "the plan", plan.stdout, endsSoon)
 	onHost(t, broken, "touch", "/root/fault")
 	const requests = 5000
 	echo := lifetime(b.socket(gatewayHost, boxes[1].path(8080), boxes[1].header()))
@@ -173,6 +178,7 @@ END`)
 	if h := history(t, site); len(h) != 5 || h[0].State != "succeeded" || h[0].Attempts != 1 || !h[0].Current {
 		t.Errorf("after the upgrade: %+v", h)
 	}
+	contains(t, "the upgrade's warnings", done.stdout, endsSoon)
 	contains(t, "the upgrade without its backup", done.stdout+done.stderr, "the backup that this upgrade began with, "+backups[0]+", is not here")
 	if h := history(t, site); h[0].Backup != backups[0] {
 		t.Errorf("the way back is the backup %s, want that from before, %s", h[0].Backup, backups[0])
@@ -186,6 +192,20 @@ END`)
 	}
 	testAdopt(t, site, next)
 	checkNothingLeaked(t, site)
+}
+
+// putAuthority puts an authority's certificate among those of k3s on a server, and returns how a
+// warning of its end begins.
+func putAuthority(t *testing.T, server *lab.Host, left time.Duration) string {
+	t.Helper()
+	now := time.Now()
+	authority, _, err := certificate.Valid(now.Add(-time.Hour), now.Add(left+time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const path = "/var/lib/rancher/k3s/server/tls/another-ca.crt"
+	onHost(t, server, "sh", "-c", "cat >"+path+" <<'END'\n"+string(authority)+"END")
+	return fmt.Sprintf("the certificate %s on %s ends in %d days", path, server.Address, int(left.Hours()/24))
 }
 
 // testBrokenCilium goes on with an upgrade and settings with which Cilium's agents never answer
