@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"filippo.io/age"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
@@ -200,16 +202,20 @@ func (in *installer) backUpFirst(ctx context.Context) error {
 			case newest.Bundle == in.Bundle.Digest() && newest.State == release.Succeeded && newest.Config == in.Config.Fingerprint():
 				return "", nil // there is nothing to upgrade
 			case newest.Bundle == in.Bundle.Digest() && newest.Command == in.Command && newest.Backup != "":
-				info, err := os.Stat(filepath.Join(BackupsDir(in.StatePath, in.Config.Cluster.Name), newest.Backup))
+				made, err := provenAgain(ctx, filepath.Join(BackupsDir(in.StatePath, in.Config.Cluster.Name), newest.Backup))
 				current := r.Current()
 				hasMoved := current != nil && current.Version(k3sComponent) != in.k3s && slices.Contains(in.upgrade.running, in.k3s)
-				if err == nil && (hasMoved || time.Since(info.ModTime()) < freshBackup) {
+				if err == nil && (hasMoved || time.Since(made) < freshBackup) {
 					return "", nil
 				}
 				if err == nil {
 					break // nothing has changed since, but people have worked
 				}
-				in.warn("the backup that this upgrade began with, %s, is not here: keep it wherever it is, for it alone has the cluster from before", newest.Backup)
+				if errors.Is(err, fs.ErrNotExist) {
+					in.warn("the backup that this upgrade began with, %s, is not here: keep it wherever it is, for it alone has the cluster from before", newest.Backup)
+				} else {
+					in.warn("the backup that this upgrade began with, %s, can no longer be used: look for a copy of it, for it alone has the cluster from before: %v", newest.Backup, err)
+				}
 				wayBackStays = hasMoved
 			}
 			document, err = r.Encode()
@@ -231,6 +237,27 @@ func (in *installer) backUpFirst(ctx context.Context) error {
 			})
 		},
 	}})
+}
+
+// provenAgain proves a backup that an earlier run has made, and tells when it was written. Of one
+// that is encrypted, all that can be known without its key is that it is there.
+func provenAgain(ctx context.Context, path string) (made time.Time, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return time.Time{}, err
+	}
+	r, err := backup.Open(path)
+	if errors.Is(err, backup.ErrEncrypted) {
+		return info.ModTime(), nil
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer r.Close() //nolint:errcheck // it was only read
+	if _, err := r.Verify(ctx); err != nil {
+		return time.Time{}, err
+	}
+	return info.ModTime(), nil
 }
 
 // lookAtMinor finds out whether the servers are to move by a minor version of Kubernetes, and

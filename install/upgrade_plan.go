@@ -257,6 +257,9 @@ func (u *upgradePlanner) lookAtRecord(ctx context.Context) error {
 	case newest.State != release.Succeeded && newest.Bundle != u.Bundle.Digest():
 		u.is.Record = fmt.Sprintf("release %d (%s, bundle %s, by %s) is %s since %s", newest.Number, newest.Command, short(newest.Bundle.String()), newest.By, newest.State, since(newest).Format(time.RFC3339))
 		u.is.RecordWay = "finish it first, with its bundle: boxlift resume, or the same command again"
+		if current := u.record.Current(); current != nil {
+			u.is.RecordWay += fmt.Sprintf("; where that bundle is at fault, go back first: boxlift rollback --to %d", current.Number)
+		}
 	case newest.State == release.Succeeded && newest.Config != u.Config.Fingerprint():
 		u.is.Drift = append(u.is.Drift, fmt.Sprintf("install.yaml asks for something else than in release %d", newest.Number))
 	}

@@ -1,13 +1,19 @@
 package install
 
 import (
+	"bytes"
 	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/kube"
 )
@@ -137,5 +143,41 @@ not touched because of that: 10.0.0.13, 10.0.0.14`
 	}
 	if !errors.Is(err, ErrHosts) || !errors.Is(err, broken) {
 		t.Errorf("%v wraps neither", err)
+	}
+}
+
+// A backup that an upgrade goes on with is opened, not only found.
+func TestProvenAgain(t *testing.T) {
+	whole := openBackup(t, backup.Manifest{Cluster: "example", K3s: "v1"}, fullToken).Path()
+	content, err := os.ReadFile(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string, content []byte) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	damaged := slices.Clone(content)
+	damaged[bytes.Index(damaged, []byte("canary-password"))] ^= 1
+	tests := []struct {
+		name, path string
+		want       error
+	}{
+		{"whole", whole, nil},
+		{"encrypted", write("b.tar.age", []byte("age-encryption.org/v1\n")), nil},
+		{"damaged", write("b.tar", damaged), backup.ErrInvalid},
+		{"cut off", write("b.tar", content[:len(content)/2]), backup.ErrInvalid},
+		{"gone", filepath.Join(t.TempDir(), "b.tar"), fs.ErrNotExist},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			made, err := provenAgain(t.Context(), test.path)
+			if !errors.Is(err, test.want) || made.IsZero() != (test.want != nil) {
+				t.Errorf("%v, %v; want %v", made, err, test.want)
+			}
+		})
 	}
 }
