@@ -10,6 +10,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install/cilium"
+	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/kube"
 )
 
@@ -70,6 +71,11 @@ func (in *installer) ciliumRelease(ctx context.Context) (kube.Release, error) {
 			return kube.Release{}, err
 		}
 	}
+	if installed != nil && in.upgrade == nil && in.restoring == nil && in.mode != inspect {
+		if err := checkCiliumStep(installed.ChartVersion, in.version(CiliumComponent)); err != nil {
+			return kube.Release{}, err
+		}
+	}
 	first := cilium.FirstMinor(installed, in.version(CiliumComponent))
 	release := cilium.Release(content, in.ciliumValues(first, true), in.Config.Runtime.CommandTimeout)
 	if known, err := in.knowsDigests(ctx, release); err != nil || known {
@@ -77,6 +83,17 @@ func (in *installer) ciliumRelease(ctx context.Context) (kube.Release, error) {
 	}
 	release.Values = in.ciliumValues(first, false)
 	return release, nil
+}
+
+// checkCiliumStep refuses to take Cilium further at once than its gate lets an upgrade take it.
+// A bundle with the cluster's own k3s gets here by an installation, which has no other gates.
+func checkCiliumStep(from, to string) error {
+	for _, f := range gate.Judge(gate.Cluster{Cilium: from}, gate.Target{Cilium: to}, gate.Accept{}) {
+		if f.Gate == gate.CiliumMinor && f.Outcome == gate.Refused {
+			return fmt.Errorf("%w: %s: %s", ErrRefused, f.Reason, f.Way)
+		}
+	}
+	return nil
 }
 
 // ciliumValues are the chart's values.

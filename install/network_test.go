@@ -1,6 +1,7 @@
 package install
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -56,4 +57,24 @@ func TestKnowsDigests(t *testing.T) {
 	in.k3s = "v1.34.4+k3s1"
 	in.contents.Images[1].Digest = digest.FromString("another build")
 	check("another image of the same name", false)
+}
+
+// An installation takes Cilium no further at once than an upgrade does.
+func TestCheckCiliumStep(t *testing.T) {
+	for _, test := range []struct {
+		from, to string
+		want     string // "" lets it pass
+	}{
+		{"1.18.12", "1.18.12", ""},
+		{"1.18.4", "1.18.12", ""},
+		{"1.18.12", "1.18.4", ""},
+		{"1.17.9", "1.18.12", ""},
+		{"1.16.3", "1.18.12", "from Cilium 1.16 to 1.18: Cilium is tested with steps of one minor version only: go by a bundle with Cilium 1.17 first"},
+		{"1.18.12", "1.16.3", "go by a bundle with Cilium 1.17 first"},
+	} {
+		err := checkCiliumStep(test.from, test.to)
+		if test.want == "" && err != nil || test.want != "" && (!errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("from %s to %s: %v, want %q", test.from, test.to, err, test.want)
+		}
+	}
 }

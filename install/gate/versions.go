@@ -222,7 +222,11 @@ func (j *judgement) cgroup() {
 func (j *judgement) ciliumMinor() {
 	from, to, ok := j.pair(ciliumComponent, j.Cluster.Cilium, j.Target.Cilium)
 	if ok && (from.major != to.major || from.minors(to) > 1 || from.minors(to) < -1) {
-		j.refuse(ciliumComponent, fmt.Sprintf("go by a bundle with Cilium %d.%d first", from.major, from.minor+1),
+		next := from.minor + 1
+		if from.minors(to) < 0 {
+			next = from.minor - 1
+		}
+		j.refuse(ciliumComponent, fmt.Sprintf("go by a bundle with Cilium %d.%d first", from.major, next),
 			"from Cilium %s to %s: Cilium is tested with steps of one minor version only", from.series(), to.series())
 	}
 }
