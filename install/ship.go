@@ -118,14 +118,19 @@ func (in *installer) wantedOn(h *host) (node.Want, error) {
 	return want, nil
 }
 
-// lacks compares names and sizes of what is wanted with what is there. Names change
-// with contents, and files get their names only when they are proven.
+// lacks compares names and sizes of what is wanted with what is there, which counts as what the
+// host had already. Names change with contents, and files get their names only when they are
+// proven.
 func (h *host) lacks(ctx context.Context, want node.Want) (string, error) {
 	sizes, err := sizesOf(want)
 	if err != nil {
 		return "", err
 	}
 	there, err := h.present(ctx, sizes)
+	h.copied = 0
+	for name := range there {
+		h.copied += sizes[name]
+	}
 	if missing := len(sizes) - len(there); err == nil && missing > 0 {
 		return fmt.Sprintf("%d of %d packs and files are missing", missing, len(sizes)), nil
 	}
@@ -189,7 +194,8 @@ func (in *installer) send(ctx context.Context, shipments []*shipment) error {
 	}
 	for i, result := range node.Ship(ctx, hosts, in.Config.Runtime.Parallelism, in.openBlob) {
 		s := started[i]
-		s.sent, s.pulled, s.copied = result.Report.Bytes, result.Report.Pulled, result.Report.Copied
+		s.sent, s.pulled = result.Report.Bytes, result.Report.Pulled
+		s.copied += result.Report.Copied
 		err := s.result(result.Err, s.process.Wait())
 		if err := errors.Join(err, s.ended(err)); err != nil {
 			s.host.fail(fmt.Errorf("ship the bundle's contents: %w", err))

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -289,6 +290,10 @@ func (c *cluster) checkUntouched(t *testing.T, hosts []*lab.Host, work func()) {
 	}
 }
 
+// allHeld is the line of a host to which nothing was shipped, and that had something: SENT, FROM
+// HOSTS, REUSED and CHANGES.
+var allHeld = regexp.MustCompile(`(?m) 0 B +0 B +[1-9][0-9.]* [KMG]iB +0$`)
+
 func testAgain(t *testing.T, c *cluster) {
 	c.checkUntouched(t, c.Hosts, func() {
 		for _, kind := range []string{"plain", "json", "tty"} {
@@ -296,6 +301,9 @@ func testAgain(t *testing.T, c *cluster) {
 			again := mustRun(t, install(t.Context(), c.Site, "--progress", kind))
 			t.Logf("a run without changes took %v", time.Since(start))
 			contains(t, "the second run", again.stdout, "nothing to do")
+			if held := allHeld.FindAllString(again.stdout, -1); len(held) != len(c.Hosts) {
+				t.Errorf("%d of %d hosts had all already:\n%s", len(held), len(c.Hosts), again.stdout)
+			}
 			c.secrets.search(t, "the output with --progress "+kind, again.String())
 		}
 	})
