@@ -75,6 +75,9 @@ type Options struct {
 	Only []string
 	// Command is the name of the command in the state; "" means install.
 	Command string
+	// Flags are those of the command that stand for what these options say, for a run that
+	// goes on. They are noted in the state.
+	Flags []string
 	// DryRun finds out what would be done and changes nothing, neither hosts nor state.
 	DryRun bool
 	// Resume goes on with the run in the state, and refuses when it was another one.
@@ -230,15 +233,12 @@ func (in *installer) recorded(work func() error) (err error) {
 // with.
 func (in *installer) begin() error {
 	run := journal.Run{
-		Command: in.Command, Cluster: in.Config.Cluster.Name, Config: in.Config.Fingerprint(), ConfigFile: in.ConfigPath,
+		Command: in.Command, Cluster: in.Config.Cluster.Name, Config: in.Config.Fingerprint(), ConfigFile: in.ConfigPath, Flags: in.Flags,
 	}
 	if in.deployment != nil {
 		// What the site's own folder says is part of what is asked for.
 		sum := sha256.Sum256([]byte(run.Config + "\n" + string(in.deployment.Rendered.YAML())))
 		run.Config = hex.EncodeToString(sum[:])
-	}
-	if in.upgrade != nil {
-		run.Flags = in.upgrade.Flags
 	}
 	if run.Command == "" {
 		run.Command = in.Scope.Command()
@@ -284,7 +284,7 @@ func (in *installer) begin() error {
 	case last.Config != run.Config:
 		return fmt.Errorf("%w: %s asks for another cluster than when the run began at %s: take the change back, or begin anew with boxlift install", ErrChanged, in.ConfigPath, last.Started.Format(time.RFC3339))
 	}
-	return in.journal.Resume()
+	return in.journal.Resume(run.Flags)
 }
 
 // short is as much of a digest as people compare.

@@ -99,7 +99,7 @@ func (in *installer) beginRestore(run journal.Run, last journal.State) error {
 	run.Config = hex.EncodeToString(sum[:])
 	begin := func() error { return in.journal.Begin(run) }
 	if last.Unfinished() && last.Command == run.Command && last.Config == run.Config && last.Bundle == run.Bundle {
-		begin = in.journal.Resume
+		begin = func() error { return in.journal.Resume(run.Flags) }
 	}
 	if err := begin(); err != nil {
 		return err

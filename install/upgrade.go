@@ -36,8 +36,6 @@ type UpgradeOptions struct {
 	Batches
 	// BackupRecipients are whom the backup is encrypted to; without any it is in the clear.
 	BackupRecipients []age.Recipient
-	// Flags are those of the command that stand for all this, for a run that goes on.
-	Flags []string
 	// RollbackTo is the number of the release that is gone back to, which was of Options.Bundle;
 	// 0 goes to a bundle that is new to the cluster.
 	RollbackTo int

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/signature"
@@ -97,25 +98,64 @@ type installOptions struct {
 	mergeKubeconfig bool
 	command         string
 	hosts           []string
-	onlyPart        string
-	skipPart        string
+	scope           install.Scope
 	noRollback      bool
 	forceAfter      time.Duration
 	// restore is the backup to bring the cluster back from; nil for none.
 	restore *install.Restore
+	// flags are those of keptFlags that were given, as the state has them.
+	flags []string
 }
 
 func (o *installOptions) addFlags(c *cobra.Command) {
 	o.clusterOptions.addFlags(c)
 	c.Flags().StringVar(&o.state, "state", "", "where to keep state.json (default: beside the configuration)")
-	c.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "write access to the cluster to this file")
-	c.Flags().BoolVar(&o.mergeKubeconfig, "merge-kubeconfig", false, "add it to what the file holds, under the cluster's name")
-	c.Flags().BoolVar(&o.noRollback, "no-rollback", false, "leave a LiteBoxd that could not be rolled out as it is, instead of going back to the last good one")
-	addForceAfter(c, &o.forceAfter)
+	c.Flags().AddFlagSet(o.keptFlags())
+}
+
+// keptFlags are those that a run that goes on keeps to. None of them may be given a secret:
+// they are noted in the state.
+func (o *installOptions) keptFlags() *pflag.FlagSet {
+	f := pflag.NewFlagSet("install", pflag.ContinueOnError)
+	f.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "write access to the cluster to this file")
+	f.BoolVar(&o.mergeKubeconfig, "merge-kubeconfig", o.mergeKubeconfig, "add it to what the file holds, under the cluster's name")
+	f.BoolVar(&o.noRollback, "no-rollback", o.noRollback, "leave a LiteBoxd that could not be rolled out as it is, instead of going back to the last good one")
+	addForceAfter(f, &o.forceAfter)
+	return f
+}
+
+// note keeps those flags of a set that were given. Whoever goes on may be in another folder.
+func (o *installOptions) note(given, set *pflag.FlagSet) (err error) {
+	if o.kubeconfig != "" {
+		if o.kubeconfig, err = filepath.Abs(o.kubeconfig); err != nil {
+			return fmt.Errorf("find the folder of --kubeconfig: %w", err)
+		}
+	}
+	o.flags = givenFlags(given, set)
+	return nil
+}
+
+// givenFlags are those of a set that were given, as they are written.
+func givenFlags(given, set *pflag.FlagSet) []string {
+	var texts []string
+	given.Visit(func(f *pflag.Flag) {
+		if set.Lookup(f.Name) == nil {
+			return
+		}
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		for _, value := range values {
+			texts = append(texts, "--"+f.Name+"="+value)
+		}
+	})
+	return texts
 }
 
 func newInstallCommand(global *globalOptions) *cobra.Command {
 	var o installOptions
+	var onlyPart, skipPart string
 	from := backupFile{prefix: backupPrefix}
 	c := &cobra.Command{
 		Use:   "install",
@@ -141,7 +181,13 @@ backup restore.`,
   boxlift install --bundle bundle.tar --key boxlift.pub -f install.yaml --kubeconfig kubeconfig
   boxlift install --bundle bundle.tar --key boxlift.pub -f install.yaml --restore lan-1-20260304T050607Z.tar`,
 		Args: arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if o.scope, err = scopeOf(onlyPart, skipPart); err != nil {
+				return err
+			}
+			if err := o.note(cmd.Flags(), o.keptFlags()); err != nil {
+				return err
+			}
 			if from.path != "" {
 				r, err := from.open(cmd.Context())
 				if err != nil {
@@ -157,8 +203,8 @@ backup restore.`,
 	}
 	o.addFlags(c)
 	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be done and change nothing")
-	c.Flags().StringVar(&o.onlyPart, "only", "", "work on this part alone, on a cluster that runs: liteboxd")
-	c.Flags().StringVar(&o.skipPart, "skip", "", "leave this part out: liteboxd")
+	c.Flags().StringVar(&onlyPart, "only", "", "work on this part alone, on a cluster that runs: liteboxd")
+	c.Flags().StringVar(&skipPart, "skip", "", "leave this part out: liteboxd")
 	c.Flags().StringVar(&from.path, "restore", "", "bring the cluster back from this backup, on hosts that have none")
 	from.addFlags(c)
 	return c
@@ -170,12 +216,16 @@ func newResumeCommand(global *globalOptions) *cobra.Command {
 		Use:   "resume",
 		Short: "Go on with an installation or upgrade that failed or was interrupted",
 		Long: `Go on with the installation, upgrade or rollback that state.json tells of, from the step
-that it broke off at. Without --bundle the bundle is the one that it began with, and an
-upgrade keeps to the flags that it began with. When the bundle or what install.yaml asks
-for is another one than then, nothing is done: boxlift install begins anew.`,
+that it broke off at. Without --bundle the bundle is the one that it began with. The run
+keeps to the flags that it began with, such as --kubeconfig, but for those that are given
+here, which take their place. When the bundle or what install.yaml asks for is another one
+than then, nothing is done: boxlift install begins anew.`,
 		Example: `  boxlift resume --key boxlift.pub -f install.yaml`,
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.note(cmd.Flags(), o.keptFlags()); err != nil {
+				return err
+			}
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
 				return runResume(cmd.Context(), out, global, o, r)
 			})
@@ -195,22 +245,12 @@ func statePath(given, configuration string) string {
 
 func runInstall(ctx context.Context, out io.Writer, global *globalOptions, o installOptions, reporter progress.Reporter) error {
 	start := time.Now()
-	state := statePath(o.state, o.config)
-	scope, err := scopeOf(o.onlyPart, o.skipPart)
-	if err != nil {
-		return err
-	}
-	if o.resume {
-		if scope, err = o.takeUp(state); err != nil {
-			return err
-		}
-	}
 	options, err := o.openOptions(ctx, global, reporter)
 	if err != nil {
 		return err
 	}
 	defer options.Bundle.Close() //nolint:errcheck // it was only read
-	options.Only, options.Command, options.Scope, options.Restore = o.hosts, o.command, scope, o.restore
+	options.Only, options.Command, options.Scope, options.Restore = o.hosts, o.command, o.scope, o.restore
 	summary, err := install.Install(ctx, options)
 	if summary == nil {
 		return err
@@ -234,46 +274,74 @@ func (o *installOptions) openOptions(ctx context.Context, global *globalOptions,
 	options.StatePath, options.Resume, options.Log = statePath(o.state, o.config), o.resume, global.logger(reporter)
 	options.DryRun = !o.resume && (o.dryRun || options.Config.Runtime.DryRun)
 	options.Kubeconfig, options.MergeKubeconfig = o.kubeconfig, o.mergeKubeconfig
-	options.NoRollback, options.ForceAfter = o.noRollback, o.forceAfter
+	options.NoRollback, options.ForceAfter, options.Flags = o.noRollback, o.forceAfter, o.flags
 	return options, nil
 }
 
 // runResume goes on with the last run, whatever command it was of.
 func runResume(ctx context.Context, out io.Writer, global *globalOptions, o installOptions, reporter progress.Reporter) error {
-	last, err := journal.Read(statePath(o.state, o.config))
+	state := statePath(o.state, o.config)
+	last, err := journal.Read(state)
 	if err != nil {
 		return err
 	}
-	to, isUpgrade := install.UpgradeOf(last.Command)
-	if !isUpgrade {
-		return runInstall(ctx, out, global, o, reporter)
-	}
-	u := upgradeOptions{installOptions: o, flags: last.Flags}
-	if u.bundle == "" {
-		u.bundle = last.BundleFile
-	}
-	if err := u.policyFlags().Parse(last.Flags); err != nil {
-		return &inputError{fmt.Errorf("%w: the state has flags that this boxlift does not know: %w", install.ErrNothingToResume, err)}
-	}
-	return runUpgrade(ctx, out, global, u, to, reporter)
-}
-
-// takeUp finds out what the last run was.
-func (o *installOptions) takeUp(state string) (install.Scope, error) {
-	last, err := journal.Read(state)
-	if err != nil {
-		return 0, err
-	}
-	if o.bundle == "" {
-		o.bundle = last.BundleFile
+	if to, isUpgrade := install.UpgradeOf(last.Command); isUpgrade {
+		u := upgradeOptions{installOptions: o}
+		if err := u.takeUp(last, u.keptFlags()); err != nil {
+			return err
+		}
+		return runUpgrade(ctx, out, global, u, to, reporter)
 	}
 	switch {
 	case last.Command != "":
-		return scopeOfCommand(last.Command)
-	case o.bundle == "":
-		return 0, fmt.Errorf("%w: %s holds no run with a bundle", install.ErrNothingToResume, state)
+		if o.scope, err = scopeOfCommand(last.Command); err != nil {
+			return err
+		}
+	case o.bundle == "" && last.BundleFile == "":
+		return fmt.Errorf("%w: %s holds no run with a bundle", install.ErrNothingToResume, state)
 	}
-	return install.Everything, nil
+	if err := o.takeUp(last, o.keptFlags()); err != nil {
+		return err
+	}
+	return runInstall(ctx, out, global, o, reporter)
+}
+
+// takeUp makes the flags of the last run, and its bundle, those of this one. set are the flags
+// that its command keeps; what is given for this run takes the place of what was then.
+func (o *installOptions) takeUp(last journal.State, set *pflag.FlagSet) error {
+	if o.bundle == "" {
+		o.bundle = last.BundleFile
+	}
+	isGiven := make(map[string]bool)
+	for _, text := range o.flags {
+		isGiven[flagName(text)] = true
+	}
+	var flags []string
+	for _, text := range last.Flags {
+		switch name := flagName(text); {
+		case name == "" || set.Lookup(name) == nil:
+			return withHint(&inputError{fmt.Errorf("%w: the last run (%s) began with %.100q, which this boxlift does not know for it", install.ErrNothingToResume, last.Command, text)},
+				"go on with the boxlift that began the run, or run the command again")
+		case !isGiven[name]:
+			flags = append(flags, text)
+		}
+	}
+	flags = append(flags, o.flags...)
+	if err := set.Parse(flags); err != nil {
+		return withHint(&inputError{fmt.Errorf("%w: the flags of the last run (%s) cannot be read: %w", install.ErrNothingToResume, last.Command, err)}, "run the command again")
+	}
+	o.flags = flags
+	return nil
+}
+
+// flagName is the name in what givenFlags returns, or "" when it is something else.
+func flagName(text string) string {
+	name, _, hasValue := strings.Cut(text, "=")
+	name, isFlag := strings.CutPrefix(name, "--")
+	if !hasValue || !isFlag {
+		return ""
+	}
+	return name
 }
 
 // open loads the configuration and the bundle, and verifies the bundle as a whole.

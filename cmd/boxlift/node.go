@@ -30,6 +30,9 @@ looked at.`,
 			if len(hosts) == 0 {
 				return usagef("--hosts is needed: the addresses or names of the hosts to add")
 			}
+			if err := o.note(cmd.Flags(), o.keptFlags()); err != nil {
+				return err
+			}
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
 				o.hosts, o.command = hosts, "node add"
 				return runInstall(cmd.Context(), out, global, o, r)

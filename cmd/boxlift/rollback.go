@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/config"
@@ -49,7 +50,9 @@ boxlift rollback liteboxd takes LiteBoxd alone back, without a bundle.`,
 			if to < 1 {
 				return usagef("--to is needed: the number of the release to go back to, as boxlift history lists it")
 			}
-			o.flags = givenFlags(cmd.Flags(), o.policyFlags())
+			if err := o.note(cmd.Flags(), o.keptFlags()); err != nil {
+				return err
+			}
 			return runRollbackTo(cmd.Context(), cmd.OutOrStdout(), global, o, to, from, confirmed)
 		},
 	}
@@ -124,13 +127,13 @@ boxlift install brings LiteBoxd to what bundle and install.yaml say again.`,
 	c.Flags().StringVarP(&o.format, "output", "o", "table", "format: table or json")
 	c.Flags().IntVar(&o.revision, "revision", 0, "the revision to go back to (default: the last good one before)")
 	c.Flags().BoolVar(&o.list, "list", false, "show the revisions and change nothing")
-	addForceAfter(c, &o.forceAfter)
+	addForceAfter(c.Flags(), &o.forceAfter)
 	return c
 }
 
 // addForceAfter adds the flag that ends the connections of users.
-func addForceAfter(c *cobra.Command, to *time.Duration) {
-	c.Flags().DurationVar(to, "force-after", 0, "cut off users' connections that hold up a change of LiteBoxd for longer, such as 2m (default: let them have their time)")
+func addForceAfter(f *pflag.FlagSet, to *time.Duration) {
+	f.DurationVar(to, "force-after", *to, "cut off users' connections that hold up a change of LiteBoxd for longer, such as 2m (default: let them have their time)")
 }
 
 func runRollback(ctx context.Context, out io.Writer, global *globalOptions, o rollbackOptions, reporter progress.Reporter) error {

@@ -24,8 +24,6 @@ type upgradeOptions struct {
 	batches         install.Batches
 	accept          gate.Accept
 	encryptBackupTo []string
-	// flags are those that say how, as they were given.
-	flags []string
 }
 
 func newUpgradeCommand(global *globalOptions) *cobra.Command {
@@ -58,7 +56,9 @@ goes back to the release before.`,
 			if len(args) > 0 {
 				return showHelp(cmd, args)
 			}
-			o.flags = givenFlags(cmd.Flags(), o.policyFlags())
+			if err := o.note(cmd.Flags(), o.keptFlags()); err != nil {
+				return err
+			}
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
 				return runUpgrade(cmd.Context(), out, global, o, 0, r)
 			})
@@ -70,8 +70,14 @@ goes back to the release before.`,
 	return c
 }
 
-// policyFlags are the flags that say how an upgrade goes about its work. A run that goes on
-// keeps to those that it began with.
+// keptFlags are those that a run that goes on keeps to.
+func (o *upgradeOptions) keptFlags() *pflag.FlagSet {
+	f := o.installOptions.keptFlags()
+	f.AddFlagSet(o.policyFlags())
+	return f
+}
+
+// policyFlags are the flags that say how an upgrade goes about its work.
 func (o *upgradeOptions) policyFlags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("upgrade", pflag.ContinueOnError)
 	f.IntVar(&o.batches.Canary, "canary", o.batches.Canary, "agents that come first, by themselves")
@@ -83,24 +89,6 @@ func (o *upgradeOptions) policyFlags() *pflag.FlagSet {
 	f.BoolVar(&o.accept.UntestedCilium, "accept-untested-cilium", o.accept.UntestedCilium, "let Cilium run with a Kubernetes that it is not tested with")
 	f.StringArrayVar(&o.encryptBackupTo, "encrypt-backup-to", o.encryptBackupTo, "encrypt the backup for this age recipient, such as age1... (repeatable)")
 	return f
-}
-
-// givenFlags are those of a set that were given, as they are written.
-func givenFlags(given, set *pflag.FlagSet) []string {
-	var texts []string
-	given.Visit(func(f *pflag.Flag) {
-		if set.Lookup(f.Name) == nil {
-			return
-		}
-		values := []string{f.Value.String()}
-		if list, ok := f.Value.(pflag.SliceValue); ok {
-			values = list.GetSlice()
-		}
-		for _, value := range values {
-			texts = append(texts, "--"+f.Name+"="+value)
-		}
-	})
-	return texts
 }
 
 func (o *upgradeOptions) check() error {
@@ -119,7 +107,7 @@ func (o *upgradeOptions) check() error {
 
 // upgradeOptions are those of package install.
 func (o *upgradeOptions) upgrade(options install.Options) install.UpgradeOptions {
-	return install.UpgradeOptions{Options: options, Accept: o.accept, Batches: o.batches, Flags: o.flags}
+	return install.UpgradeOptions{Options: options, Accept: o.accept, Batches: o.batches}
 }
 
 // runUpgrade upgrades, or, when rollbackTo is not 0, goes back to the release of that number.

@@ -59,8 +59,8 @@ type Run struct {
 	// Plan is what the run goes through. Which steps a phase consists of is known when it
 	// has looked at its hosts: then they are in State.Steps.
 	Plan []Planned `json:"plan,omitempty"`
-	// Flags are those of the command that say how it goes about its work, such as
-	// "--batch-size=1": a run that goes on keeps to them.
+	// Flags are those of the command that say how it goes about its work and what it leaves,
+	// such as "--batch-size=1": a run that goes on keeps to them. Paths in them are absolute.
 	Flags []string `json:"flags,omitempty"`
 }
 
@@ -178,11 +178,12 @@ func (j *Journal) Begin(r Run) error {
 	return j.write()
 }
 
-// Resume goes on with the last run, whose steps are kept.
-func (j *Journal) Resume() error {
+// Resume goes on with the last run, whose steps are kept, by the flags that hold from now on.
+func (j *Journal) Resume(flags []string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.state.Result, j.state.Error, j.state.Ended = Running, "", time.Time{}
+	j.state.Flags = flags
 	j.state.Resumed++
 	return j.write()
 }

@@ -70,7 +70,7 @@ func TestStateOutlivesItsProcess(t *testing.T) {
 	}
 
 	// It is gone on with: what was done stays, what is tried again is counted.
-	must(t, again.Resume())
+	must(t, again.Resume([]string{"--kubeconfig=/k"}))
 	again.Unchanged("ship", "10.0.0.11", "ship the packs")
 	again.Unchanged("ship", "10.0.0.12", "ship the packs")
 	end, err = again.Start("servers", "10.0.0.11", "start k3s", "it is inactive")
@@ -78,6 +78,7 @@ func TestStateOutlivesItsProcess(t *testing.T) {
 	must(t, end(nil))
 	must(t, again.End(nil))
 	want.Result, want.Resumed, want.Ended = Done, 1, now
+	want.Flags = []string{"--kubeconfig=/k"}
 	want.Steps[1] = Step{Phase: "servers", Host: "10.0.0.11", Title: "start k3s", Reason: "it is inactive", Result: Done, Attempts: 2, Started: now, Ended: now}
 	want.Steps = append(want.Steps, Step{Phase: "ship", Host: "10.0.0.12", Title: "ship the packs", Result: Unchanged})
 	if diff := cmp.Diff(want, again.State()); diff != "" {

@@ -508,7 +508,7 @@ func TestInterrupted(t *testing.T) {
 	if err := site.LimitLinks(ctx, "100mbit"); err != nil {
 		t.Fatal(err)
 	}
-	c := install(ctx, site)
+	c := install(ctx, site, "--kubeconfig", "kubeconfig")
 	stderr := start(c)
 	waitFor(t, stderr, "ship the bundle's contents")
 	second := run(t, install(ctx, site))
@@ -553,6 +553,10 @@ func TestInterrupted(t *testing.T) {
 
 	mustRun(t, resume(t, site))
 	checkCluster(t, site, 1)
+	// What was asked for at the beginning is there, although no resume said it again.
+	if content, err := os.ReadFile(filepath.Join(site.Bed.Dir, "kubeconfig")); err != nil || !strings.Contains(string(content), "current-context: e2e") {
+		t.Errorf("the kubeconfig: %v\n%s", err, content)
+	}
 	checkNothingLeaked(t, site)
 }
 
