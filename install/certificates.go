@@ -301,7 +301,7 @@ func (in *installer) rotateOn(ctx context.Context, h *host) error {
 			case err != nil:
 				return "", err
 			case waiting != "":
-				return "", errRestoring
+				return "", in.restoringError()
 			case state["LoadState"] != "loaded":
 				return "", fmt.Errorf("there is no service %s: run boxlift install", service)
 			}

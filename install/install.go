@@ -264,7 +264,7 @@ func (in *installer) begin() error {
 		return in.beginRestore(run, last)
 	}
 	if restoreBegan(last) {
-		return fmt.Errorf("%w: boxlift %s has begun to restore a backup on hosts and did not end: run it again", ErrRefused, last.Command)
+		return fmt.Errorf("%w: boxlift %s has begun to restore a backup on hosts and did not end: go on with %s", ErrRefused, last.Command, RestoreCommand(last))
 	}
 	for _, name := range leftBehind(last) {
 		in.warn("the last run deleted the node of %s and did not get to uninstalling k3s from it: boxlift node remove --hosts with its address does that; for a host that is not in install.yaml it needs cluster.absentAgentLogin", name)

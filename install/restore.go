@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/journal"
@@ -97,11 +99,15 @@ func (in *installer) checkRestore() error {
 func (in *installer) beginRestore(run journal.Run, last journal.State) error {
 	sum := sha256.Sum256([]byte(run.Config + "\n" + in.restoring.Digest()))
 	run.Config = hex.EncodeToString(sum[:])
+	var err error
+	if run.BackupFile, err = filepath.Abs(in.restoring.Path()); err != nil {
+		return fmt.Errorf("find the folder of the backup: %w", err)
+	}
 	begin := func() error { return in.journal.Begin(run) }
 	if last.Unfinished() && last.Command == run.Command && last.Config == run.Config && last.Bundle == run.Bundle {
 		begin = func() error { return in.journal.Resume(run.Flags) }
 	}
-	if err := begin(); err != nil {
+	if err = begin(); err != nil {
 		return err
 	}
 	in.restoring.id = in.restoring.Digest() + " " + in.journal.State().Started.Format(time.RFC3339Nano)
@@ -119,7 +125,7 @@ func restoreBegan(last journal.State) bool {
 func (in *installer) checkRestoring(ctx context.Context, h *host) error {
 	switch {
 	case in.restoring == nil && h.awaitsRestore:
-		return errRestoring
+		return in.restoringError()
 	case in.restoring == nil || in.Restore.Replace || h.awaitsRestore || !h.member && h.joined == "":
 		return nil
 	}
@@ -130,7 +136,33 @@ func (in *installer) checkRestoring(ctx context.Context, h *host) error {
 	return err
 }
 
-var errRestoring = fmt.Errorf("%w: a restore of a backup began on this host and did not end: run it again", ErrRefused)
+// restoringError says how to go on with a restore that began on a host and did not end.
+func (in *installer) restoringError() error {
+	last, err := journal.Read(in.StatePath)
+	if err != nil {
+		last = journal.State{}
+	}
+	return fmt.Errorf("%w: the restore of a backup began on this host and did not end: go on with %s", ErrRefused, RestoreCommand(last))
+}
+
+// RestoreCommand is how a run goes on with a restore that the state tells of. Which backup it is
+// of, only the state knows.
+func RestoreCommand(last journal.State) string {
+	if last.BackupFile == "" {
+		return "boxlift backup restore FILE, with the same backup and the bundle of that time"
+	}
+	return fmt.Sprintf("boxlift %s %s", last.Command, last.BackupFile)
+}
+
+// unfinishedRestore is the backup of a restore with a bundle that began on hosts and did not
+// end, "" for none. Of a state that cannot be read, nothing is known.
+func unfinishedRestore(statePath string, bundle digest.Digest) string {
+	last, err := journal.Read(statePath)
+	if err != nil || !restoreBegan(last) || last.Bundle != bundle.String() {
+		return ""
+	}
+	return last.BackupFile
+}
 
 // stopToRestore ends k3s on all hosts, agents first, with all that runs in it: what goes on
 // would be of another time than the data.

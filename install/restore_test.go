@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/journal"
@@ -129,6 +130,9 @@ func TestRestoreID(t *testing.T) {
 	if other := begin("install --restore", nil); other == anew {
 		t.Error("another command is taken for the one that was broken off")
 	}
+	if got := in.journal.State().BackupFile; got != in.Restore.Backup.Path() {
+		t.Errorf("the state has the backup %q", got)
+	}
 	if !strings.HasPrefix(first, in.restoring.Digest()+" ") {
 		t.Errorf("the id %s does not say which backup it is of", first)
 	}
@@ -157,6 +161,58 @@ func TestRestoreKeepsState(t *testing.T) {
 		if refused := errors.Is(err, ErrRefused); refused != began || err != nil && !refused {
 			t.Errorf("begun on hosts: %t; got %v", began, err)
 		}
+	}
+}
+
+// Whoever has to go on with a restore reads the whole command, and rollback takes the backup that
+// the restore began with. A state of before it had the file's name tells of none.
+func TestUnfinishedRestore(t *testing.T) {
+	const bundle, file = digest.Digest("sha256:0123"), "/srv/backups/b.tar"
+	run := func(change func(*journal.Run)) journal.Run {
+		r := journal.Run{Command: "backup restore", Bundle: bundle.String(), BackupFile: file}
+		change(&r)
+		return r
+	}
+	tests := []struct {
+		name    string
+		run     journal.Run
+		began   bool
+		end     error
+		file    string
+		command string
+	}{
+		{"none", run(func(r *journal.Run) { r.Command, r.BackupFile = "install", "" }), false, errors.New("x"), "", ""},
+		{"refused before it began", run(func(*journal.Run) {}), false, errors.New("x"), "", ""},
+		{"broken off", run(func(*journal.Run) {}), true, errors.New("x"), file, "boxlift backup restore " + file},
+		{"of an installation", run(func(r *journal.Run) { r.Command = "install --restore" }), true, errors.New("x"), file, "boxlift install --restore " + file},
+		{"another bundle", run(func(r *journal.Run) { r.Bundle = "sha256:4567" }), true, errors.New("x"), "", "boxlift backup restore " + file},
+		{"no name", run(func(r *journal.Run) { r.BackupFile = "" }), true, errors.New("x"), "", "boxlift backup restore FILE, with the same backup"},
+		{"ended", run(func(*journal.Run) {}), true, nil, "", ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			in := example(t, exampleConfig)
+			in.StatePath = filepath.Join(t.TempDir(), "state.json")
+			j, err := journal.Open(in.StatePath)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer j.Close() //nolint:errcheck // the test ends
+			err = j.Begin(test.run)
+			if test.began {
+				_, started := j.Start(restorePhase, "first", "stop k3s", "it is asked for")
+				err = errors.Join(err, started)
+			}
+			if err := errors.Join(err, j.End(test.end)); err != nil {
+				t.Fatal(err)
+			}
+			if got := unfinishedRestore(in.StatePath, bundle); got != test.file {
+				t.Errorf("the backup %q, want %q", got, test.file)
+			}
+			if err := in.restoringError(); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), test.command) {
+				t.Errorf("%v, want %q", err, test.command)
+			}
+		})
 	}
 }
 

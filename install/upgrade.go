@@ -456,6 +456,10 @@ func WayBack(ctx context.Context, o UpgradeOptions) (backupFile string, err erro
 	}
 	defer in.close()
 	in.mode = plan
+	// What is half restored has no release that could be asked for.
+	if file := unfinishedRestore(o.StatePath, o.Bundle.Digest()); file != "" {
+		return file, nil
+	}
 	var r *release.Record
 	if err = in.connectServers(ctx, nil); err == nil {
 		r, _, err = readRecord(ctx, in.api)

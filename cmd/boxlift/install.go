@@ -294,7 +294,7 @@ func runResume(ctx context.Context, out io.Writer, global *globalOptions, o inst
 	}
 	switch {
 	case last.Command != "":
-		if o.scope, err = scopeOfCommand(last.Command); err != nil {
+		if o.scope, err = scopeOfRun(last); err != nil {
 			return err
 		}
 	case o.bundle == "" && last.BundleFile == "":

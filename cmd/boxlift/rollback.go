@@ -16,6 +16,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/progress"
 )
 
@@ -235,12 +236,16 @@ func scopeOf(only, skip string) (install.Scope, error) {
 	return install.Everything, nil
 }
 
-// scopeOfCommand is the scope of a run in the state.
-func scopeOfCommand(command string) (install.Scope, error) {
+// scopeOfRun is the scope of a run in the state.
+func scopeOfRun(last journal.State) (install.Scope, error) {
 	for _, s := range []install.Scope{install.Everything, install.OnlyLiteBoxd, install.WithoutLiteBoxd} {
-		if s.Command() == command {
+		if s.Command() == last.Command {
 			return s, nil
 		}
 	}
-	return 0, fmt.Errorf("%w: the last run was boxlift %s: run that command again", install.ErrNothingToResume, command)
+	again := "run that command again"
+	if last.BackupFile != "" {
+		again = "go on with " + install.RestoreCommand(last)
+	}
+	return 0, fmt.Errorf("%w: the last run was boxlift %s: %s", install.ErrNothingToResume, last.Command, again)
 }

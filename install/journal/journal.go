@@ -56,6 +56,8 @@ type Run struct {
 	// BundleFile and ConfigFile are absolute paths.
 	BundleFile string `json:"bundleFile,omitempty"`
 	ConfigFile string `json:"configFile"`
+	// BackupFile is the absolute path of the backup that the run brings the cluster back from.
+	BackupFile string `json:"backupFile,omitempty"`
 	// Plan is what the run goes through. Which steps a phase consists of is known when it
 	// has looked at its hosts: then they are in State.Steps.
 	Plan []Planned `json:"plan,omitempty"`

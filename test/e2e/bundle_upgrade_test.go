@@ -447,16 +447,23 @@ network: {cni: cilium}
 	statusIsWell(t, site, "bundle.tar")
 	kubectl(t, first, "create", "configmap", "after")
 
-	rollback := func(more ...string) result {
-		return run(t, site.Boxlift(ctx, passwords, append([]string{"rollback", "--to", "1", "--bundle", older, "--key", "boxlift.pub"}, more...)...))
+	rollback := func(more ...string) *exec.Cmd {
+		return site.Boxlift(ctx, passwords, append([]string{"rollback", "--to", "1", "--bundle", older, "--key", "boxlift.pub"}, more...)...)
 	}
-	r = rollback()
+	r = run(t, rollback())
 	if r.code != 2 {
 		t.Errorf("want exit code 2: %v", r)
 	}
 	contains(t, "the error", r.stderr, "no terminal", "--lose-what-changed-since-the-backup-of e2e does it")
 	checkAll(t, site, release.K3s)
-	r = succeeded(t, "the rollback", rollback("--lose-what-changed-since-the-backup-of", "e2e"))
+	confirmed := []string{"--lose-what-changed-since-the-backup-of", "e2e"}
+	killOnce(t, rollback(confirmed...), ": restore the backup")
+	contains(t, "resume after the rollback was killed", run(t, resume(t, site)).stderr,
+		"go on with boxlift backup restore "+filepath.Join(site.Bed.Dir, "backups", "e2e", onlyFiles(t, filepath.Join(site.Bed.Dir, "backups", "e2e"))[0]))
+	r = succeeded(t, "the rollback", run(t, rollback(confirmed...)))
+	if state := readState(t, site); state.Resumed != 1 {
+		t.Errorf("the rollback began anew: %+v", state)
+	}
 	contains(t, "what is lost", r.stderr, "This replaces the cluster e2e by what it was at")
 	checkAll(t, site, upstream.Older.K3s)
 	for _, h := range site.Hosts[:3] {
