@@ -12,7 +12,8 @@ import (
 // has are added. A pin stays where what it pins stays.
 //
 // Entries that only the lock has are the user's own. Those with the tag of the component's
-// version move along; the others, which are returned too, stay as they are.
+// version move along, unless the lock has the new tag too; the others, which are returned
+// too, stay as they are.
 func (r *Release) Move(old lock.Component) (next lock.Component, kept []string) {
 	next = old
 	next.Version = r.Version
@@ -21,11 +22,15 @@ func (r *Release) Move(old lock.Component) (next lock.Component, kept []string) 
 		next.UpgradesFrom = r.UpgradesFrom
 	}
 
-	files := moveList(old.Files, r.Files, func(mine, theirs lock.File) bool {
+	files := moveList(old.Files, r.Files, moveFile, func(mine, theirs lock.File) bool {
 		return mine.Name == theirs.Name && mine.Platform.Match(theirs.Platform)
-	}, moveFile)
-	charts := moveList(old.Charts, r.Charts, func(mine, theirs lock.Chart) bool { return mine.Name == theirs.Name }, func(_, theirs lock.Chart) lock.Chart { return theirs })
-	images := moveList(old.Images, r.imagesLike(old.Images), replaces, moveImage)
+	})
+	charts := moveList(old.Charts, r.Charts, func(_, theirs lock.Chart) lock.Chart { return theirs },
+		func(mine, theirs lock.Chart) bool { return mine.Name == theirs.Name })
+	// A lock may have another tag of a repository beside the release's.
+	images := moveList(old.Images, r.imagesLike(old.Images), moveImage, isSame, func(mine, theirs lock.Image) bool {
+		return replaces(mine, theirs) && mine.Ref != "" && r.sameTag(mine.Ref, old.Version) == lock.Tag(theirs.Ref)
+	}, replaces)
 	next.Files, next.Charts, next.Images = files.entries, charts.entries, images.entries
 
 	for _, i := range files.kept {
@@ -37,8 +42,11 @@ func (r *Release) Move(old lock.Component) (next lock.Component, kept []string) 
 	for _, i := range images.kept {
 		image := &next.Images[i]
 		if tag := r.sameTag(image.Ref, old.Version); tag != "" {
-			*image = lock.Image{Ref: lock.Repository(image.Ref) + ":" + tag}
-			continue
+			ref := lock.Repository(image.Ref) + ":" + tag
+			if !slices.ContainsFunc(next.Images, func(m lock.Image) bool { return m.Ref == ref }) {
+				*image = lock.Image{Ref: ref}
+				continue
+			}
 		}
 		kept = append(kept, image.Ref+image.Archive)
 	}
@@ -74,6 +82,11 @@ func (r *Release) imagesLike(old []lock.Image) []lock.Image {
 	return images
 }
 
+// isSame tells whether an image of a release is listed in a lock already.
+func isSame(mine, theirs lock.Image) bool {
+	return mine.Ref == theirs.Ref && mine.Archive == theirs.Archive && replaces(mine, theirs)
+}
+
 // replaces tells whether an image of a release takes the place of one in a lock.
 func replaces(mine, theirs lock.Image) bool {
 	if mine.Ref == "" || theirs.Ref == "" {
@@ -89,17 +102,29 @@ type movedList[T any] struct {
 	kept    []int
 }
 
-func moveList[T any](mine, theirs []T, same func(mine, theirs T) bool, move func(mine, theirs T) T) movedList[T] {
+// moveList looks for what takes the place of each entry by one rule after another, the
+// strictest first, so that the order of the entries decides only where no rule can.
+func moveList[T any](mine, theirs []T, move func(mine, theirs T) T, rules ...func(mine, theirs T) bool) movedList[T] {
 	moved := movedList[T]{entries: slices.Clone(mine)}
 	rest := slices.Clone(theirs)
-	for i := range moved.entries {
-		j := slices.IndexFunc(rest, func(t T) bool { return same(moved.entries[i], t) })
-		if j < 0 {
-			moved.kept = append(moved.kept, i)
-			continue
+	isMoved := make([]bool, len(mine))
+	for _, rule := range rules {
+		for i := range mine {
+			if isMoved[i] {
+				continue
+			}
+			j := slices.IndexFunc(rest, func(t T) bool { return rule(mine[i], t) })
+			if j < 0 {
+				continue
+			}
+			moved.entries[i], isMoved[i] = move(mine[i], rest[j]), true
+			rest = slices.Delete(rest, j, j+1)
 		}
-		moved.entries[i] = move(moved.entries[i], rest[j])
-		rest = slices.Delete(rest, j, j+1)
+	}
+	for i := range mine {
+		if !isMoved[i] {
+			moved.kept = append(moved.kept, i)
+		}
 	}
 	moved.entries = append(moved.entries, rest...)
 	return moved

@@ -1,6 +1,7 @@
 package release
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -84,6 +85,61 @@ func TestMove(t *testing.T) {
 			}
 			if diff := cmp.Diff(c.kept, kept); diff != "" {
 				t.Errorf("kept (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestMoveTwoTags has another tag of one of the release's repositories before and behind the
+// one that the release moves: which is which must not hang on the order.
+func TestMoveTwoTags(t *testing.T) {
+	const (
+		envoy = "quay.io/cilium/cilium-envoy:"
+		agent = "quay.io/cilium/cilium:"
+	)
+	mine, other := lock.Image{}.Digest+"sha256:aa", lock.Image{}.Digest+"sha256:bb"
+	for name, c := range map[string]struct {
+		release   []lock.Image
+		old, want []lock.Image // in this order, and in the other one
+		kept      []string
+	}{
+		"the release's is there already": {
+			[]lock.Image{{Ref: envoy + "v1.37.5"}},
+			[]lock.Image{{Ref: envoy + "v1.36.0", Digest: mine}, {Ref: envoy + "v1.37.5", Digest: other}},
+			[]lock.Image{{Ref: envoy + "v1.36.0", Digest: mine}, {Ref: envoy + "v1.37.5", Digest: other}},
+			[]string{envoy + "v1.36.0"},
+		},
+		"of the version": {
+			[]lock.Image{{Ref: agent + "v1.20.2"}},
+			[]lock.Image{{Ref: agent + "v1.19.5", Digest: mine}, {Ref: agent + "v1.20.0", Digest: other}},
+			[]lock.Image{{Ref: agent + "v1.19.5", Digest: mine}, {Ref: agent + "v1.20.2"}},
+			[]string{agent + "v1.19.5"},
+		},
+		"of the version, and the new one": {
+			[]lock.Image{{Ref: agent + "v1.20.2"}},
+			[]lock.Image{{Ref: agent + "v1.20.0", Digest: mine}, {Ref: agent + "v1.20.2", Digest: other}},
+			[]lock.Image{{Ref: agent + "v1.20.0", Digest: mine}, {Ref: agent + "v1.20.2", Digest: other}},
+			[]string{agent + "v1.20.0"},
+		},
+		"both of the release": {
+			[]lock.Image{{Ref: envoy + "v1.38.0"}, {Ref: envoy + "v1.37.5"}},
+			[]lock.Image{{Ref: envoy + "v1.36.0", Digest: mine}, {Ref: envoy + "v1.37.5", Digest: other}},
+			[]lock.Image{{Ref: envoy + "v1.38.0"}, {Ref: envoy + "v1.37.5", Digest: other}},
+			nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Release{Component: lock.Component{Name: Cilium, Version: "1.20.2", Images: c.release}}
+			for range 2 {
+				next, kept := r.Move(lock.Component{Name: Cilium, Version: "1.20.0", Images: c.old})
+				if diff := cmp.Diff(c.want, next.Images); diff != "" {
+					t.Errorf("images (-want +got):\n%s", diff)
+				}
+				if diff := cmp.Diff(c.kept, kept); diff != "" {
+					t.Errorf("kept (-want +got):\n%s", diff)
+				}
+				slices.Reverse(c.old)
+				slices.Reverse(c.want)
 			}
 		})
 	}
