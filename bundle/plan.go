@@ -423,7 +423,7 @@ func (e *movedTagError) Error() string {
 func (e *movedTagError) Is(target error) bool { return target == ErrUpstream }
 
 func (e *movedTagError) Hint() string {
-	return "find out why it moved; to take the new image, remove the digest from the lock and run `boxlift bundle lock`; --allow-moved-tags builds with the locked one"
+	return "find out why it moved; to take the new image, remove the digest from all components of the lock and run `boxlift bundle lock`; --allow-moved-tags builds with the locked one"
 }
 
 // layOut makes index.json and the order of the blobs: JSON first, then files and layers,

@@ -34,7 +34,8 @@ type ResolveOptions struct {
 
 // Resolve fills the pins that a lock lacks: it asks registries what tags stand for, and
 // downloads files and archives to hash them, once however many entries list the same
-// thing. Pins that are there stay. It reports all entries that it could not resolve; those
+// thing. Pins that are there stay, and one that a tag has in another component holds for it
+// everywhere, wherever upstream has moved the tag since. It reports all entries that it could not resolve; those
 // that it could are pinned all the same.
 func Resolve(ctx context.Context, o ResolveOptions) error {
 	if o.Parallelism == 0 {
@@ -64,7 +65,7 @@ func Resolve(ctx context.Context, o ResolveOptions) error {
 		for i, image := range c.Images {
 			switch {
 			case image.Ref != "" && image.Digest == "":
-				r.add(label(c.Name, image.Ref, ""), fmt.Sprint(image.Ref, platforms), r.image(image.Ref, platforms), func(pin found) error {
+				r.add(label(c.Name, image.Ref, ""), fmt.Sprint(image.Ref, platforms), r.image(image.Ref, l.Digest(image.Ref), platforms), func(pin found) error {
 					return o.Document.SetImageDigest(c.Name, i, pin.Digest)
 				})
 			case image.Archive != "" && (image.SHA256 == "" || image.Size == 0 || image.Contents == nil) && wanted(image.Platform, platforms):
@@ -195,18 +196,23 @@ func (r *resolver) file(url, pinned string) finder {
 	}
 }
 
-// image looks up what a tag stands for, if it is published for all platforms.
-func (r *resolver) image(ref string, platforms []lock.Platform) finder {
+// image looks up what a tag stands for, if it is published for all platforms. Where the tag is
+// pinned already, only the platforms are looked at.
+func (r *resolver) image(ref string, pinned digest.Digest, platforms []lock.Platform) finder {
+	p := planner{PlanOptions: PlanOptions{AllowMovedTags: true}, registry: r.Source}
 	return func(ctx context.Context, _ string) (found, error) {
-		d, err := r.Source.Resolve(ctx, ref)
-		if err != nil {
-			return found{}, err
+		d := ocispec.Descriptor{Digest: pinned}
+		if pinned == "" {
+			var err error
+			if d, err = r.Source.Resolve(ctx, ref); err != nil {
+				return found{}, err
+			}
 		}
-		p := planner{PlanOptions: PlanOptions{AllowMovedTags: true}, registry: r.Source}
-		if _, err := p.resolve(ctx, lock.Image{Ref: ref, Digest: d.Digest}, platforms); err != nil {
-			return found{}, err
+		_, err := p.resolve(ctx, lock.Image{Ref: ref, Digest: d.Digest}, platforms)
+		if err != nil && pinned != "" {
+			err = fmt.Errorf("the lock has it in another component, as %s: %w", pinned, err)
 		}
-		return found{Descriptor: d}, nil
+		return found{Descriptor: d}, err
 	}
 }
 

@@ -274,6 +274,68 @@ func TestResolveKeepsPins(t *testing.T) {
 	}
 }
 
+// TestResolveSharedRef has a tag that one component has pinned and that has moved since: another
+// component gets the pin that is there.
+func TestResolveSharedRef(t *testing.T) {
+	s := upstreamServer(t)
+	client := newClient(s)
+	repository, _, _ := strings.Cut(busyboxRef, ":")
+	now, err := client.Resolve(t.Context(), busyboxRef)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, _, err := client.Manifest(t.Context(), repository, now.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var index ocispec.Index
+	if err := json.Unmarshal(content, &index); err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(index.Manifests, func(d ocispec.Descriptor) bool { return d.Platform.Architecture == "amd64" })
+	before := string(index.Manifests[at].Digest)
+	gone := "sha256:" + strings.Repeat("0", 64)
+	for name, c := range map[string]struct {
+		platform, first, second, want string
+		wantErr                       []string
+	}{
+		"pinned in the first":  {"linux/amd64", before, "", before, nil},
+		"pinned in the second": {"linux/amd64", "", before, before, nil},
+		"pinned in none":       {"linux/amd64", "", "", string(now.Digest), nil},
+		"for another platform": {"linux/arm64", "", before, "", []string{
+			"a: " + busyboxRef + ": the lock has it in another component, as " + before, "not published for linux/arm64, only for [linux/amd64]"}},
+		"no longer upstream": {"linux/amd64", gone, "", "", []string{
+			"b: " + busyboxRef + ": the lock has it in another component, as " + gone, "404"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			component := func(name, platform, pin string) string {
+				if pin != "" {
+					pin = ", digest: " + pin
+				}
+				return "  " + name + ": {version: v1, platforms: [" + platform + `], images: [{ref: "` + busyboxRef + `"` + pin + "}]}\n"
+			}
+			text := "apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64, linux/arm64]\ncomponents:\n" +
+				component("a", c.platform, c.first) + component("b", "linux/amd64", c.second)
+			document, err := lock.ParseDocument(lockTitle, []byte(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = Resolve(t.Context(), ResolveOptions{Document: document, Source: client})
+			want := []string{c.want, c.want}
+			if c.wantErr != nil {
+				wantError(t, err, c.wantErr...)
+				want = []string{c.first, c.second}
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			components := document.Lock().Components
+			if diff := cmp.Diff(want, []string{string(components[0].Images[0].Digest), string(components[1].Images[0].Digest)}); diff != "" {
+				t.Errorf("digests (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // A line that breaks in the middle of a file or an archive costs that download again, and
 // nothing else.
 func TestResolveTriesAgain(t *testing.T) {

@@ -165,6 +165,18 @@ func (l *Lock) Unpinned() []Missing {
 	return all
 }
 
+// Digest returns what a ref is pinned to, in whatever component; "" when it is in none.
+func (l *Lock) Digest(ref string) digest.Digest {
+	for _, c := range l.Components {
+		for _, m := range c.Images {
+			if m.Ref == ref && m.Digest != "" {
+				return m.Digest
+			}
+		}
+	}
+	return ""
+}
+
 // Platform names an operating system and a processor as OCI does: "linux/amd64",
 // "linux/arm64/v8". The empty Platform stands for any.
 type Platform string

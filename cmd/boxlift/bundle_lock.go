@@ -48,7 +48,8 @@ func newBundleLockCommand(global *globalOptions) *cobra.Command {
 		Short: "Make, complete, move or check versions.lock",
 		Long: `Fill in the pins that versions.lock lacks: what each tag stands for at this
 moment, the sha256 and size of each file, and what image archives hold. Pins that are
-there stay, and so does everything else in the file.
+there stay, and so does everything else in the file. An image that another component
+has pinned gets that pin, wherever its tag has moved since.
 
 With --k3s, --cilium and --liteboxd, make a lock from nothing, or add the components
 that it lacks: what a release is made of is taken from upstream, k3s' checksums and its
@@ -415,12 +416,8 @@ func (l *locking) move(ctx context.Context, name, version string) error {
 // shareDigests pins images of c that another component has pinned: a ref has one digest.
 func shareDigests(c *lock.Component, l *lock.Lock) {
 	for i := range c.Images {
-		for _, other := range l.Components {
-			for _, m := range other.Images {
-				if m.Ref != "" && m.Ref == c.Images[i].Ref && c.Images[i].Digest == "" && other.Name != c.Name {
-					c.Images[i].Digest = m.Digest
-				}
-			}
+		if m := &c.Images[i]; m.Ref != "" && m.Digest == "" {
+			m.Digest = l.Digest(m.Ref)
 		}
 	}
 }
@@ -476,7 +473,7 @@ func (l *locking) reportOutdated(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", l.lock, err)
 	case len(changes) > 0:
 		return withHint(fmt.Errorf("%s: %w", l.lock, errOutdated),
-			"`boxlift bundle lock --update COMPONENT=VERSION` takes a new release; to take what a tag stands for now, delete its digest and run `boxlift bundle lock`")
+			"`boxlift bundle lock --update COMPONENT=VERSION` takes a new release; to take what a tag stands for now, delete its digest in all components and run `boxlift bundle lock`")
 	}
 	return l.say("upstream has what is locked, and no newer patch")
 }
