@@ -87,10 +87,11 @@ func (o *BuildOptions) checkContent() error {
 		return fmt.Errorf("write %s: %w", o.Path, err)
 	case !isEncrypted:
 		return o.occupied()
-	case volume.IsCommitting(o.Path):
-		return nil // whose volumes they are is known, although they cannot be opened without their list
 	}
 	r, err := Open(o.Path, o.Identities...)
+	if err != nil && volume.IsCommitting(o.Path) {
+		return nil // whose volumes they are is known, although they cannot be opened as they are
+	}
 	if err != nil {
 		return &outputError{o.Path, "an encrypted file is there, and it cannot be seen to be a bundle: " + err.Error(), "name another output, move that file away, or name an identity that opens it"}
 	}

@@ -2,13 +2,17 @@ package bundle
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"filippo.io/age"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/liteboxd/boxlift/bundle/volume"
 	"github.com/liteboxd/boxlift/progress"
@@ -18,7 +22,12 @@ import (
 // buildAs builds the small lock in some form.
 func buildAs(t *testing.T, path string, change func(*BuildOptions)) (*BuildResult, error) {
 	t.Helper()
-	o, err := planOptions(smallLock(t), newClient(upstreamServer(t)))
+	return buildLockAs(t, smallLock(t), path, change)
+}
+
+func buildLockAs(t *testing.T, content []byte, path string, change func(*BuildOptions)) (*BuildResult, error) {
+	t.Helper()
+	o, err := planOptions(content, newClient(upstreamServer(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,6 +155,101 @@ func TestInterruptedNaming(t *testing.T) {
 			}
 			verified(t, path, identity)
 		})
+	}
+}
+
+// TestInterruptedReplacing has a build that was ended while its volumes took the names of an
+// older set's: some have them, the others and the list of the older set are still there. The next
+// build finishes it.
+func TestInterruptedReplacing(t *testing.T) {
+	identity := newIdentity(t)
+	content := slices.DeleteFunc(strings.SplitAfter(string(smallLock(t)), "\n"), func(line string) bool { return strings.Contains(line, webRef) })
+	oldLock := []byte(strings.Join(content, ""))
+	volumes := func(o *BuildOptions) { o.VolumeSize = volumeSize }
+	encrypted := func(o *BuildOptions) {
+		volumes(o)
+		o.Recipients, o.Identities = []age.Recipient{identity.Recipient()}, []age.Identity{identity}
+	}
+	forOthers := func(o *BuildOptions) { encrypted(o); o.Identities = nil }
+	for name, c := range map[string]struct{ old, next func(*BuildOptions) }{
+		"plain over plain":                         {volumes, volumes},
+		"plain over encrypted":                     {encrypted, func(o *BuildOptions) { volumes(o); o.Identities = []age.Identity{identity} }},
+		"encrypted over plain":                     {volumes, encrypted},
+		"encrypted over encrypted":                 {encrypted, encrypted},
+		"encrypted over plain, without identities": {volumes, forOthers},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "b.tar")
+			if _, err := buildLockAs(t, oldLock, path, c.old); err != nil {
+				t.Fatal(err)
+			}
+			old := readFiles(t, dir)
+			result, err := buildAs(t, path, c.next)
+			if err != nil {
+				t.Fatal(err)
+			}
+			next := readFiles(t, dir)
+			suffix := "." + result.Digest.Encoded()[:12] + ".partial"
+			unfinished := map[string][]byte{}
+			if whole := mustRead(t, reference(t)); result.Stored > int64(len(whole)) { // encrypted
+				unfinished["b.tar"+suffix] = whole
+				suffix = ".encrypted" + suffix
+			}
+			for named := range result.Volumes + 1 {
+				files := maps.Clone(unfinished)
+				maps.Copy(files, old)
+				files["b.tar.sha256"+suffix] = next["b.tar.sha256"]
+				for i := range result.Volumes {
+					volume := fmt.Sprintf("b.tar.%03d", i)
+					if i < named {
+						files[volume] = next[volume]
+					} else {
+						files[volume+suffix] = next[volume]
+					}
+				}
+				writeFiles(t, dir, files)
+				again, err := buildAs(t, path, c.next)
+				if err != nil {
+					t.Fatalf("with %d of %d volumes named: %v", named, result.Volumes, err)
+				}
+				if again.Reused == 0 {
+					t.Errorf("with %d of %d volumes named: nothing was there", named, result.Volumes)
+				}
+				if got := verified(t, path, identity).Digest(); got != result.Digest {
+					t.Errorf("with %d of %d volumes named: it is %s, expected %s", named, result.Volumes, got, result.Digest)
+				}
+				if diff := cmp.Diff(slices.Sorted(maps.Keys(next)), slices.Sorted(maps.Keys(readFiles(t, dir)))); diff != "" {
+					t.Errorf("with %d of %d volumes named: files (-want +got):\n%s", named, result.Volumes, diff)
+				}
+			}
+		})
+	}
+}
+
+// readFiles reads a folder; writeFiles makes it hold nothing else.
+func readFiles(t *testing.T, dir string) map[string][]byte {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make(map[string][]byte)
+	for _, e := range entries {
+		files[e.Name()] = mustRead(t, filepath.Join(dir, e.Name()))
+	}
+	return files
+}
+
+func writeFiles(t *testing.T, dir string, files map[string][]byte) {
+	t.Helper()
+	for name := range readFiles(t, dir) {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, content := range files {
+		mustWrite(t, filepath.Join(dir, name), content)
 	}
 }
 

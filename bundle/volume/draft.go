@@ -180,31 +180,33 @@ func (d *Draft) hide() error {
 	return nil
 }
 
-// takeBack undoes a Commit that was ended in its middle. The list is written before the
-// first volume gets its final name and gets its own when all have theirs: as long as it is
-// not empty, a volume that is not here is at its final name.
+// takeBack undoes a Commit that was ended in its middle, the first volume last: until that has
+// its temporary name again, [set.isCommitting] knows that there is something to do.
 func (d *Draft) takeBack() error {
-	info, err := d.guard.Stat()
-	if err != nil || info.Size() == 0 {
+	if info, err := d.guard.Stat(); err != nil || info.Size() == 0 {
 		return err
 	}
-	for i := range int(volumesOf(d.options.Size, d.options.VolumeSize)) {
-		final, draft := d.set.volume(i), d.set.volume(i)+d.options.Suffix
-		if exists(draft) || !exists(final) {
-			continue
-		}
-		if err := os.Rename(final, draft); err != nil {
-			return err
+	if isCommitting, err := d.set.isCommitting(d.guard.Name()); err != nil {
+		return err
+	} else if isCommitting {
+		for i := int(volumesOf(d.options.Size, d.options.VolumeSize)) - 1; i >= 0; i-- {
+			final, draft := d.set.volume(i), d.set.volume(i)+d.options.Suffix
+			if exists(draft) || !exists(final) {
+				continue
+			}
+			if err := os.Rename(final, draft); err != nil {
+				return err
+			}
 		}
 	}
 	return d.guard.Truncate(0)
 }
 
-// IsCommitting reports whether a set of volumes is there whose Commit was ended in its middle:
-// some draft of it, whatever its suffix, has a list with something in it, and the set has none.
+// IsCommitting reports whether a set of volumes is there whose Commit was ended in its middle,
+// in the place of an older set or of none.
 func IsCommitting(path string) bool {
 	s := setOf(path)
-	if s == "" || exists(s.list()) {
+	if s == "" {
 		return false
 	}
 	entries, err := os.ReadDir(filepath.Dir(path))
@@ -212,9 +214,33 @@ func IsCommitting(path string) bool {
 		return false
 	}
 	return slices.ContainsFunc(entries, func(e os.DirEntry) bool {
-		info, err := e.Info()
-		return strings.HasPrefix(e.Name(), filepath.Base(s.list())+".") && err == nil && info.Mode().IsRegular() && info.Size() > 0
+		if !strings.HasPrefix(e.Name(), filepath.Base(s.list())+".") {
+			return false
+		}
+		isCommitting, err := s.isCommitting(filepath.Join(filepath.Dir(path), e.Name()))
+		return err == nil && isCommitting
 	})
+}
+
+// isCommitting reports whether some of a set's volumes, but not its list, have their final
+// names. A draft's list is written before the first volume gets its name, which it does before
+// all others: when that is the one of the list, the others are at one of their two names. When
+// it is another, another set has taken the place since.
+func (s set) isCommitting(list string) (bool, error) {
+	sums, err := s.readListAt(list)
+	if errors.Is(err, ErrDamaged) || !exists(s.volume(0)) {
+		return false, nil // it was being written, or no volume has its name
+	}
+	if err != nil {
+		return false, err
+	}
+	f, err := os.Open(s.volume(0))
+	if err != nil {
+		return false, err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	sum, err := digest.SHA256.FromReader(f)
+	return sum == sums[0], err
 }
 
 // Name returns the name of the file, or what those of the volumes have in common.

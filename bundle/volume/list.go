@@ -56,17 +56,20 @@ func parseList(s set, content []byte) ([]digest.Digest, error) {
 }
 
 // readList reads the list of a set from the disk. What is wrong with it is a [Fault].
-func (s set) readList() ([]digest.Digest, error) {
-	if !exists(s.list()) {
-		return nil, s.fault(s.list(), "is missing: it says which volumes there are")
+func (s set) readList() ([]digest.Digest, error) { return s.readListAt(s.list()) }
+
+// readListAt is readList for a list that may have its temporary name.
+func (s set) readListAt(path string) ([]digest.Digest, error) {
+	if !exists(path) {
+		return nil, s.fault(path, "is missing: it says which volumes there are")
 	}
 	// Opening a pipe would wait for somebody who writes to it.
-	if info, err := os.Stat(s.list()); err != nil {
+	if info, err := os.Stat(path); err != nil {
 		return nil, err
 	} else if !info.Mode().IsRegular() {
-		return nil, s.fault(s.list(), "is not a regular file")
+		return nil, s.fault(path, "is not a regular file")
 	}
-	f, err := os.Open(s.list())
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +80,7 @@ func (s set) readList() ([]digest.Digest, error) {
 	}
 	sums, err := parseList(s, content)
 	if err != nil {
-		return nil, s.fault(s.list(), err.Error())
+		return nil, s.fault(path, err.Error())
 	}
 	return sums, nil
 }

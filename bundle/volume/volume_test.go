@@ -424,6 +424,40 @@ func TestInterruptedCommit(t *testing.T) {
 	}
 }
 
+// TestCommitOfAnotherSet has a set that was finished after the Commit of another one was ended in
+// its middle: it is not that one's to take back.
+func TestCommitOfAnotherSet(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "b.tar")
+	d := newDraft(t, path, MinSize)
+	write(t, d)
+	if err := d.writeList(t.Context(), progress.Discard); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		if err := os.Rename(d.set.volume(i)+".partial", d.set.volume(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !IsCommitting(path) {
+		t.Error("its Commit was ended, and is not seen")
+	}
+	for i := range 4 {
+		mustWrite(t, set(path).volume(i), []byte("another"))
+	}
+	if IsCommitting(path) {
+		t.Error("the other set is taken for one that is not finished")
+	}
+	newDraft(t, path, MinSize)
+	for i := range 4 {
+		if got := mustRead(t, set(path).volume(i)); string(got) != "another" {
+			t.Errorf("volume %d of the other set is %q", i, got)
+		}
+	}
+}
+
 func TestDraftKeepsOthersAway(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "b.tar")
 	for _, size := range []int64{0, MinSize} {
