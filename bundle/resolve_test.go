@@ -23,6 +23,22 @@ import (
 // archiveForms writes files into a tar, plain and compressed in every known way.
 func archiveForms(t *testing.T, files map[string]string) map[string][]byte {
 	t.Helper()
+	plain := plainArchive(t, files)
+	forms := map[string][]byte{"plain": append(bytes.Clone(plain), make([]byte, 8192)...)} // as GNU tar fills its records
+	for name := range compressors {
+		forms[name] = compressArchive(t, name, plain)
+	}
+	return forms
+}
+
+// compressors are the known ways to compress an archive.
+var compressors = map[string]func(io.Writer) (io.WriteCloser, error){
+	"gzip": func(w io.Writer) (io.WriteCloser, error) { return gzip.NewWriter(w), nil },
+	"zstd": func(w io.Writer) (io.WriteCloser, error) { return zstd.NewWriter(w) },
+}
+
+func plainArchive(t testing.TB, files map[string]string) []byte {
+	t.Helper()
 	var plain bytes.Buffer
 	w := tar.NewWriter(&plain)
 	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "a/", Mode: 0o755}); err != nil {
@@ -39,25 +55,23 @@ func archiveForms(t *testing.T, files map[string]string) map[string][]byte {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	compress := func(open func(io.Writer) (io.WriteCloser, error)) []byte {
-		var b bytes.Buffer
-		c, err := open(&b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.Write(plain.Bytes()); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return b.Bytes()
+	return plain.Bytes()
+}
+
+func compressArchive(t testing.TB, form string, plain []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	c, err := compressors[form](&b)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return map[string][]byte{
-		"plain": append(bytes.Clone(plain.Bytes()), make([]byte, 8192)...), // as GNU tar fills its records
-		"gzip":  compress(func(w io.Writer) (io.WriteCloser, error) { return gzip.NewWriter(w), nil }),
-		"zstd":  compress(func(w io.Writer) (io.WriteCloser, error) { return zstd.NewWriter(w) }),
+	if _, err := c.Write(plain); err != nil {
+		t.Fatal(err)
 	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
 }
 
 // layoutFiles is an OCI layout with one image.
