@@ -21,7 +21,7 @@ func (in *installer) apiThrough(ctx context.Context, h *host) (*kube.Cluster, er
 	if kubeconfig == "" {
 		return nil, errNoCluster
 	}
-	return kube.Connect(kube.Options{Name: h.name, Kubeconfig: []byte(kubeconfig), Dial: h.conn.DialContext, Log: in.Log, Waiting: in.meter.wait})
+	return kube.Connect(kube.Options{Name: h.name, Kubeconfig: []byte(kubeconfig), Dial: h.conn.DialContext, Log: in.Log, Waiting: in.meter.wait, Absent: in.unlisted})
 }
 
 // errNoCluster says that there is no Kubernetes yet.

@@ -137,9 +137,12 @@ func (e *nodeError) Hint() string {
 }
 
 // absent are the nodes that no host of install.yaml is.
-func (in *installer) absent(nodes []kube.Node) []kube.Node {
+func (in *installer) absent(nodes []kube.Node) []kube.Node { return in.nodesBeside(in.hosts, nodes) }
+
+// nodesBeside are the nodes that none of the hosts is.
+func (in *installer) nodesBeside(hosts []*host, nodes []kube.Node) []kube.Node {
 	wanted := make(map[string]bool)
-	for _, h := range in.hosts {
+	for _, h := range hosts {
 		if n := in.nodeOf(h, nodes); n != nil {
 			wanted[n.Name] = true
 		}
@@ -147,12 +150,41 @@ func (in *installer) absent(nodes []kube.Node) []kube.Node {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n kube.Node) bool { return wanted[n.Name] })
 }
 
+// unlisted are the nodes that no host of install.yaml is, nor one that this run does not work
+// on. None are, as long as a host that could not be asked who it is may be any of them.
+func (in *installer) unlisted(nodes []kube.Node) []kube.Node {
+	hosts := slices.Clone(in.hosts)
+	for _, c := range in.Config.Hosts() {
+		if !slices.ContainsFunc(hosts, func(h *host) bool { return h.name == hostName(c) }) {
+			hosts = append(hosts, &host{config: c})
+		}
+	}
+	if slices.ContainsFunc(hosts, func(h *host) bool { return h.hostname == "" && in.nodeOf(h, nodes) == nil }) {
+		return nil
+	}
+	return in.nodesBeside(hosts, nodes)
+}
+
+// leftOut are the nodes that hold up nothing: they are unlisted, and not Ready.
+func (in *installer) leftOut(nodes []kube.Node) []kube.Node {
+	return slices.DeleteFunc(in.unlisted(nodes), func(n kube.Node) bool { return n.Ready })
+}
+
+// forgetCommand takes a node out of the cluster whose host is gone for good.
+func forgetCommand(node string) string {
+	return "boxlift node remove --hosts " + node + " --forget-unreachable-host"
+}
+
 // convergeAbsent warns of nodes that install.yaml does not have, or removes those of them
-// that are agents, one after the other, until one cannot be removed.
+// that are agents, one after the other, until one cannot be removed. One that is down, so that
+// its host cannot be reached, stays and holds up nothing.
 func (in *installer) convergeAbsent(ctx context.Context, absent []kube.Node) error {
 	for _, n := range absent {
 		what := fmt.Sprintf("the node %s (%s) is in the cluster and not in install.yaml", n.Name, strings.Join(n.Addresses, ", "))
+		down := fmt.Sprintf("%s, and is not Ready: nothing waits for it; if its host is gone for good: %s", what, forgetCommand(n.Name))
 		switch {
+		case !n.Ready && (n.Server || !in.Config.Runtime.RemoveAbsentAgents):
+			in.warn("%s", down)
 		case n.Server:
 			in.warn("%s; it is a server, which boxlift never removes by itself: see boxlift node remove", what)
 		case !in.Config.Runtime.RemoveAbsentAgents:
@@ -164,7 +196,11 @@ func (in *installer) convergeAbsent(ctx context.Context, absent []kube.Node) err
 			in.warn("%s; it stays, because its name, machine-id or an address is that of %s: remove it with boxlift node remove --hosts %s if it is another machine", what, in.resembles(n).name, n.Name)
 		default:
 			r := &removal{installer: in, node: n, phase: "converge", reason: "it is not in install.yaml"}
-			if err := r.run(ctx); err != nil {
+			err := r.run(ctx)
+			var unreachable *unreachableError
+			if !n.Ready && errors.As(err, &unreachable) {
+				in.warn("%s", down)
+			} else if err != nil {
 				return err
 			}
 		}

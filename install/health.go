@@ -274,6 +274,12 @@ func (e *examination) checkNodes(context.Context) []HealthCheck {
 	for _, h := range e.hosts {
 		checks = append(checks, judgeNode(h.name, e.nodeOf(h, e.nodes), unit(h.config.Role)))
 	}
+	for _, n := range e.leftOut(e.nodes) {
+		checks = append(checks, HealthCheck{
+			Check: checkNode, Subject: n.Name, State: HealthWarning, Detail: "the node is not in install.yaml, and not Ready: " + n.Reason,
+			Hint: "if its host is gone for good: " + forgetCommand(n.Name),
+		})
+	}
 	return checks
 }
 

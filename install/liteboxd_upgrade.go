@@ -419,10 +419,26 @@ func (u *liteboxdUpgrade) awaitDrained(ctx context.Context) error {
 	return u.api.WaitGone(ctx, leaving, u.Reporter.Message)
 }
 
-// leaving are the pods of the control plane that have been told to end.
+// leaving are the pods of the control plane that have been told to end. Nobody ends those on
+// nodes that are left out.
 func (u *liteboxdUpgrade) leaving(ctx context.Context) ([]kube.Pod, error) {
 	pods, err := u.api.Pods(ctx, u.system, "")
-	return slices.DeleteFunc(pods, func(p kube.Pod) bool { return p.Terminating.IsZero() }), err
+	pods = slices.DeleteFunc(pods, func(p kube.Pod) bool { return p.Terminating.IsZero() })
+	if err != nil || len(pods) == 0 {
+		return nil, err
+	}
+	nodes, err := u.api.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return podsBeside(u.leftOut(nodes), pods), nil
+}
+
+// podsBeside are the pods that are on none of the nodes.
+func podsBeside(nodes []kube.Node, pods []kube.Pod) []kube.Pod {
+	return slices.DeleteFunc(pods, func(p kube.Pod) bool {
+		return slices.ContainsFunc(nodes, func(n kube.Node) bool { return n.Name == p.Node })
+	})
 }
 
 // forceLater ends pods that still have connections when the operator's patience with them

@@ -61,12 +61,16 @@ type Options struct {
 	// Waiting runs what only waits for the cluster while a release is applied or rolled back,
 	// so that it can be told from work; nil runs it as it is.
 	Waiting func(wait func() error) error
+	// Absent returns those of the registered nodes that nobody counts on. While one of them is
+	// not Ready, no rollout waits for its pods. nil is for none.
+	Absent func([]Node) []Node
 }
 
 // Cluster is a cluster's API. Its methods may be called from several goroutines.
 type Cluster struct {
 	name      string
 	waiting   func(func() error) error
+	absent    func([]Node) []Node
 	log       *slog.Logger
 	config    *rest.Config // without credentials: they are in its Transport
 	client    *kubernetes.Clientset
@@ -111,7 +115,7 @@ func Connect(o Options) (*Cluster, error) {
 	if o.Waiting == nil {
 		o.Waiting = func(wait func() error) error { return wait() }
 	}
-	c := &Cluster{name: o.Name, log: o.Log, waiting: o.Waiting, close: func() { closeIdle(transport) }}
+	c := &Cluster{name: o.Name, log: o.Log, waiting: o.Waiting, absent: o.Absent, close: func() { closeIdle(transport) }}
 	c.config = &rest.Config{
 		Host:      access.server,
 		Transport: transport,
@@ -143,7 +147,7 @@ func (c *Cluster) makeClients() (err error) {
 // bound is the cluster with all requests ending with ctx, for libraries whose calls take
 // no context.
 func (c *Cluster) bound(ctx context.Context) (*Cluster, error) {
-	b := &Cluster{name: c.name, log: c.log, waiting: c.waiting, close: func() {}, config: rest.CopyConfig(c.config)}
+	b := &Cluster{name: c.name, log: c.log, waiting: c.waiting, absent: c.absent, close: func() {}, config: rest.CopyConfig(c.config)}
 	b.config.Transport = boundTransport{ctx, c.config.Transport}
 	if err := b.makeClients(); err != nil {
 		return nil, fmt.Errorf("%s: make API client: %w", c.name, err)

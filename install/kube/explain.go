@@ -91,11 +91,11 @@ func (e *explainer) line(depth int, format string, args ...any) {
 }
 
 func (e *explainer) workload(o Object) error {
-	nodes, err := e.c.client.CoreV1().Nodes().List(e.ctx, metav1.ListOptions{})
+	nodes, err := e.c.countedNodes(e.ctx)
 	if err != nil {
 		return err
 	}
-	r, err := e.c.rollout(e.ctx, o, nodes.Items)
+	r, err := e.c.rollout(e.ctx, o, nodes)
 	if err != nil {
 		return err
 	}

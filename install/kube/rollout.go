@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -57,7 +58,8 @@ func (r Rollout) String() string {
 }
 
 // WaitRollouts waits until the workloads of one namespace exist and are rolled out, a
-// DaemonSet on all registered nodes that it is for. Report is told of every change in what
+// DaemonSet on all registered nodes that it is for, but for those that are left out: see
+// [Options].Absent. Report is told of every change in what
 // it waits for; nil is nobody. When ctx ends first, or a Deployment exceeds its progress
 // deadline, the error says how far each one is, and explains.
 //
@@ -81,7 +83,7 @@ type rollout struct {
 	deployment *appsv1.Deployment // nil for other kinds
 }
 
-func (c *Cluster) rollout(ctx context.Context, o Object, nodes []corev1.Node) (rollout, error) {
+func (c *Cluster) rollout(ctx context.Context, o Object, nodes counted) (rollout, error) {
 	apps := c.client.AppsV1()
 	switch o.Kind {
 	case DaemonSet:
@@ -89,19 +91,22 @@ func (c *Cluster) rollout(ctx context.Context, o Object, nodes []corev1.Node) (r
 		if err != nil {
 			return rollout{}, err
 		}
-		return rollout{daemonSetRollout(d, nodes), d.Spec.Selector, nil}, nil
+		r, err := c.daemonSetOn(ctx, d, nodes)
+		return rollout{r, d.Spec.Selector, nil}, err
 	case Deployment:
 		d, err := apps.Deployments(o.Namespace).Get(ctx, o.Name, metav1.GetOptions{})
 		if err != nil {
 			return rollout{}, err
 		}
-		return rollout{deploymentRollout(d, nodes), d.Spec.Selector, d}, nil
+		r, err := c.deploymentOn(ctx, d, nodes)
+		return rollout{r, d.Spec.Selector, d}, err
 	case StatefulSet:
 		s, err := apps.StatefulSets(o.Namespace).Get(ctx, o.Name, metav1.GetOptions{})
 		if err != nil {
 			return rollout{}, err
 		}
-		return rollout{statefulSetRollout(s), s.Spec.Selector, nil}, nil
+		r, err := c.statefulSetOn(ctx, s, nodes)
+		return rollout{r, s.Spec.Selector, nil}, err
 	}
 	return rollout{}, fmt.Errorf("a %s is not rolled out", o.Kind)
 }
@@ -109,9 +114,9 @@ func (c *Cluster) rollout(ctx context.Context, o Object, nodes []corev1.Node) (r
 // Rollouts returns all DaemonSets, Deployments and StatefulSets of a namespace, or of all
 // when it is "", by namespace, kind and name.
 func (c *Cluster) Rollouts(ctx context.Context, namespace string) ([]Rollout, error) {
-	nodes, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	nodes, err := c.countedNodes(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%s: list nodes: %w", c.name, err)
+		return nil, err
 	}
 	daemonSets, err := c.client.AppsV1().DaemonSets(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -126,14 +131,19 @@ func (c *Cluster) Rollouts(ctx context.Context, namespace string) ([]Rollout, er
 		return nil, fmt.Errorf("%s: list StatefulSets: %w", c.name, err)
 	}
 	var all []Rollout
+	var errs []error
+	add := func(r Rollout, err error) { all, errs = append(all, r), append(errs, err) }
 	for i := range daemonSets.Items {
-		all = append(all, daemonSetRollout(&daemonSets.Items[i], nodes.Items))
+		add(c.daemonSetOn(ctx, &daemonSets.Items[i], nodes))
 	}
 	for i := range deployments.Items {
-		all = append(all, deploymentRollout(&deployments.Items[i], nodes.Items))
+		add(c.deploymentOn(ctx, &deployments.Items[i], nodes))
 	}
 	for i := range statefulSets.Items {
-		all = append(all, statefulSetRollout(&statefulSets.Items[i]))
+		add(c.statefulSetOn(ctx, &statefulSets.Items[i], nodes))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.name, err)
 	}
 	slices.SortFunc(all, func(a, b Rollout) int {
 		return strings.Compare(a.Namespace+"/"+a.Kind+"/"+a.Name, b.Namespace+"/"+b.Kind+"/"+b.Name)

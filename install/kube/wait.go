@@ -101,9 +101,9 @@ type wait struct {
 
 // unfinished returns those that have failed first, then those that have a known problem.
 func (w *wait) unfinished(ctx context.Context, objects []awaited) ([]waitingFor, error) {
-	nodes, err := w.cluster.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	nodes, err := w.cluster.countedNodes(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%s: list nodes: %w", w.cluster.name, err)
+		return nil, err
 	}
 	var failed, troubled, others []waitingFor
 	for _, a := range objects {
@@ -111,7 +111,7 @@ func (w *wait) unfinished(ctx context.Context, objects []awaited) ([]waitingFor,
 		if !a.resource.Empty() {
 			look = w.other
 		}
-		state, problem, err := look(ctx, a, nodes.Items)
+		state, problem, err := look(ctx, a, nodes)
 		switch {
 		case apierrors.IsNotFound(err):
 			others = append(others, waitingFor{Object: a.Object, state: "does not exist"})
@@ -131,7 +131,7 @@ func (w *wait) unfinished(ctx context.Context, objects []awaited) ([]waitingFor,
 
 // workload returns nil when it is rolled out. problem says that more is known of it than
 // that it takes its time.
-func (w *wait) workload(ctx context.Context, a awaited, nodes []corev1.Node) (state *waitingFor, problem bool, err error) {
+func (w *wait) workload(ctx context.Context, a awaited, nodes counted) (state *waitingFor, problem bool, err error) {
 	r, err := w.cluster.rollout(ctx, a.Object, nodes)
 	if err != nil {
 		return nil, false, err
@@ -186,7 +186,7 @@ func progressDeadline(d *appsv1.Deployment) time.Duration {
 }
 
 // other is for objects that are no workloads.
-func (w *wait) other(ctx context.Context, a awaited, _ []corev1.Node) (state *waitingFor, problem bool, err error) {
+func (w *wait) other(ctx context.Context, a awaited, _ counted) (state *waitingFor, problem bool, err error) {
 	if w.settled[a] {
 		return nil, false, nil
 	}

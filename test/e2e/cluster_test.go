@@ -159,13 +159,14 @@ func TestCluster(t *testing.T) {
 
 // The same cluster grows and shrinks.
 func TestMembers(t *testing.T) {
-	parallel(t, 5*time.Minute)
+	parallel(t, 7*time.Minute)
 	c := newCluster(t)
 	mustRun(t, install(t.Context(), c.Site))
 	c.run(t, []part{
 		{"add", testAdd},
 		{"remove with a budget in the way", testRemoveWithBudget},
 		{"remove a host that is gone", testRemoveUnreachable},
+		{"a host that is down and not listed", testDownUnlisted},
 		{"converge with a budget in the way", testConvergeWithBudget},
 		{"converge", testConverge},
 		{"servers stay", testServersStay},
@@ -681,6 +682,39 @@ func testRemoveUnreachable(t *testing.T, c *cluster) {
 	if err := c.late.Up(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	mustRun(t, install(t.Context(), c.Site))
+	if nodes(t, c.server)["late"] != "True" {
+		t.Errorf("the node did not come back: %v", nodes(t, c.server))
+	}
+}
+
+// A node that is down and that install.yaml does not have holds up no rollout, although
+// DaemonSets want a pod there. The warning says how to get rid of it.
+func testDownUnlisted(t *testing.T, c *cluster) {
+	if err := c.late.PowerCut(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the node is not Ready", 2*time.Minute, func() (bool, string) {
+		state := nodes(t, c.server)["late"]
+		return state == "Unknown", state
+	})
+	generation := func() string {
+		return kubectl(t, c.server, "-n", "kube-system", "get", "daemonset", "cilium", "-o", "jsonpath={.metadata.generation}")
+	}
+	before := generation()
+	c.writeNetwork(t, "{debug: {enabled: true}, podAnnotations: {boxlift.test/rollout: anew}}", 120)
+	r := mustRun(t, install(t.Context(), c.Site))
+	contains(t, "the warning", r.stderr+r.stdout, "the node late", "not in install.yaml", "not Ready", "boxlift node remove --hosts late --forget-unreachable-host")
+	if after := generation(); after == before {
+		t.Errorf("Cilium's DaemonSet is still of generation %s: nothing was rolled out", after)
+	}
+	if state := nodes(t, c.server)["late"]; state != "Unknown" {
+		t.Errorf("the node that was to be down is Ready: %s", state)
+	}
+	if err := c.late.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.write(t, c.lateEntry(), 15, "")
 	mustRun(t, install(t.Context(), c.Site))
 	if nodes(t, c.server)["late"] != "True" {
 		t.Errorf("the node did not come back: %v", nodes(t, c.server))
