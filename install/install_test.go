@@ -162,6 +162,52 @@ func TestWhoJoinsWhom(t *testing.T) {
 	}
 }
 
+// Members of etcd are started together only where one alone would wait for a majority in vain.
+func TestStoppedMembers(t *testing.T) {
+	tests := []struct {
+		name   string
+		states string // of each server: a word for k3s, - for one that is no member
+		want   []int
+	}{
+		{name: "a first install", states: "- - -"},
+		{name: "the second one joins", states: "active - -"},
+		{name: "the second one was stopped when it joined", states: "active inactive -"},
+		{name: "the first one alone was begun", states: "inactive - -"},
+		{name: "all run", states: "active active active"},
+		{name: "an upgrade broke off", states: "active failed active"},
+		{name: "one more makes a majority", states: "inactive active inactive"},
+		{name: "all are stopped", states: "inactive failed inactive", want: []int{0, 1, 2}},
+		{name: "the first waits for the others", states: "activating inactive inactive", want: []int{1, 2}},
+		{name: "the first two are stopped, and the third has not joined", states: "inactive inactive -", want: []int{0, 1}},
+		{name: "one has lost its unit", states: "inactive inactive not-found", want: []int{0, 1}},
+		{name: "one of five runs", states: "active inactive inactive inactive inactive", want: []int{1, 2, 3, 4}},
+		{name: "two of five run", states: "active inactive active inactive inactive"},
+		{name: "one server", states: "inactive"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var states []map[string]string
+			for _, word := range strings.Fields(test.states) {
+				switch word {
+				case "-":
+					states = append(states, nil)
+				case "not-found":
+					states = append(states, map[string]string{"ActiveState": "inactive", "LoadState": word})
+				default:
+					states = append(states, map[string]string{"ActiveState": word, "LoadState": "loaded"})
+				}
+			}
+			got, reason := stoppedMembers(states)
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+			if (reason != "") != (test.want != nil) {
+				t.Errorf("the reason is %q", reason)
+			}
+		})
+	}
+}
+
 func TestCheckConfig(t *testing.T) {
 	named := func(k3s, cilium string) string {
 		text := strings.Replace(exampleConfig, "    k3s:\n", "    k3s:\n      version: "+k3s+"\n", 1)

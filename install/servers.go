@@ -39,6 +39,9 @@ func (in *installer) eachServer(ctx context.Context, run func(ctx context.Contex
 	if seed == nil {
 		return in.hostErrors()
 	}
+	if err := in.startMembers(ctx); err != nil {
+		return err
+	}
 	ordered := []*host{seed}
 	for _, h := range in.servers() {
 		switch {
@@ -60,6 +63,68 @@ func (in *installer) eachServer(ctx context.Context, run func(ctx context.Contex
 		return err
 	}
 	return in.recordPending(ctx)
+}
+
+// startMembers starts k3s on the servers where it is stopped, when so few members of etcd run
+// that the next one alone would wait for a majority in vain, as after all hosts were off. It
+// waits for none of them: all are then worked on one by one, as always.
+func (in *installer) startMembers(ctx context.Context) error {
+	if !in.changing() || in.restoring != nil { // a restore has stopped them, and takes their data away
+		return nil
+	}
+	service := unit(config.Server)
+	servers := in.servers()
+	states := make([]map[string]string, len(servers))
+	err := in.eachHost(ctx, servers, func(ctx context.Context, h *host) error {
+		const script = `[ ! -d "$1/etcd/member" ] || echo member`
+		out, err := h.root(ctx, "look for etcd's data", "/bin/sh", "-c", script, "sh", k3sDatabases)
+		if err != nil || len(out) == 0 {
+			return err
+		}
+		states[slices.Index(servers, h)], err = h.serviceState(ctx, service)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	stopped, reason := stoppedMembers(states)
+	var hosts []*host
+	for _, i := range stopped {
+		hosts = append(hosts, servers[i])
+	}
+	return in.eachHost(ctx, hosts, func(ctx context.Context, h *host) error {
+		return in.runSteps(ctx, "servers", &h.subject, []step{{
+			title:  startTitle(service) + " together with other servers",
+			needed: func(context.Context) (string, error) { return reason, nil },
+			run: func(ctx context.Context) error {
+				return h.restart(ctx, service, states[slices.Index(servers, h)])
+			},
+		}})
+	})
+}
+
+// stoppedMembers are the servers that have to be started together, and why, by what systemd
+// says of their k3s; nil is a server that is no member of etcd. While one more member makes a
+// majority, there are none, and the order stays one by one. One that is just being started is
+// left to it: it may be waiting for the others.
+func stoppedMembers(states []map[string]string) (stopped []int, reason string) {
+	members, active := 0, 0
+	for i, state := range states {
+		switch {
+		case state == nil:
+			continue
+		case state["ActiveState"] == "active":
+			active++
+		case state["ActiveState"] != "activating" && state["LoadState"] == "loaded":
+			stopped = append(stopped, i)
+		}
+		members++
+	}
+	majority := members/2 + 1
+	if members < 2 || active+1 >= majority {
+		return nil, ""
+	}
+	return stopped, fmt.Sprintf("it runs on %d of %s of etcd, which needs %d of them", active, counted(members, "member"), majority)
 }
 
 func (in *installer) runServer(ctx context.Context, h, seed *host) error {

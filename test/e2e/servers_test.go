@@ -36,12 +36,12 @@ liteboxd: {ingressHost: box.example.lan}
 `
 
 // Three servers join one by one, also when one of them goes down while it joins. They seed the
-// cluster. With the one lost that began it, the cluster still answers, boxlift still works with
+// cluster. When all were stopped, the next run starts them together. With the one lost that began it, the cluster still answers, boxlift still works with
 // it, and an agent that would ask its registry first pulls from the next one; so it does while that
 // registry's certificate is not valid yet. It is upgraded from its own registries. A server that is
 // removed takes its registry with it.
 func TestThreeServers(t *testing.T) {
-	parallel(t, 9*time.Minute)
+	parallel(t, 10*time.Minute)
 	var hosts []lab.HostOptions
 	for _, name := range []string{"one", "two", "three", "agent"} {
 		hosts = append(hosts, lab.HostOptions{Name: name, RootPassword: rootPassword})
@@ -90,6 +90,7 @@ func TestThreeServers(t *testing.T) {
 		return err == nil && strings.Count(out, "=True") == 4, fmt.Sprint(out, err)
 	})
 	contains(t, "the last run", mustRun(t, install(t.Context(), site)).stdout, "nothing to do")
+	checkStoppedTogether(t, site, servers)
 	checkRefusedCertificate(t, s, first, agent)
 	for _, c := range s.health(t)["registry"] {
 		contains(t, "health", c, ": ok: 3 of 3 registries answer")
@@ -101,6 +102,30 @@ func TestThreeServers(t *testing.T) {
 	}
 
 	checkNothingLeakedButServices(t, site)
+}
+
+// checkStoppedTogether stops k3s on all servers, of which none alone comes up again: the next
+// run brings the cluster back.
+func checkStoppedTogether(t *testing.T, site *testbed.Site, servers []*lab.Host) {
+	t.Helper()
+	for _, h := range servers {
+		onHost(t, h, "systemctl", "disable", "--now", "k3s")
+	}
+	r := mustRun(t, install(t.Context(), site))
+	contains(t, "the run", r.stderr+r.stdout, "start k3s together with other servers", "it runs on 0 of 3 members of etcd")
+	for _, h := range servers {
+		if state := onHost(t, h, "systemctl", "is-enabled", "k3s"); state != "enabled\n" {
+			t.Errorf("%s: k3s is %s", h.Name, state)
+		}
+		if got := etcdMembers(t, h); got != len(servers) {
+			t.Errorf("%s: etcd has %d members, want %d", h.Name, got, len(servers))
+		}
+		eventually(t, "the cluster as "+h.Name+" sees it", time.Minute, func() (bool, string) {
+			out, err := nodesSeen(t, h)
+			return err == nil && strings.Count(out, "=True") == len(servers)+1, fmt.Sprint(out, err)
+		})
+	}
+	contains(t, "the run after it", mustRun(t, install(t.Context(), site)).stdout, "nothing to do")
 }
 
 // checkFirstEndpoint makes sure of the server whose registry a host asks first.
