@@ -259,7 +259,11 @@ func (j *judgement) hosts() {
 	}
 	for _, n := range j.Cluster.Nodes {
 		if !n.Listed {
-			j.refuse(n.Name, "add its host to install.yaml, or remove the node with boxlift node remove", "the node is in the cluster and not in install.yaml: it would stay behind")
+			way := "add its host to install.yaml, or remove the node with boxlift node remove"
+			if !n.Ready {
+				way = "if its host is gone for good: boxlift node remove --hosts " + n.Name + " --forget-unreachable-host; else bring it back, and add it to install.yaml or remove its node"
+			}
+			j.refuse(n.Name, way, "the node is in the cluster and not in install.yaml: it would stay behind")
 		}
 	}
 }
@@ -271,7 +275,11 @@ func (j *judgement) nodes() {
 	}
 	for _, n := range j.Cluster.Nodes {
 		if !n.Ready {
-			j.add(outcome, n.Name, "mend that first: boxlift health says more", "the node is not Ready: %s", n.Reason)
+			way := "mend that first: boxlift health says more"
+			if !n.Listed {
+				way = "the gate " + string(Hosts) + " says how to get rid of it"
+			}
+			j.add(outcome, n.Name, way, "the node is not Ready: %s", n.Reason)
 		}
 	}
 }

@@ -239,6 +239,23 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// A node that is down and in no install.yaml is got rid of by one command.
+func TestWayOfUnlistedNodes(t *testing.T) {
+	for _, ready := range []bool{true, false} {
+		c := running()
+		c.Nodes[1].Listed, c.Nodes[1].Ready = false, ready
+		for _, f := range Judge(c, target(), Accept{}) {
+			const command = "boxlift node remove --hosts a1 --forget-unreachable-host"
+			if f.Gate == Hosts && strings.Contains(f.Way, command) == ready {
+				t.Errorf("Ready %v: the way forward is %s", ready, f.Way)
+			}
+			if f.Gate == Nodes && strings.Contains(f.Way, "boxlift health") {
+				t.Errorf("Ready %v: %s", ready, f.Way)
+			}
+		}
+	}
+}
+
 // Every minor version of Kubernetes to every other: only staying and the next one are
 // allowed.
 func TestEveryMinorStep(t *testing.T) {
