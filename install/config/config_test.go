@@ -327,6 +327,42 @@ func TestProblems(t *testing.T) {
 	}
 }
 
+// Every host has a network of its own in that of the pods, as far as boxlift knows how large
+// they are.
+func TestRoomForHosts(t *testing.T) {
+	for _, test := range []struct {
+		hosts  int
+		cilium string
+		ok     bool
+	}{
+		{4, "podCIDR: 10.42.0.0/22", true},
+		{5, "podCIDR: 10.42.0.0/22", false},
+		{1, "podCIDR: 10.42.0.0/24", true},
+		{2, "podCIDR: 10.42.0.0/24", false},
+		{256, "version: 1.20.0", true},
+		{257, "version: 1.20.0", false},
+		{257, "podCIDR: 10.40.0.0/15", true},
+		{4, "podCIDR: 10.42.0.0/24, values: {ipam: {mode: cluster-pool, operator: {clusterPoolIPv4MaskSize: 26}}}", true},
+		{5, "podCIDR: 10.42.0.0/24, values: {ipam: {mode: cluster-pool, operator: {clusterPoolIPv4MaskSize: 26}}}", false},
+		{5, "podCIDR: 10.42.0.0/24, values: {ipam: {operator: {}}}", false},
+		// Then Cilium has its networks from elsewhere, or is not what says how large they are.
+		{5, "podCIDR: 10.42.0.0/24, values: {ipam: {mode: kubernetes}}", true},
+		{5, "podCIDR: 10.42.0.0/24, values: {ipam: {operator: {clusterPoolIPv4PodCIDRList: [10.50.0.0/16]}}}", true},
+		{5, "podCIDR: 10.42.0.0/24, values: {ipam: null}", true},
+		{5, "podCIDR: 10.42.0.0/24, values: {ipam: {operator: {clusterPoolIPv4MaskSize: large}}}", true},
+	} {
+		var agents strings.Builder
+		for i := range test.hosts - 1 {
+			fmt.Fprintf(&agents, "{host: a%d, agent: true},", i)
+		}
+		text := fmt.Sprintf("cluster: {master: {host: s, agent: true}, agents: [%s]}\nnetwork: {cilium: {%s}}", agents.String(), test.cilium)
+		_, _, err := Parse("install.yaml", []byte(text), testEnv)
+		if isRoom := err != nil && strings.Contains(err.Error(), fmt.Sprintf("expected one for each of the %d hosts", test.hosts)); isRoom == test.ok || test.ok && err != nil {
+			t.Errorf("%d hosts, %s: %v", test.hosts, test.cilium, err)
+		}
+	}
+}
+
 func TestParseBounds(t *testing.T) {
 	least := mustRead(t, "testdata/valid/least.yaml")
 	tests := []struct{ name, text, want string }{

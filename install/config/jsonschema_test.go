@@ -64,7 +64,8 @@ func TestSchemaAcceptsWhatIsValid(t *testing.T) {
 // rules about values, not about keys and types.
 var beyondSchema = []string{
 	"alias", "api-endpoint", "bastion-default-circle", "bastion-row", "duplicate-hosts", "env", "liteboxd-same", "password-flow-no-space",
-	"password-in-host", "pod-cidr-ipv6", "pod-cidr-services", "pod-cidr-small", "seeding-modes", "seeding-no-external", "seeding-registries", "seeding-rewrites",
+	"password-in-host", "pod-cidr-ipv6", "pod-cidr-room", "pod-cidr-room-mask", "pod-cidr-room-none", "pod-cidr-services", "pod-cidr-small", "seeding-modes",
+	"seeding-no-external", "seeding-registries", "seeding-rewrites",
 	"service-networks", "two-documents",
 }
 

@@ -2,9 +2,11 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,11 +25,12 @@ func (d *decoder) config(root node) *Config {
 	}
 	var cluster clusterNode
 	var through *bastionRef
+	var podCIDR node
 	var seeding seedingNode
 	present := root.mapping(
 		field{"cluster", true, "Which hosts become the cluster.", func(n node) { cluster = d.cluster(n) }},
 		field{"ssh", false, "How hosts are reached and how their keys are checked.", func(n node) { through = d.ssh(n, &cfg.SSH) }},
-		field{"network", false, "The pod network.", func(n node) { d.network(n, &cfg.Network) }},
+		field{"network", false, "The pod network.", func(n node) { podCIDR = d.network(n, &cfg.Network) }},
 		field{"seeding", false, "How images come to the hosts.", func(n node) { seeding = d.seeding(n, &cfg.Seeding) }},
 		field{"registries", false, "Where hosts pull images from that the bundle does not carry: k3s' registries.yaml, the same on every host.",
 			func(n node) { cfg.Registries = d.registries(n) }},
@@ -44,7 +47,11 @@ func (d *decoder) config(root node) *Config {
 	resolveBastions(&cfg.Cluster, hosts, through)
 	checkServers(cluster.servers)
 	checkKubeProxy(cluster.servers, cfg.Network.Cilium.KubeProxyReplacement)
+	if podCIDR.yaml == nil {
+		podCIDR = network
+	}
 	checkNetworks(network, cfg, cluster)
+	checkRoom(podCIDR, cfg.Network.Cilium, len(hosts))
 	checkSeeding(seeding, present["registries"], cfg, cluster)
 	warnOfTaints(hosts, cfg.Network.Cilium.Values)
 	return cfg
@@ -313,6 +320,63 @@ func checkNetworks(network node, cfg *Config, cluster clusterNode) {
 	}
 }
 
+// checkRoom reports a network of the pods that does not have one network for each host: the
+// last ones would wait for their pods' addresses for ever, and nothing would say why.
+func checkRoom(at node, c Cilium, hosts int) {
+	bits, known := nodeNetwork(c.Values)
+	if !c.PodCIDR.IsValid() || !known {
+		return
+	}
+	room := 0
+	if free := bits - c.PodCIDR.Bits(); free >= 0 {
+		room = 1 << free
+	}
+	if room >= hosts {
+		return
+	}
+	needed := bits
+	for needed > 1 && 1<<(bits-needed) < hosts {
+		needed--
+	}
+	networks := "networks"
+	if room == 1 {
+		networks = "network"
+	}
+	way := fmt.Sprintf("write network.cilium.podCIDR as a network of /%d or larger", needed)
+	if c.Values["ipam"] != nil {
+		way += ", or clusterPoolIPv4MaskSize as a larger number"
+	}
+	at.fail("found %s for the pods, which has %d %s of /%d, expected one for each of the %d hosts: %s", c.PodCIDR, room, networks, bits, hosts, way)
+}
+
+// nodeNetwork is the length of the prefix of the network that Cilium gives each node of podCIDR.
+// It is not known when the values make it take the nodes' networks from elsewhere.
+func nodeNetwork(values map[string]any) (bits int, known bool) {
+	const usual = 24
+	ipam, given := values["ipam"]
+	if !given {
+		return usual, true
+	}
+	of, ok := ipam.(map[string]any)
+	if mode, given := of["mode"]; !ok || given && mode != "cluster-pool" {
+		return 0, false
+	}
+	operator, given := of["operator"]
+	if !given {
+		return usual, true
+	}
+	pool, ok := operator.(map[string]any)
+	if _, others := pool["clusterPoolIPv4PodCIDRList"]; !ok || others {
+		return 0, false
+	}
+	size, given := pool["clusterPoolIPv4MaskSize"]
+	if !given {
+		return usual, true
+	}
+	bits, err := strconv.Atoi(fmt.Sprint(size))
+	return bits, err == nil && bits > 0 && bits <= 32 // Cilium itself refuses others
+}
+
 func (d *decoder) k3s(n node, role Role) (K3s, []k3sSetting) {
 	var k K3s
 	var settings []k3sSetting
@@ -378,7 +442,8 @@ func (d *decoder) ssh(n node, s *SSH) (through *bastionRef) {
 	return through
 }
 
-func (d *decoder) network(n node, network *Network) {
+// network returns where podCIDR is given.
+func (d *decoder) network(n node, network *Network) (podCIDR node) {
 	n.mapping(
 		field{"cni", false, "The pod network. Only cilium is possible.", func(n node) {
 			text(n, func(s string) (string, error) {
@@ -389,8 +454,9 @@ func (d *decoder) network(n node, network *Network) {
 			})
 			n.among("cilium")
 		}},
-		field{"cilium", false, "Settings of Cilium.", func(n node) { network.Cilium = d.cilium(n) }},
+		field{"cilium", false, "Settings of Cilium.", func(n node) { network.Cilium, podCIDR = d.cilium(n) }},
 	)
+	return podCIDR
 }
 
 func defaultCilium() Cilium {
@@ -401,8 +467,8 @@ func defaultCilium() Cilium {
 	}
 }
 
-func (d *decoder) cilium(n node) Cilium {
-	c := defaultCilium()
+func (d *decoder) cilium(n node) (c Cilium, podCIDR node) {
+	c = defaultCilium()
 	present := n.mapping(
 		field{"version", false, "Version of Cilium; must be the bundle's, which is the default.", func(n node) { c.Version = text(n, parseCiliumVersion) }},
 		field{"podCIDR", false, "Network of the pods. Default: 10.42.0.0/16.", func(n node) { c.PodCIDR = text(n, parsePodCIDR) }},
@@ -415,7 +481,7 @@ func (d *decoder) cilium(n node) Cilium {
 	} else if c.EnableEgressGateway && !c.KubeProxyReplacement {
 		egress.fail("found true, expected false because kubeProxyReplacement is false: the egress gateway needs it")
 	}
-	return c
+	return c, present["podCIDR"]
 }
 
 func (d *decoder) runtime(n node, r *Runtime) {
