@@ -55,6 +55,9 @@ func (in *installer) preflight(ctx context.Context) error {
 	if foreign := in.checkForeign(ctx); err == nil {
 		err = foreign
 	}
+	if taken := in.checkTaken(ctx); err == nil {
+		err = taken
+	}
 	if err == nil && in.Only != nil {
 		if err := in.checkOwnBundle(ctx); err != nil {
 			task.Done(err)

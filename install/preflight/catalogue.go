@@ -1,11 +1,12 @@
 package preflight
 
-// IDs of checks whose fault may keep a host from being looked at.
+// IDs of checks whose fault may keep a host from being looked at, or is found out from the cluster.
 const (
 	CheckFacts    = "facts"
 	CheckPlatform = "platform"
 	CheckRoot     = "root"
 	CheckNoExec   = "noexec"
+	CheckHostname = "hostname"
 )
 
 // Catalogue lists the checks in the order of their findings. docs/preflight.md has the
@@ -44,8 +45,8 @@ func Catalogue() []Check {
 			"Error when something else listens on a port that k3s, Cilium or boxlift's registry needs, warning where only a feature is lost. What belongs to the cluster that boxlift has installed is fine.", judgePorts},
 		{"seeding", "how images come to the hosts",
 			"Error when seeding.registry.port is a port that k3s, Cilium or services need, and when seeding.peerToPeer is set and the bundle's k3s does not share images that came from a file: it takes v1.32.11, v1.33.7, v1.34.3, v1.35.0 or newer.", judgeSeeding},
-		{"hostname", "names of nodes",
-			"Error when the node's name (name in install.yaml, or else the host's own) is not a lower-case name by RFC 1123 of at most 63 characters, is localhost, or is that of another host.", judgeHostname},
+		{CheckHostname, "names of nodes",
+			"Error when the node's name (name in install.yaml, or else the host's own) is not a lower-case name by RFC 1123 of at most 63 characters, is localhost, or is that of another host, or of a node of the cluster that is another machine.", judgeHostname},
 		{"machine-id", "/etc/machine-id",
 			"Error when it is missing, not valid, or that of another host.", judgeMachineID},
 		{"clock", "clocks",

@@ -1,0 +1,104 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/kube"
+)
+
+// checkTaken refuses hosts that would join under the name of another machine's node. k3s turns
+// such a host away as long as it remembers the node's password; where it does not, two kubelets
+// would share one node. A restore is to give hosts the names that others had, and an upgrade
+// joins none.
+func (in *installer) checkTaken(ctx context.Context) error {
+	if in.mode == inspect || in.Restore != nil || in.upgrade != nil {
+		return nil
+	}
+	var joining []*host
+	for _, h := range in.hosts {
+		if h.err == nil && h.isNew() {
+			joining = append(joining, h)
+		}
+	}
+	if len(joining) == 0 {
+		return nil
+	}
+	nodes, err := in.registered(ctx)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		in.warn("whether the cluster has nodes of other machines with the names of the hosts that are to join could not be found out: %v", err)
+	}
+	var failed error
+	for _, h := range joining {
+		if n := taken(h, nodes); n != nil {
+			h.fail(&takenError{node: n.Name, addresses: n.Addresses, machineID: n.MachineID, own: h.machineID})
+			failed = h.err
+		}
+	}
+	return failed
+}
+
+// isNew tells whether the host has never been in a cluster, as far as it knows: no run has begun
+// to set up k3s there. One that has been goes on as the node that it is, whatever its machine-id
+// is now.
+func (h *host) isNew() bool {
+	return !h.member && h.joined == "" && (h.facts == nil || !h.facts.K3s.Managed)
+}
+
+// taken is the node of another machine that has the host's name, if there is one. A machine that
+// was set up anew cannot be told from another one: it has another machine-id, and its node has to
+// go first all the same.
+func taken(h *host, nodes []kube.Node) *kube.Node {
+	for i, n := range nodes {
+		if n.Name == h.nodeName() && n.MachineID != "" && h.machineID != "" && n.MachineID != h.machineID {
+			return &nodes[i]
+		}
+	}
+	return nil
+}
+
+// registered are the nodes of the cluster, from the first server that tells them. There are none
+// while no server runs.
+func (in *installer) registered(ctx context.Context) ([]kube.Node, error) {
+	var errs []error
+	for _, h := range in.servers() {
+		if h.conn == nil || !h.member || h.facts != nil && h.facts.Unit(unit(config.Server)+".service").ActiveState != "active" {
+			continue
+		}
+		ctx, cancel := context.WithTimeoutCause(ctx, lookTimeout, fmt.Errorf("given up after %v", lookTimeout))
+		api, err := in.apiThrough(ctx, h)
+		var nodes []kube.Node
+		if err == nil {
+			nodes, err = api.Nodes(ctx)
+		}
+		cancel()
+		if err == nil {
+			return nodes, nil
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", h.name, err))
+	}
+	return nil, errors.Join(errs...)
+}
+
+// takenError says that a host's name is that of another machine's node.
+type takenError struct {
+	node           string
+	addresses      []string
+	machineID, own string
+}
+
+func (e *takenError) Error() string {
+	return fmt.Sprintf("the host would join as the node %s, and the cluster has that node on another machine: its machine-id is %s and its addresses are %s, the host's machine-id is %s",
+		e.node, e.machineID, strings.Join(e.addresses, ", "), e.own)
+}
+
+// Hint is about both: another machine's name, and a machine that is gone or was set up anew.
+func (e *takenError) Hint() string {
+	return fmt.Sprintf("give the host another name in install.yaml; or, if the machine of that node is gone, or is this one and was set up anew, remove its node first: boxlift node remove --hosts %s --forget-unreachable-host", e.node)
+}
