@@ -297,9 +297,9 @@ func onlyFiles(t *testing.T, dir string) []string {
 // killsEnv says how often TestUpgradeKilled kills: 40 kills take a quarter of an hour.
 const killsEnv = "BOXLIFT_UPGRADE_KILLS"
 
-// Whenever boxlift dies in an upgrade or in going back, and whenever hosts lose their power
-// meanwhile, the run that goes on ends with a whole cluster in one of the two versions: resume,
-// or the same command from a machine that knows nothing.
+// Whenever boxlift dies in an upgrade or in going back, and whenever hosts lose their power or
+// are rebooted meanwhile, the run that goes on ends with a whole cluster in one of the two
+// versions: resume, or the same command from a machine that knows nothing.
 func TestUpgradeKilled(t *testing.T) {
 	parallel(t, 6*time.Minute)
 	site := newTwoHosts(t)
@@ -344,8 +344,12 @@ func TestUpgradeKilled(t *testing.T) {
 		switch {
 		case wasKilled && k.kills%6 == 0:
 			h := site.Hosts[random.IntN(len(site.Hosts))]
-			t.Logf("%s loses its power", h.Name)
-			if err := errors.Join(h.PowerCut(ctx), h.Up(ctx)); err != nil {
+			what, down := "is rebooted", h.Reboot
+			if k.kills%12 == 0 {
+				what, down = "loses its power", func(ctx context.Context) error { return errors.Join(h.PowerCut(ctx), h.Up(ctx)) }
+			}
+			t.Logf("%s %s", h.Name, what)
+			if err := down(ctx); err != nil {
 				t.Fatal(err)
 			}
 			command = ways[ended%len(ways)]
