@@ -28,7 +28,10 @@ const (
 	k3sBinary     = "/usr/local/bin/k3s"
 	k3sConfigDir  = "/etc/rancher/k3s"
 	k3sConfigFile = k3sConfigDir + "/config.yaml"
-	k3sRegistries = k3sConfigDir + "/registries.yaml"
+	// k3sConfigDropIns has files that k3s reads after its config, each over those before
+	// (k3s v1.36). boxlift puts none there.
+	k3sConfigDropIns = k3sConfigFile + ".d"
+	k3sRegistries    = k3sConfigDir + "/registries.yaml"
 	// k3sTokenFile is boxlift's own file, which config.yaml names, so that the token is
 	// in no file that anybody else may read.
 	k3sTokenFile = k3sConfigDir + "/boxlift-token"

@@ -177,7 +177,7 @@ func (h *host) lookAtK3s(ctx context.Context) error {
 	if err := yaml.Unmarshal([]byte(content), &c); err == nil {
 		h.joined = printable.Short(c.Server, 300)
 	}
-	out, err := h.root(ctx, "look for a cluster", "/bin/sh", "-c", lookScript, "sh", k3sNodeToken, importCache, restoringFile)
+	out, err := h.root(ctx, "look for a cluster", "/bin/sh", "-c", lookScript, "sh", k3sNodeToken, importCache, restoringFile, k3sConfigDropIns)
 	if err != nil {
 		return err
 	}
@@ -190,6 +190,8 @@ func (h *host) lookAtK3s(ctx context.Context) error {
 			h.awaitsRestore = true
 		case "cache":
 			h.differences = append(h.differences, importCache+" is there: with it, k3s forgets at a restart which images must not be deleted (k3s before July 2026); remove the file")
+		case "setting":
+			h.differences = append(h.differences, printable.Short(name, 300)+" is there: k3s takes its settings over those of install.yaml; write them there (serverConfig, agentConfig or the host's k3s.config), and remove the file")
 		case "missing":
 			missing = append(missing, printable.Short(name, 30))
 		}
@@ -209,6 +211,7 @@ const importCache = k3sDataDir + "/agent/images/.cache.json"
 const lookScript = `[ ! -s "$1" ] || echo member
 [ ! -e "$2" ] || echo cache
 [ ! -e "$3" ] || echo restoring
+for f in "$4"/*.yaml; do [ ! -e "$f" ] || echo "setting $f"; done
 for c in cat chmod chown cp cut find grep mkdir mktemp mv rm sed sha256sum sort stat sync tar tee uname systemctl journalctl; do
     command -v "$c" >/dev/null 2>&1 || echo "missing $c"
 done`

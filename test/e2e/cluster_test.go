@@ -394,6 +394,8 @@ func testDrift(t *testing.T, c *cluster) {
 	onHost(t, c.server, "sh", "-c", "rm /var/lib/rancher/k3s/agent/images/boxlift-liteboxd-*.tar")
 	onHost(t, c.server, "rm", ciliumCommand)
 	onHost(t, c.behind, "sh", "-c", "echo '# changed' >>/etc/rancher/k3s/config.yaml")
+	const dropIn = "/etc/rancher/k3s/config.yaml.d/site.yaml"
+	onHost(t, c.behind, "sh", "-c", "mkdir -p /etc/rancher/k3s/config.yaml.d && echo 'node-label: [site=a]' >"+dropIn)
 	onHost(t, c.behind, "/usr/local/bin/k3s", "ctr", "-n", "k8s.io", "images", "rm", netcheckImage)
 	kubectl(t, c.server, "label", "node", "behind", "boxlift.test/pool-")
 	kubectl(t, c.server, "-n", "kube-system", "patch", "configmap", "cilium-config", "-p", `{"data":{"routing-mode":"native"}}`)
@@ -411,12 +413,15 @@ func testDrift(t *testing.T, c *cluster) {
 	if err := json.Unmarshal([]byte(r.stdout), &status); err != nil {
 		t.Fatalf("status -o json: %v\n%s", err, r.stdout)
 	}
-	for i, want := range [][]string{{"packs and files are missing", ciliumCommand + " is missing"}, {"config.yaml differs", "label", netcheckImage}, {"the service is inactive"}} {
+	for i, want := range [][]string{{"packs and files are missing", ciliumCommand + " is missing"}, {"config.yaml differs", dropIn + " is there", "label", netcheckImage}, {"the service is inactive"}} {
 		contains(t, "status of "+status.Hosts[i].Host, strings.Join(status.Hosts[i].Differences, "\n"), want...)
 	}
 	contains(t, "status of the cluster", strings.Join(status.Differences, "\n"), "cilium-config")
 	t.Logf("%s", run(t, c.status(t)).stdout)
 	repair := mustRun(t, install(t.Context(), c.Site))
+	contains(t, "the warnings", repair.stderr+repair.stdout, dropIn+" is there: k3s takes its settings over those of install.yaml")
+	onHost(t, c.behind, "rm", dropIn) // which is not boxlift's
+	mustRun(t, install(t.Context(), c.Site))
 	checkRunning(t, c.Site)
 	c.checkCiliumCommand(t, upstream.CiliumCLIs[0])
 	if r := run(t, c.status(t)); r.code != 0 {
