@@ -20,6 +20,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/node"
@@ -43,8 +44,6 @@ type BackupOptions struct {
 	Recipients []age.Recipient
 	// Boxlift is the version of this program.
 	Boxlift string
-	// Record is the cluster's release record, nil for none. Nothing here looks into it.
-	Record []byte
 }
 
 // BackupsDir is where the backups of a cluster are, beside its state: an absolute path, if
@@ -111,7 +110,7 @@ func (in *installer) createBackup(ctx context.Context, o BackupOptions) (_ *back
 	defer func() { err = errors.Join(err, os.RemoveAll(staging)) }()
 	task := in.Reporter.Task("back up the cluster", 0)
 	g := &gathering{installer: in, dir: staging, manifest: backup.Manifest{Cluster: in.Config.Cluster.Name, Boxlift: o.Boxlift}}
-	err = g.gather(ctx, o.Record)
+	err = g.gather(ctx)
 	var report *backup.Report
 	if err == nil {
 		name := g.manifest.FileName(len(o.Recipients) > 0)
@@ -142,7 +141,7 @@ func (g *gathering) write(entry string, content []byte) error {
 	return renameio.WriteFile(name, content, 0o600)
 }
 
-func (g *gathering) gather(ctx context.Context, record []byte) error {
+func (g *gathering) gather(ctx context.Context) error {
 	nodes, err := g.api.Nodes(ctx)
 	if err != nil {
 		return err
@@ -165,10 +164,12 @@ func (g *gathering) gather(ctx context.Context, record []byte) error {
 	if err := g.server(ctx, server); err != nil {
 		return fmt.Errorf("%s: %w", server.name, err)
 	}
-	if record == nil {
-		return nil
+	// As it is: what it says of the cluster is for people who have lost it.
+	data, _, err := g.api.VersionedSecret(ctx, release.SecretNamespace, release.SecretName)
+	if record := data[release.SecretKey]; err == nil && len(record) > 0 {
+		err = g.write(backup.ReleaseRecord, record)
 	}
-	return g.write(backup.ReleaseRecord, record)
+	return err
 }
 
 // chooseServer finds a server that runs and has its datastore itself.

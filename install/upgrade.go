@@ -184,7 +184,6 @@ func (in *installer) backUpFirst(ctx context.Context) error {
 	if err := in.lookAtMinor(ctx); err != nil {
 		return err
 	}
-	var document []byte
 	wayBackStays := false // a server has moved: the way back is the backup on record
 	return in.runSteps(ctx, "backup", &in.cluster, []step{{
 		title: "back up the cluster",
@@ -216,11 +215,10 @@ func (in *installer) backUpFirst(ctx context.Context) error {
 				}
 				wayBackStays = hasMoved
 			}
-			document, err = r.Encode()
-			return "the upgrade is to have a way back", err
+			return "the upgrade is to have a way back", nil
 		},
 		run: func(ctx context.Context) error {
-			report, err := in.createBackup(ctx, BackupOptions{Options: in.Options, Recipients: in.upgrade.BackupRecipients, Boxlift: in.Version, Record: document})
+			report, err := in.createBackup(ctx, BackupOptions{Options: in.Options, Recipients: in.upgrade.BackupRecipients, Boxlift: in.Version})
 			if err != nil {
 				return err
 			}

@@ -168,6 +168,7 @@ func createBackup(t *testing.T, site *testbed.Site, recipient string) (file stri
 	if err := json.Unmarshal([]byte(made.stdout), &report); err != nil {
 		t.Fatalf("%v: %v", err, made)
 	}
+	contains(t, "what the backup has", made.stdout, `"release.json"`)
 	if strings.Contains(made.String(), "::server:") {
 		t.Errorf("a token is shown: %v", made)
 	}
