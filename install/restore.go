@@ -99,15 +99,16 @@ func (in *installer) checkRestore() error {
 func (in *installer) beginRestore(run journal.Run, last journal.State) error {
 	sum := sha256.Sum256([]byte(run.Config + "\n" + in.restoring.Digest()))
 	run.Config = hex.EncodeToString(sum[:])
-	var err error
-	if run.BackupFile, err = filepath.Abs(in.restoring.Path()); err != nil {
+	file, err := filepath.Abs(in.restoring.Path())
+	if err != nil {
 		return fmt.Errorf("find the folder of the backup: %w", err)
 	}
+	run.BackupFile = file
 	begin := func() error { return in.journal.Begin(run) }
 	if last.Unfinished() && last.Command == run.Command && last.Config == run.Config && last.Bundle == run.Bundle {
 		begin = func() error { return in.journal.Resume(run.Flags) }
 	}
-	if err = begin(); err != nil {
+	if err := begin(); err != nil {
 		return err
 	}
 	in.restoring.id = in.restoring.Digest() + " " + in.journal.State().Started.Format(time.RFC3339Nano)

@@ -197,7 +197,7 @@ func TestUnfinishedRestore(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer j.Close() //nolint:errcheck // the test ends
+			defer j.Close()
 			err = j.Begin(test.run)
 			if test.began {
 				_, started := j.Start(restorePhase, "first", "stop k3s", "it is asked for")
