@@ -458,10 +458,25 @@ func (in *installer) failure(phase string, err error) error {
 		return in.hostErrors(in.unfinished()...)
 	}
 	if !errors.Is(err, ErrHosts) && !errors.Is(err, ErrRefused) {
-		err = fmt.Errorf("%w: %s: %w", ErrCluster, phase, err)
+		err = &clusterError{phase, err}
 	}
 	return errors.Join(in.hostErrors(), err)
 }
+
+// clusterError says that a phase failed for the cluster as a whole.
+type clusterError struct {
+	phase string
+	err   error
+}
+
+func (e *clusterError) Error() string { return fmt.Sprintf("%v: %s: %v", ErrCluster, e.phase, e.err) }
+
+func (e *clusterError) Unwrap() []error { return []error{ErrCluster, e.err} }
+
+// Hint says how to go on. What to do about the cause, errors of the cluster themselves know.
+func (*clusterError) Hint() string { return goOnHint }
+
+const goOnHint = "when the cause is mended, run the same command again, which goes on from there; after an install, so does `boxlift resume`"
 
 // unfinished names the hosts that are well.
 func (in *installer) unfinished() []string {
@@ -553,7 +568,7 @@ func (e *HostsError) Hint() string {
 			return ""
 		}
 	}
-	return "when the cause is mended, run the same command again, which goes on from there; after an install, so does `boxlift resume`"
+	return goOnHint
 }
 
 // eachHost runs do on the hosts that have not failed, as many at a time as the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -465,5 +466,22 @@ func TestEachHost(t *testing.T) {
 		if (h.err != nil) != (i == 3) {
 			t.Errorf("host %d: %v", i, h.err)
 		}
+	}
+}
+
+// What fails for the cluster as a whole ends with the command to run next, as hosts' failures do.
+func TestFailureOfCluster(t *testing.T) {
+	in := example(t, exampleConfig)
+	cause := errors.New("not rolled out")
+	err := in.failure("network", cause)
+	var hinted *clusterError
+	if !errors.Is(err, ErrCluster) || !errors.Is(err, cause) || !errors.As(err, &hinted) || !strings.Contains(hinted.Hint(), "run the same command again") {
+		t.Errorf("%v", err)
+	}
+	if want := "the cluster cannot be brought to what was asked for: network: not rolled out"; err.Error() != want {
+		t.Errorf("got %q, want %q", err, want)
+	}
+	if err := in.failure("network", fmt.Errorf("%w: no", ErrRefused)); errors.Is(err, ErrCluster) || !errors.Is(err, ErrRefused) {
+		t.Errorf("what is refused: %v", err)
 	}
 }
