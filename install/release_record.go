@@ -112,15 +112,17 @@ func (in *installer) recordState(ctx context.Context, state release.State) error
 // beginRelease puts the run's release into a record that does not have it. That may be because a
 // restore has brought the record back from before the run.
 func (in *installer) beginRelease(r *release.Record, state release.State) error {
-	if in.recorder.number != 0 {
-		if r.Find(in.recorder.number) != nil {
-			return nil
-		}
-		r.TakeBackUnfinished(time.Now())
+	if in.recorder.number != 0 && r.Find(in.recorder.number) != nil {
+		return nil
 	}
-	run, text, err := in.newRelease(in.journal.State().Command, state)
+	last := in.journal.State()
+	run, text, err := in.newRelease(last.Command, state)
 	if err != nil {
 		return err
+	}
+	// A restore that was broken off may have done so before this run.
+	if in.recorder.number != 0 || restoreBegan(last) {
+		r.TakeBackUnfinished(run)
 	}
 	begun, err := r.Begin(run, text)
 	if err == nil {

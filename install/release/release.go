@@ -238,11 +238,11 @@ func (r *Record) TakeBack(to, run int) {
 }
 
 // TakeBackUnfinished notes that the record itself was brought back with its cluster: what was
-// not finished by then has come to nothing.
-func (r *Record) TakeBackUnfinished(now time.Time) {
+// not finished by then has come to nothing, but for an earlier attempt at the run that restores.
+func (r *Record) TakeBackUnfinished(run Release) {
 	for i := range r.Releases {
-		if one := &r.Releases[i]; !one.State.Finished() {
-			r.Set(one.Number, RolledBack, "the cluster was restored to what it was before", now)
+		if one := &r.Releases[i]; !one.State.Finished() && !one.goesOnWith(run) {
+			r.Set(one.Number, RolledBack, "the cluster was restored to what it was before", run.Started)
 		}
 	}
 }

@@ -72,11 +72,12 @@ func checkPodsReady(t *testing.T, server *lab.Host, node string) {
 	}
 }
 
-// A cluster goes to the next patch of k3s and the next LiteBoxd while it is used. On one agent
-// the new k3s never starts: that node goes back, the one after it is not touched, and when the
-// cause is gone the upgrade goes on. Then the cluster goes back to where it came from.
+// A cluster goes to the next patch of k3s and the next LiteBoxd while it is used. First the new
+// k3s never starts on the server, then on one agent: that node goes back, what comes after it is
+// not touched, and when the cause is gone the upgrade goes on. Then the cluster goes back to where
+// it came from.
 func TestUpgrade(t *testing.T) {
-	parallel(t, 12*time.Minute)
+	parallel(t, 14*time.Minute)
 	var hosts []lab.HostOptions
 	for _, name := range []string{"server", "a", "b", "c"} {
 		hosts = append(hosts, lab.HostOptions{Name: name, RootPassword: rootPassword})
@@ -89,13 +90,8 @@ func TestUpgrade(t *testing.T) {
 	configure(plainNetwork)
 	writeSite(t, site, "values.env", "LOG_LEVEL=debug\n")
 	next := bundleOf(t, upstream.LockOptions{Release: upstream.Patched})
-	// A fault that is there from the beginning, and asleep.
-	onHost(t, broken, "sh", "-c", `mkdir -p /etc/systemd/system/k3s-agent.service.d
-cat >/etc/systemd/system/k3s-agent.service.d/fault.conf <<'END'
-[Service]
-RestartSec=1
-ExecStartPre=/bin/sh -c '! [ -e /root/fault ] || ! /usr/local/bin/k3s --version | grep -qF `+upstream.Patched.K3s+`'
-END`)
+	putFault(t, server, "k3s")
+	putFault(t, broken, "k3s-agent")
 	first := mustRun(t, install(t.Context(), site))
 	shown := shownLogin.FindStringSubmatch(first.stdout)
 	if shown == nil {
@@ -108,8 +104,9 @@ END`)
 	boxes := []boxed{b.newSandbox(), b.newSandbox(), b.newSandbox()}
 	sandboxes := sandboxPods(t, server)
 
+	testServerGoesBack(t, site, next)
 	endsSoon := putAuthority(t, server, 30*24*time.Hour)
-	plan := mustRun(t, site.Boxlift(t.Context(), passwords, "upgrade", "plan", "--bundle", next, "--key", "boxlift.pub"))
+	plan := mustRun(t, site.Boxlift(t.Context(), passwords, "upgrade", "plan", "--bundle", next, "--key", "boxlift.pub", "--accept-untested-cilium"))
 	contains(t, "the plan", plan.stdout, endsSoon)
 	onHost(t, broken, "touch", "/root/fault")
 	const requests = 5000
@@ -157,7 +154,7 @@ END`)
 
 	echo = lifetime(b.socket(gatewayHost, boxes[1].path(8080), boxes[1].header()))
 	load, start := b.load(boxes[0]), time.Now()
-	done := succeeded(t, "the upgrade that goes on", upgrade(t, site, next))
+	done := succeeded(t, "the upgrade that goes on", upgrade(t, site, next, "--canary", "1", "--pause-between", "2s"))
 	load.check(t, requests/2)
 	select {
 	case at := <-echo: // with its gateway, which drains first
@@ -178,6 +175,7 @@ END`)
 	if h := history(t, site); len(h) != 5 || h[0].State != "succeeded" || h[0].Attempts != 1 || !h[0].Current {
 		t.Errorf("after the upgrade: %+v", h)
 	}
+	contains(t, "progress", done.stderr, "pause for 2s before the next agents")
 	contains(t, "the upgrade's warnings", done.stdout, endsSoon)
 	contains(t, "the upgrade without its backup", done.stdout+done.stderr, "the backup that this upgrade began with, "+backups[0]+", is not here")
 	if h := history(t, site); h[0].Backup != backups[0] {
@@ -192,6 +190,35 @@ END`)
 	}
 	testAdopt(t, site, next)
 	checkNothingLeaked(t, site)
+}
+
+// putFault keeps the newer k3s from starting on a host while the file /root/fault is there. It
+// is part of the unit before boxlift knows the host: a unit that changes is a difference.
+func putFault(t *testing.T, h *lab.Host, service string) {
+	t.Helper()
+	onHost(t, h, "sh", "-c", `mkdir -p "$1" && cat >"$1/fault.conf" <<'END'
+[Service]
+RestartSec=1
+ExecStartPre=/bin/sh -c '! [ -e /root/fault ] || ! /usr/local/bin/k3s --version | grep -qF `+upstream.Patched.K3s+`'
+END`, "sh", "/etc/systemd/system/"+service+".service.d")
+}
+
+// testServerGoesBack upgrades a cluster whose server does not come up with the new k3s: it goes
+// back by itself, and nothing else was touched.
+func testServerGoesBack(t *testing.T, site *testbed.Site, next string) {
+	t.Helper()
+	server := site.Hosts[0]
+	onHost(t, server, "touch", "/root/fault")
+	r := upgrade(t, site, next)
+	if r.code != 6 {
+		t.Errorf("want exit code 6: %v", r)
+	}
+	contains(t, "the error", r.stderr, server.Address.String()+": start k3s", "the host went back to k3s "+release.K3s+", and is Ready with it")
+	checkAll(t, site, release.K3s)
+	if h := history(t, site); len(h) != 3 || h[0].State != "failed" || !strings.Contains(h[0].Result, "went back to k3s") || !h[1].Current {
+		t.Errorf("after the server went back: %+v", h)
+	}
+	onHost(t, server, "rm", "/root/fault")
 }
 
 // putAuthority puts an authority's certificate among those of k3s on a server, and returns how a

@@ -531,14 +531,31 @@ func testAdd(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	c.write(t, c.lateEntry(), 60, "")
+	add := func() result {
+		return run(t, c.Boxlift(t.Context(), passwords, "node", "add", "--hosts", "late", "--bundle", "bundle.tar", "--key", "boxlift.pub", "-f", "install.yaml"))
+	}
+	testTaken(t, c, add)
 	c.checkUntouched(t, before, func() {
-		r := mustRun(t, c.Boxlift(t.Context(), passwords, "node", "add", "--hosts", "late", "--bundle", "bundle.tar", "--key", "boxlift.pub", "-f", "install.yaml"))
-		t.Logf("%s", r.stdout)
+		t.Logf("%s", succeeded(t, "node add", add()).stdout)
 	})
 	if nodes(t, c.server)["late"] != "True" {
 		t.Errorf("the new node is not Ready: %v", nodes(t, c.server))
 	}
 	contains(t, "the run after it", mustRun(t, install(t.Context(), c.Site)).stdout, "nothing to do")
+}
+
+// testTaken lets another machine have had a node of the new host's name: the host is refused, and
+// the command that the error names makes room for it.
+func testTaken(t *testing.T, c *cluster, add func() result) {
+	t.Helper()
+	applyYAML(t, c.server, "apiVersion: v1\nkind: Node\nmetadata: {name: late}\n")
+	kubectl(t, c.server, "patch", "node", "late", "--subresource=status", "-p", `{"status":{"nodeInfo":{"machineID":"0123456789abcdef0123456789abcdef"}}}`)
+	r := add()
+	if r.code != 6 {
+		t.Errorf("want exit code 6: %v", r)
+	}
+	contains(t, "node add", r.stderr, "the host would join as the node late", "its machine-id is 0123456789abcdef0123456789abcdef", "boxlift node remove --hosts late --forget-unreachable-host")
+	mustRun(t, c.Boxlift(t.Context(), passwords, "node", "remove", "--hosts", "late", "--forget-unreachable-host", "-f", "install.yaml"))
 }
 
 func (c *cluster) lateEntry() string {

@@ -497,8 +497,9 @@ func (h *Host) ExecInput(ctx context.Context, stdin []byte, args ...string) ([]b
 	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(leader),
 		"--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd", "--"}, args...)...)
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"}
-	// nsenter forks to enter the process namespace, and its child keeps the output open.
-	cmd.WaitDelay = time.Second
+	// nsenter forks to enter the process namespace, and its child keeps the output open. So does,
+	// where hosts have all processors, another program that is just being started.
+	cmd.WaitDelay = 10 * time.Second
 	out, err := runCommand(cmd, stdin)
 	if err != nil {
 		return out, fmt.Errorf("on host %s: %w", h.Name, err)
