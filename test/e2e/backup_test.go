@@ -176,7 +176,7 @@ func createBackup(t *testing.T, site *testbed.Site, recipient string) (file stri
 		t.Errorf("a token is shown: %v", made)
 	}
 	verified := mustRun(t, site.Boxlift(t.Context(), nil, "backup", "verify", report.Path, "--identity", "key.txt"))
-	contains(t, "backup verify", verified.stdout, "cluster:  e2e as of ", "etcd (", "LiteBoxd's database", "encrypted")
+	contains(t, "backup verify", verified.stdout, "cluster:  e2e as of ", "sqlite, LiteBoxd's database", "encrypted")
 	listed := mustRun(t, site.Boxlift(t.Context(), passwords, "backup", "list", "-f", "install.yaml"))
 	contains(t, "backup list", listed.stdout, filepath.Base(report.Path), "encrypted")
 	if !filepath.IsAbs(report.Path) {

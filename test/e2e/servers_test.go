@@ -20,23 +20,28 @@ import (
 	"github.com/liteboxd/boxlift/test/upstream"
 )
 
-const threeServers = `cluster:
+// writeServers writes install.yaml of a cluster that its servers seed.
+func writeServers(t *testing.T, bed *testbed.Testbed, servers []*lab.Host, agent *lab.Host) {
+	t.Helper()
+	var list strings.Builder
+	for _, h := range servers {
+		fmt.Fprintf(&list, "    - {host: %s, name: %s, password: '${ROOT_PASSWORD}'}\n", h.Address, h.Name)
+	}
+	writeConfig(t, bed, `cluster:
   name: ha
   servers:
-    - {host: %[1]s, name: %[2]s, password: '${ROOT_PASSWORD}'}
-    - {host: %[3]s, name: %[4]s, password: '${ROOT_PASSWORD}'}
-    - {host: %[5]s, name: %[6]s, password: '${ROOT_PASSWORD}'}
-  agents:
-    - {host: %[7]s, name: agent, password: '${ROOT_PASSWORD}'}
+%s  agents:
+    - {host: %s, name: agent, password: '${ROOT_PASSWORD}'}
 ssh: {knownHostsFile: known_hosts}
 network: {cni: cilium}
 runtime: {sshTimeoutSeconds: 10, commandTimeoutSeconds: 240}
 seeding: {mode: registry, agents: boot}
 liteboxd: {ingressHost: box.example.lan}
-`
+`, list.String(), agent.Address)
+}
 
-// Three servers join one by one, also when one of them goes down while it joins. They seed the
-// cluster. When all were stopped, the next run starts them together. With the one lost that began it, the cluster still answers, boxlift still works with
+// A cluster of one server gets two more, which join one by one, also when one of them goes down
+// while it joins; its objects move from SQLite to etcd. The servers seed the cluster. When all were stopped, the next run starts them together. With the one lost that began it, the cluster still answers, boxlift still works with
 // it, and an agent that would ask its registry first pulls from the next one; so it does while that
 // registry's certificate is not valid yet. It is upgraded from its own registries. A server that is
 // removed takes its registry with it.
@@ -58,8 +63,12 @@ func TestThreeServers(t *testing.T) {
 		return bytes.Compare(weight(a), weight(b))
 	})
 	first, second, third := servers[0], servers[1], servers[2]
-	writeConfig(t, site.Bed, threeServers, first.Address, first.Name, second.Address, second.Name, third.Address, third.Name, agent.Address)
+	writeServers(t, site.Bed, servers[:1], agent)
+	mustRun(t, install(t.Context(), site))
+	kubectl(t, first, "create", "configmap", "kept")
+	writeServers(t, site.Bed, servers, agent)
 	joinWithPowerCut(t, site)
+	kubectl(t, second, "get", "configmap", "kept")
 	checkOneByOne(t, servers)
 	all := map[string]string{"one": "True", "two": "True", "three": "True", "agent": "True"}
 	for _, h := range servers {

@@ -9,6 +9,7 @@
 package k3sbuild
 
 import (
+	"archive/zip"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -56,6 +57,10 @@ func Build(ctx context.Context, version string, logf func(format string, args ..
 		return "", fmt.Errorf("build k3s %s: want one of %s", version, strings.Join(Versions(), ", "))
 	}
 	b.ldflags = versionFlags(version, minor)
+	var err error
+	if b.carried, err = Program(ctx, "cmd/kine", logf); err != nil {
+		return "", err
+	}
 	path, err := b.run(ctx)
 	if err != nil {
 		return "", fmt.Errorf("build k3s %s: %w", version, err)
@@ -97,6 +102,7 @@ type build struct {
 	flags     []string
 	ldflags   string
 	note      string // what the log says about the time that it takes
+	carried   string // a program that is put into a zip file at the end of this one; "" for none
 	logf      func(string, ...any)
 }
 
@@ -150,11 +156,40 @@ func (b build) compile(ctx context.Context, sources, path string) error {
 	if _, err := goCommand(ctx, dir, args...); err != nil {
 		return err
 	}
+	if b.carried != "" {
+		if err := appendZip(filepath.Join(work, filepath.Base(path)), b.carried); err != nil {
+			return fmt.Errorf("put %s into %s: %w", b.carried, b.name, err)
+		}
+	}
 	if err := os.Rename(work, filepath.Dir(path)); err != nil {
 		return err
 	}
 	b.logf("built %s in %s", b.name, time.Since(began).Round(time.Second))
 	return nil
+}
+
+// appendZip puts a file into a zip file at the end of a program, which stays the program that it
+// was.
+func appendZip(program, file string) (err error) {
+	to, err := os.OpenFile(program, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, to.Close()) }()
+	from, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer from.Close() //nolint:errcheck // it was only read
+	archive := zip.NewWriter(to)
+	entry, err := archive.Create(filepath.Base(file))
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(entry, from); err != nil {
+		return err
+	}
+	return archive.Close()
 }
 
 // module is where to build, and what: a program may be a module of its own, and one
@@ -177,7 +212,8 @@ func (b build) key(ctx context.Context, sources string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	fmt.Fprintln(hash, version, b.dir, b.flags, b.ldflags)
+	// The hash of what is carried is in its folder's name.
+	fmt.Fprintln(hash, version, b.dir, b.flags, b.ldflags, filepath.Base(filepath.Dir(b.carried)))
 	dir, _ := b.module(sources)
 	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {

@@ -526,15 +526,27 @@ func (s site) checkPackaged(server, other, agent *lab.Host) {
 	s.must(agent, "[ -z \"$(ls /var/lib/rancher/k3s/storage)\" ]")
 }
 
-// TestSnapshot restores a server from a snapshot on a host that knows nothing but
-// the token.
+// TestSnapshot takes a server alone, which has SQLite, to a host that knows nothing but the
+// token, turns it into the first one of a cluster with etcd, and restores that from a snapshot.
 func TestSnapshot(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	_, hosts := makeHosts(ctx, t, "only")
 	s, h := site{t, ctx}, hosts[0]
+	s.configure(h, "token: "+secret+"\n")
+	s.must(h, install+"server; kubectl create configmap kept; ! k3s etcd-snapshot save; [ ! -e /var/lib/rancher/k3s/server/db/etcd ]")
+	alone := s.must(h, "cat /var/lib/rancher/k3s/server/token")
+	s.must(h, `k3s-killall.sh; mv /var/lib/rancher/k3s/server/db /root/db; rm -rf /var/lib/rancher/k3s/server
+		mkdir -p /var/lib/rancher/k3s/server; cp -a /root/db /var/lib/rancher/k3s/server/db
+		timeout 60 k3s server --token other 2>&1 | grep -q 'encrypted with different token'
+		systemctl start k3s; kubectl get configmap kept`)
 	s.configure(h, "token: "+secret+"\ncluster-init: true\n")
-	s.must(h, install+"server; kubectl create configmap kept; k3s etcd-snapshot save; k3s etcd-snapshot ls | grep -q on-demand-only-; kubectl create configmap lost")
+	s.must(h, `systemctl restart k3s; kubectl get configmap kept; [ -e /var/lib/rancher/k3s/server/db/state.db.migrated ]
+		systemctl restart k3s; kubectl get configmap kept; [ ! -e /var/lib/rancher/k3s/server/db/state.db ]`)
+	if again := s.must(h, "cat /var/lib/rancher/k3s/server/token"); again != alone {
+		t.Errorf("the token was %s and is %s", alone, again)
+	}
+	s.must(h, "k3s etcd-snapshot save; k3s etcd-snapshot ls | grep -q on-demand-only-; kubectl create configmap lost")
 	id := s.must(h, "cat /var/lib/rancher/k3s/server/token")
 	s.must(h, `k3s-killall.sh; mv /var/lib/rancher/k3s/server/db/snapshots/on-demand-only-* /root/snapshot; rm -rf /var/lib/rancher/k3s/server
 		! timeout 60 k3s server --token other --cluster-reset --cluster-reset-restore-path=/root/snapshot

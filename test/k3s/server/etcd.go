@@ -42,24 +42,19 @@ func (s *Server) etcdName() (string, error) {
 }
 
 func (s *Server) peerURL() string {
-	if !s.clustered {
-		return "https://127.0.0.1:2380"
-	}
 	return "https://" + s.node.IP + ":2380"
 }
 
 // startEtcd starts etcd, as a member of the cluster of the server to join if it
 // is not one yet, and returns when it takes part.
 func (s *Server) startEtcd(ctx context.Context) error {
-	name := "default"
-	if s.clustered {
-		var err error
-		if name, err = s.etcdName(); err != nil {
-			return err
-		}
+	name, err := s.etcdName()
+	if err != nil {
+		return err
 	}
+	clientURL := "https://" + s.node.IP + ":2379"
 	args := []string{"--name=" + name, "--data-dir=" + s.etcdDir(),
-		"--listen-client-urls=https://127.0.0.1:2379", "--advertise-client-urls=https://127.0.0.1:2379",
+		"--listen-client-urls=https://127.0.0.1:2379," + clientURL, "--advertise-client-urls=" + clientURL,
 		"--listen-peer-urls=" + s.peerURL(), "--initial-advertise-peer-urls=" + s.peerURL(),
 		"--listen-metrics-urls=http://127.0.0.1:2381", "--log-level=error", "--logger=zap",
 		"--client-cert-auth", "--trusted-ca-file=" + s.tls("etcd/server-ca.crt"),
@@ -69,16 +64,11 @@ func (s *Server) startEtcd(ctx context.Context) error {
 		// A joining member tries to take part again after 5 s and two election
 		// timeouts when its first try is lost, which happens.
 		"--heartbeat-interval=200", "--election-timeout=2000", "--snapshot-count=10000"}
-	if s.clustered {
-		url := "https://" + s.node.IP + ":2379"
-		args[2], args[3] = args[2]+","+url, "--advertise-client-urls="+url
-	}
 	state, initial := "new", name+"="+s.peerURL()
 	url := s.Settings.Get("server", "")
 	joins := url != "" && !exists(s.path("db", "etcd", "joined"))
 	var client *join.Client
 	if joins {
-		var err error
 		if client, err = s.joinClient(ctx, url); err != nil {
 			return err
 		}

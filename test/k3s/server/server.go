@@ -1,11 +1,12 @@
-// Package server is the part of k3s that servers run: etcd, the API server and
+// Package server is the part of k3s that servers run: etcd or kine, the API server and
 // the controllers as children, and the port through which nodes join and
 // clients reach the API.
 //
 //	:6443            nodes and clients; what is not k3s' own goes to the API server
 //	127.0.0.2:6443   the API server itself, which thereby publishes port 6443
 //	127.0.0.1:6444   the way there for what runs on the node, see package agent
-//	127.0.0.1:2379   etcd; with cluster-init or a server to join, also on the node's address, and 2380
+//	:2379, :2380     etcd, with cluster-init or a server to join, on the node's address and 127.0.0.1
+//	kine.sock        in the data folder, without them: kine, which keeps all in SQLite
 package server
 
 import (
@@ -51,7 +52,7 @@ type Server struct {
 	config     join.Config
 	token      token.Token // complete
 	agentToken string      // a password for agents only; empty: the token's
-	clustered  bool        // etcd is open to further servers
+	clustered  bool        // the datastore is etcd, open to further servers
 	ready      atomic.Bool // the API answers
 	client     *kubernetes.Clientset
 }
@@ -89,6 +90,11 @@ func (s *Server) Prepare(ctx context.Context) (err error) {
 		}
 	}
 	s.clustered = s.Settings.Bool("cluster-init") || s.Settings.Get("server", "") != "" || exists(s.path("db", "etcd", "name"))
+	if !s.clustered {
+		if err := s.startSQLite(ctx); err != nil {
+			return err
+		}
+	}
 	if err := s.settleIdentity(ctx); err != nil {
 		return err
 	}
@@ -425,8 +431,13 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := s.serve(ctx); err != nil {
 		return err
 	}
-	if err := s.startEtcd(ctx); err != nil {
-		return err
+	if s.clustered {
+		if err := s.startEtcd(ctx); err != nil {
+			return err
+		}
+		if err := s.migrateSQLite(ctx); err != nil {
+			return err
+		}
 	}
 	if err := s.startAPIServer(); err != nil {
 		return err
@@ -495,8 +506,6 @@ func (s *Server) startAPIServer() error {
 		"--api-audiences=https://kubernetes.default.svc." + s.config.ClusterDomain + ",k3s",
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--enable-bootstrap-token-auth=true",
 		"--cert-dir=" + s.tls("temporary-certs"), "--client-ca-file=" + s.tls("client-ca.crt"),
-		"--etcd-servers=https://127.0.0.1:2379", "--etcd-cafile=" + s.tls("etcd/server-ca.crt"),
-		"--etcd-certfile=" + s.tls("etcd/client.crt"), "--etcd-keyfile=" + s.tls("etcd/client.key"),
 		"--kubelet-certificate-authority=" + s.tls("server-ca.crt"),
 		"--kubelet-client-certificate=" + s.tls("client-kube-apiserver.crt"), "--kubelet-client-key=" + s.tls("client-kube-apiserver.key"),
 		"--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname",
@@ -509,6 +518,12 @@ func (s *Server) startAPIServer() error {
 		"--service-cluster-ip-range=" + s.config.ServiceCIDR,
 		"--service-node-port-range=" + s.Settings.Get("service-node-port-range", "30000-32767"),
 		"--tls-cert-file=" + s.tls("serving-kube-apiserver.crt"), "--tls-private-key-file=" + s.tls("serving-kube-apiserver.key"),
+	}
+	if s.clustered {
+		args = append(args, "--etcd-servers=https://127.0.0.1:2379", "--etcd-cafile="+s.tls("etcd/server-ca.crt"),
+			"--etcd-certfile="+s.tls("etcd/client.crt"), "--etcd-keyfile="+s.tls("etcd/client.key"))
+	} else {
+		args = append(args, "--etcd-servers=unix://"+s.kineSocket())
 	}
 	if exists(s.path("cred", "encryption-config.json")) {
 		args = append(args, "--encryption-provider-config="+s.path("cred", "encryption-config.json"))

@@ -18,17 +18,17 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.uber.org/zap"
 
 	"github.com/liteboxd/boxlift/test/k3s/agent"
-	"github.com/liteboxd/boxlift/test/k3s/join"
 	"github.com/liteboxd/boxlift/test/k3s/process"
 	"github.com/liteboxd/boxlift/test/k3s/settings"
 )
 
-// bootstrapKey is where etcd has the cluster's CAs, encrypted with the token:
-// a snapshot and the token are enough to restore a cluster on a new host.
+// bootstrapKey is where the datastore has the cluster's CAs, encrypted with the token:
+// a snapshot, or the SQLite file, and the token are enough to restore a cluster on a new host.
 const bootstrapKey = "/bootstrap/k3s"
 
 // sealer encrypts with a key made of the token.
@@ -74,9 +74,9 @@ func unseal(token string, sealed []byte) ([]byte, error) {
 	return text, nil
 }
 
-// saveBootstrap puts the CAs into etcd, if they are not there.
+// saveBootstrap puts the CAs into the datastore, if they are not there.
 func (s *Server) saveBootstrap(ctx context.Context) error {
-	client, err := etcdClient(s.tls())
+	client, err := s.datastore(ctx)
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,8 @@ func (s *Server) saveBootstrap(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = client.Put(ctx, bootstrapKey, string(sealed))
+	// In the one form that kine knows: made only where it is not there.
+	_, err = client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(bootstrapKey), "=", 0)).Then(clientv3.OpPut(bootstrapKey, string(sealed))).Commit()
 	return err
 }
 
@@ -107,22 +108,11 @@ func (s *Server) restoreBootstrap(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = client.Close() }() // nothing is lost
-	found, err := client.Get(ctx, bootstrapKey)
-	if err != nil {
+	bootstrap, err := readBootstrap(ctx, client, s.token.Password)
+	if err != nil || bootstrap == nil {
 		return err
 	}
-	if len(found.Kvs) == 0 {
-		return nil
-	}
-	text, err := unseal(s.token.Password, found.Kvs[0].Value)
-	if err != nil {
-		return err
-	}
-	var bootstrap join.Bootstrap
-	if err := json.Unmarshal(text, &bootstrap); err != nil {
-		return err
-	}
-	if err := s.writeShared(bootstrap); err != nil {
+	if err := s.writeShared(*bootstrap); err != nil {
 		return err
 	}
 	return s.settleToken() // it names the CA
@@ -133,6 +123,9 @@ func SnapshotDir(dataDir string) string { return filepath.Join(dataDir, "server"
 
 // SaveSnapshot writes a snapshot of the running etcd, and gives its path.
 func SaveSnapshot(ctx context.Context, dataDir, dir, name, node string) (string, error) {
+	if !exists(filepath.Join(dataDir, "server", "db", "etcd", "member")) {
+		return "", errors.New("etcd datastore disabled")
+	}
 	client, err := etcdClient(filepath.Join(dataDir, "server", "tls"))
 	if err != nil {
 		return "", err
