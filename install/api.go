@@ -73,7 +73,7 @@ func (in *installer) reachAPI(ctx context.Context, servers []*host) error {
 				err = in.waitingFor(ctx, limit, "wait for the API on "+h.name, api.WaitReady)
 			}
 			if err == nil {
-				in.api = api
+				in.api, in.apiServer = api, h
 				return nil
 			}
 			errs = append(errs, fmt.Errorf("%s: reach the API: %w", h.name, err))

@@ -131,12 +131,14 @@ type installer struct {
 	conns    *connections
 	holds    *holds
 	api      *kube.Cluster // nil until the servers are up
-	journal  *journal.Journal
-	recorder recorder
-	meter    meter
-	phases   []PhaseTime
-	warnings []string
-	findings []preflight.Finding
+	// apiServer is the server that the API is reached through.
+	apiServer *host
+	journal   *journal.Journal
+	recorder  recorder
+	meter     meter
+	phases    []PhaseTime
+	warnings  []string
+	findings  []preflight.Finding
 	// differences are those of the cluster that no step stands for.
 	differences []string
 	overview    *Overview

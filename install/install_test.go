@@ -330,6 +330,31 @@ func TestServersLeft(t *testing.T) {
 	}
 }
 
+// A server whose node was deleted may be the only one that runs.
+func TestServersWithoutNodesAreLeft(t *testing.T) {
+	server := func(name string, ready bool) kube.Node { return kube.Node{Name: name, Server: true, Ready: ready} }
+	agent := kube.Node{Name: "agent", Ready: true}
+	without := func(n kube.Node) *removal { return &removal{node: n, gone: true} }
+	tests := []struct {
+		name    string
+		nodes   []kube.Node
+		remove  []*removal
+		refused bool
+	}{
+		{"the only server", []kube.Node{agent}, []*removal{without(server("a", false))}, true},
+		{"the only one, which has come back meanwhile", []kube.Node{agent, server("a", true)}, []*removal{without(server("a", false))}, true},
+		{"another one is Ready", []kube.Node{agent, server("b", true)}, []*removal{without(server("a", false))}, false},
+		{"another one is not Ready", []kube.Node{agent, server("b", false)}, []*removal{without(server("a", false))}, true},
+		{"the other one goes, too", []kube.Node{server("b", true)}, []*removal{without(server("a", false)), {node: server("b", true)}}, true},
+		{"an agent", []kube.Node{server("a", false)}, []*removal{without(kube.Node{Name: "late"})}, false},
+	}
+	for _, test := range tests {
+		if err := checkServersLeft(test.nodes, test.remove); errors.Is(err, ErrRefused) != test.refused || err != nil && !test.refused {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+}
+
 // A list of hosts that ends with a comma must not mean some host that has no name.
 func TestNobodyIsCalledNothing(t *testing.T) {
 	in := example(t, exampleConfig)

@@ -109,7 +109,7 @@ func (in *installer) remove(ctx context.Context, o RemoveOptions) error {
 // checkStill judges once more whether the servers that are still to be removed can be
 // missed: since the last time others may have failed.
 func (in *installer) checkStill(ctx context.Context, removals []*removal) error {
-	if r := removals[0]; !r.node.Server || r.gone {
+	if !removals[0].node.Server {
 		return nil
 	}
 	nodes, err := in.api.Nodes(ctx)
@@ -210,6 +210,11 @@ func (in *installer) removalOf(ctx context.Context, wanted string, nodes []kube.
 	unseen := in.connect(ctx, r.host)
 	if n := in.nodeOf(r.host, nodes); n != nil {
 		r.node = *n
+		if unseen == nil && n.Name != r.host.nodeName() {
+			// A copy of the machine that has the node is not to be taken for it.
+			_, err := in.ownRemains(ctx, r.host, true)
+			return r, err
+		}
 		return r, nil
 	}
 	if unseen != nil {
@@ -217,9 +222,10 @@ func (in *installer) removalOf(ctx context.Context, wanted string, nodes []kube.
 			ErrHosts, r.host.name, strings.Join(names, ", "), unseen)
 	}
 	// It may have been deleted by an earlier run that did not get to the uninstall.
-	r.node = kube.Node{Name: r.host.nodeName(), Server: r.host.config.Role == config.Server}
+	has, err := in.ownRemains(ctx, r.host, false)
+	r.node = kube.Node{Name: r.host.nodeName(), Server: has.server || r.host.config.Role == config.Server}
 	r.gone = true
-	return r, nil
+	return r, err
 }
 
 // removalOfNode finds what is to be removed by what the cluster alone calls it. The host may
@@ -249,8 +255,7 @@ func (in *installer) removalOfNode(ctx context.Context, r *removal, wanted strin
 }
 
 // removalOfRest finds a host that is in neither install.yaml nor the cluster, because an
-// earlier run deleted its node and did not get to the uninstall. Only its token tells that it
-// was an agent of this cluster and not of another one.
+// earlier run deleted its node and did not get to the uninstall.
 func (in *installer) removalOfRest(ctx context.Context, r *removal, address string, nodes []kube.Node) (*removal, error) {
 	login := *in.Config.Cluster.AbsentAgentLogin
 	login.Host, login.Role = address, config.Agent
@@ -262,22 +267,9 @@ func (in *installer) removalOfRest(ctx context.Context, r *removal, address stri
 		r.host, r.node = h, *n
 		return r, nil
 	}
-	own, err := h.read(ctx, k3sTokenFile)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrHosts, err)
-	}
-	for _, s := range in.servers() {
-		if s.conn == nil {
-			continue
-		}
-		token, err := s.read(ctx, k3sNodeToken)
-		if err != nil || !strings.Contains(token, "::") || own != token {
-			continue
-		}
-		r.host, r.node, r.gone = h, kube.Node{Name: h.nodeName()}, true
-		return r, nil
-	}
-	return nil, fmt.Errorf("%w: neither install.yaml nor the cluster has a host %s, and it has no token of this cluster: if it is to be emptied all the same, run %s on it", ErrRefused, address, uninstaller(false))
+	has, err := in.ownRemains(ctx, h, true)
+	r.host, r.node, r.gone = h, kube.Node{Name: h.nodeName(), Server: has.server}, true
+	return r, err
 }
 
 // leftBehind are the hosts whose nodes a run that was broken off deleted without getting to
@@ -301,12 +293,17 @@ func leftBehind(last journal.State) []string {
 // uninstallTitle is the title of the last step of a removal.
 const uninstallTitle = "uninstall k3s"
 
+// errLastServer says that a cluster would be left without servers.
+var errLastServer = fmt.Errorf("%w: the last server is never removed: with it the cluster would be gone", ErrRefused)
+
 // checkServersLeft refuses to take servers away so that etcd loses its majority on the
-// way, or that none is left.
+// way, or that none is left. A server without a node counts nothing in that, but may be the
+// only one that runs.
 func checkServersLeft(nodes []kube.Node, removals []*removal) error {
 	members, well := 0, 0
+	gone := slices.DeleteFunc(slices.Clone(removals), func(r *removal) bool { return !r.gone || !r.node.Server })
 	for _, n := range nodes {
-		if n.Server {
+		if n.Server && !slices.ContainsFunc(gone, func(r *removal) bool { return r.node.Name == n.Name }) {
 			members++
 			if n.Ready {
 				well++
@@ -319,7 +316,7 @@ func checkServersLeft(nodes []kube.Node, removals []*removal) error {
 			continue
 		}
 		if members == 1 {
-			return fmt.Errorf("%w: the last server is never removed: with it the cluster would be gone", ErrRefused)
+			return errLastServer
 		}
 		// Taking a member out is a decision of the majority, too.
 		possible := well >= majority()
@@ -331,6 +328,9 @@ func checkServersLeft(nodes []kube.Node, removals []*removal) error {
 			return fmt.Errorf("%w: without %s, %d of %s would be left that are Ready, and etcd needs a majority of %d to go on: bring the others back first",
 				ErrRefused, r.node.Name, well, counted(members, "server"), majority())
 		}
+	}
+	if len(gone) > 0 && well == 0 {
+		return errLastServer
 	}
 	return nil
 }

@@ -170,6 +170,9 @@ func TestMembers(t *testing.T) {
 		{"converge with a budget in the way", testConvergeWithBudget},
 		{"converge", testConverge},
 		{"servers stay", testServersStay},
+		// After these two the cluster is of no use.
+		{"a host of another cluster stays", testStrangerStays},
+		{"a server without a node stays", testServerWithoutNodeStays},
 	})
 }
 
@@ -839,4 +842,32 @@ func testServersStay(t *testing.T, c *cluster) {
 		t.Errorf("want exit code 3: %v", r)
 	}
 	contains(t, "the error", r.stderr, "the last server is never removed")
+}
+
+// k3s that has the token of another cluster is not uninstalled, although install.yaml names the
+// host and the cluster has no node of it.
+func testStrangerStays(t *testing.T, c *cluster) {
+	kubectl(t, c.server, "delete", "node", "direct")
+	onHost(t, c.direct, "sed", "-i", "s/^K10/K10f/", "/etc/rancher/k3s/boxlift-token")
+	c.checkStays(t, c.direct, "the host is in another cluster", "take the host out of install.yaml", "/usr/local/bin/k3s-agent-uninstall.sh")
+}
+
+// The last server stays also when somebody has deleted its node.
+func testServerWithoutNodeStays(t *testing.T, c *cluster) {
+	kubectl(t, c.server, "delete", "node", "server")
+	c.checkStays(t, c.server, "the last server is never removed")
+}
+
+// checkStays makes sure that a host is not removed, and why.
+func (c *cluster) checkStays(t *testing.T, h *lab.Host, why ...string) {
+	t.Helper()
+	r := run(t, c.remove(t, "--hosts", h.Name))
+	if r.code != 3 {
+		t.Errorf("want exit code 3: %v", r)
+	}
+	contains(t, "the error", r.stderr, why...)
+	if out := onHost(t, h, "systemctl", "is-active", service(t, h)); out != "active\n" {
+		t.Errorf("%s: k3s is %s", h.Name, out)
+	}
+	onHost(t, h, "test", "-d", "/var/lib/rancher/k3s")
 }
