@@ -514,17 +514,23 @@ done
 `
 
 // uninstallScript removes everything that boxlift brought. Each part may have been removed
-// before.
+// before. A host may have got no further than boxlift-node: the kubelet and Cilium that are on
+// it then are somebody else's.
 const uninstallScript = `set -u
+for f in /usr/local/bin/k3s /usr/local/bin/k3s-uninstall.sh /usr/local/bin/k3s-agent-uninstall.sh /var/lib/rancher/k3s; do
+    [ ! -e "$f" ] || k3s=there
+done
+if [ -n "${k3s-}" ]; then
 for unit in k3s k3s-agent; do
     systemctl disable --now "$unit.service" >/dev/null 2>&1 || :
 done
 ` + takeCiliumOut + `for script in k3s-uninstall.sh k3s-agent-uninstall.sh; do
     [ ! -x "/usr/local/bin/$script" ] || "/usr/local/bin/$script" || exit 1
 done
-rm -rf /etc/cni/net.d/05-cilium.conflist /var/run/cilium /var/lib/cilium /opt/cni/bin/cilium-cni /usr/local/bin/cilium
+rm -rf /etc/cni/net.d/05-cilium.conflist /var/run/cilium /var/lib/cilium /opt/cni/bin/cilium-cni /usr/local/bin/cilium /var/lib/kubelet
+fi
 (` + removeRegistryScript + `) || :
-rm -rf /var/lib/rancher/k3s /etc/rancher/k3s /var/lib/kubelet /var/lib/boxlift
+rm -rf /var/lib/rancher/k3s /etc/rancher/k3s /var/lib/boxlift
 rm -f /usr/local/bin/k3s /usr/local/bin/k3s-killall.sh /etc/systemd/system/k3s.service /etc/systemd/system/k3s.service.env \
     /etc/systemd/system/k3s-agent.service /etc/systemd/system/k3s-agent.service.env
 systemctl daemon-reload

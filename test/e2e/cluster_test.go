@@ -814,8 +814,20 @@ func testConverge(t *testing.T, c *cluster) {
 	}
 	checkClean(t, c.late)
 	contains(t, "the run after it", mustRun(t, install(t.Context(), c.Site)).stdout, "nothing to do")
+	c.removeBegun(t)
 	onHost(t, c.direct, "ip", "address", "delete", second+"/24", "dev", "eth0")
 	c.write(t, "", 60, "")
+}
+
+// removeBegun removes a host that has got no further than boxlift-node, and has a kubelet of
+// another Kubernetes, which stays.
+func (c *cluster) removeBegun(t *testing.T) {
+	t.Helper()
+	c.write(t, c.lateEntry(), 60, "")
+	onHost(t, c.late, "mkdir", "-p", "/var/lib/boxlift/bin", "/var/lib/kubelet/pki")
+	mustRun(t, c.remove(t, "--hosts", "late"))
+	onHost(t, c.late, "rmdir", "/var/lib/kubelet/pki")
+	checkClean(t, c.late)
 }
 
 // alsoKnownAs notes a host's key under a further address.
