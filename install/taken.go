@@ -10,10 +10,11 @@ import (
 	"github.com/liteboxd/boxlift/install/kube"
 )
 
-// checkTaken refuses hosts that would join under the name of another machine's node. k3s turns
-// such a host away as long as it remembers the node's password; where it does not, two kubelets
-// would share one node. A restore is to give hosts the names that others had, and an upgrade
-// joins none.
+// checkTaken refuses hosts that would join under the name of another machine's node, or with its
+// machine-id. In the first case, k3s turns such a host away as long as it remembers the node's
+// password; where it does not, two kubelets would share one node. In the second, the other
+// machine's node would pass for the host's, which may never come. A restore is to give hosts the
+// names that others had, and an upgrade joins none.
 func (in *installer) checkTaken(ctx context.Context) error {
 	if in.mode == inspect || in.Restore != nil || in.upgrade != nil {
 		return nil
@@ -32,12 +33,15 @@ func (in *installer) checkTaken(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	if err != nil {
-		in.warn("whether the cluster has nodes of other machines with the names of the hosts that are to join could not be found out: %v", err)
+		in.warn("whether the cluster has nodes of other machines with the names or machine-ids of the hosts that are to join could not be found out: %v", err)
 	}
 	var failed error
 	for _, h := range joining {
 		if n := taken(h, nodes); n != nil {
 			h.fail(&takenError{node: n.Name, addresses: n.Addresses, machineID: n.MachineID, own: h.machineID})
+			failed = h.err
+		} else if n := copied(h, nodes); n != nil {
+			h.fail(&copiedError{node: n.Name, addresses: n.Addresses, machineID: n.MachineID, own: h.nodeName()})
 			failed = h.err
 		}
 	}
@@ -61,6 +65,23 @@ func taken(h *host, nodes []kube.Node) *kube.Node {
 		}
 	}
 	return nil
+}
+
+// copied is the node under another name that has the machine-id of the host, if there is one. A
+// host that has been renamed since it was in the cluster cannot be told from a copy of it: its old
+// node has to go first.
+func copied(h *host, nodes []kube.Node) *kube.Node {
+	var other *kube.Node
+	for i, n := range nodes {
+		switch {
+		case n.MachineID == "" || n.MachineID != h.machineID:
+		case n.Name == h.nodeName():
+			return nil // it comes back
+		default:
+			other = &nodes[i]
+		}
+	}
+	return other
 }
 
 // registered are the nodes of the cluster, from the first server that tells them. There are none
@@ -101,4 +122,21 @@ func (e *takenError) Error() string {
 // Hint is about both: another machine's name, and a machine that is gone or was set up anew.
 func (e *takenError) Hint() string {
 	return fmt.Sprintf("give the host another name in install.yaml; or, if the machine of that node is gone, or is this one and was set up anew, remove its node first: boxlift node remove --hosts %s --forget-unreachable-host", e.node)
+}
+
+// copiedError says that a host has the machine-id of another node.
+type copiedError struct {
+	node           string
+	addresses      []string
+	machineID, own string
+}
+
+func (e *copiedError) Error() string {
+	return fmt.Sprintf("the host has the /etc/machine-id %s, as the cluster's node %s (%s) has, and would join as the node %s: it is a copy of that machine, or was that node itself under another name",
+		e.machineID, e.node, strings.Join(e.addresses, ", "), e.own)
+}
+
+// Hint is about both: a copy, and a machine that was renamed after k3s was taken from it.
+func (e *copiedError) Hint() string {
+	return fmt.Sprintf("give a copy an identity of its own: rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup, and reboot; if that node is what is left of this very host, remove it first: boxlift node remove --hosts %s --forget-unreachable-host", e.node)
 }

@@ -46,6 +46,31 @@ func TestTaken(t *testing.T) {
 	}
 }
 
+// A copy of a machine that has a node must not pass for it, and a host that is the node goes on.
+func TestCopied(t *testing.T) {
+	original := kube.Node{Name: "clone", MachineID: "0123"}
+	for _, test := range []struct {
+		name  string
+		host  identity
+		nodes []kube.Node
+		want  string
+	}{
+		{"only its original is registered", identity{hostname: "worker", machineID: "0123"}, []kube.Node{{Name: "other", MachineID: "4567"}, original}, "clone"},
+		{"both are", identity{hostname: "worker", machineID: "0123"}, []kube.Node{original, {Name: "worker", MachineID: "0123"}}, ""},
+		{"it is the node, written otherwise", identity{hostname: "Clone", machineID: "0123"}, []kube.Node{original}, ""},
+		{"another machine", identity{hostname: "worker", machineID: "89ab"}, []kube.Node{original}, ""},
+		{"neither says which it is", identity{hostname: "worker"}, []kube.Node{{Name: "silent"}}, ""},
+	} {
+		got := ""
+		if n := copied(&host{identity: test.host}, test.nodes); n != nil {
+			got = n.Name
+		}
+		if got != test.want {
+			t.Errorf("%s: a copy of %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
 // What is refused names both machines and the command that goes on from there.
 func TestTakenError(t *testing.T) {
 	in := example(t, exampleConfig)
@@ -64,5 +89,20 @@ func TestTakenError(t *testing.T) {
 	const command = "boxlift node remove --hosts worker --forget-unreachable-host"
 	if !errors.As(h.err, &hinted) || !strings.Contains(hinted.Hint(), command) || !strings.Contains(f.Hint, command) {
 		t.Errorf("%q is not in the hints of %v and %+v", command, h.err, f)
+	}
+}
+
+func TestCopiedError(t *testing.T) {
+	in := example(t, exampleConfig)
+	h := in.hosts[1]
+	h.fail(&copiedError{node: "worker", addresses: []string{"10.0.0.19", "worker"}, machineID: "4567", own: "late"})
+	f := in.unseenHost(h)
+	if f.Check != preflight.CheckMachineID || f.Severity != preflight.Error || !strings.Contains(f.Hint, "systemd-machine-id-setup") {
+		t.Errorf("%+v", f)
+	}
+	for _, part := range []string{"worker", "10.0.0.19", "4567", "late"} {
+		if !strings.Contains(h.err.Error(), part) {
+			t.Errorf("%q is not in %v", part, h.err)
+		}
 	}
 }

@@ -33,10 +33,13 @@ func (in *installer) unseenHost(h *host) preflight.Finding {
 	}
 	var notRun *notRunError
 	var taken *takenError
+	var copied *copiedError
 	platforms := in.contents.Platforms()
 	switch {
 	case errors.As(h.err, &taken):
 		f.Check, f.Needed = preflight.CheckHostname, "a name of its own for every node"
+	case errors.As(h.err, &copied):
+		f.Check, f.Needed = preflight.CheckMachineID, "an identity of its own for every host"
 	case errors.As(h.err, &notRun):
 		f.Check, f.Needed = preflight.CheckNoExec, "to run programs from "+path.Dir(path.Dir(helperPath))
 	case errors.Is(h.err, remote.ErrNotRoot), errors.Is(h.err, remote.ErrSudo), errors.Is(h.err, remote.ErrSudoPassword):

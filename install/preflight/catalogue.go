@@ -2,11 +2,12 @@ package preflight
 
 // IDs of checks whose fault may keep a host from being looked at, or is found out from the cluster.
 const (
-	CheckFacts    = "facts"
-	CheckPlatform = "platform"
-	CheckRoot     = "root"
-	CheckNoExec   = "noexec"
-	CheckHostname = "hostname"
+	CheckFacts     = "facts"
+	CheckPlatform  = "platform"
+	CheckRoot      = "root"
+	CheckNoExec    = "noexec"
+	CheckHostname  = "hostname"
+	CheckMachineID = "machine-id"
 )
 
 // Catalogue lists the checks in the order of their findings. docs/preflight.md has the
@@ -47,8 +48,8 @@ func Catalogue() []Check {
 			"Error when seeding.registry.port is a port that k3s, Cilium or services need, and when seeding.peerToPeer is set and the bundle's k3s does not share images that came from a file: it takes v1.32.11, v1.33.7, v1.34.3, v1.35.0 or newer.", judgeSeeding},
 		{CheckHostname, "names of nodes",
 			"Error when the node's name (name in install.yaml, or else the host's own) is not a lower-case name by RFC 1123 of at most 63 characters, is localhost, or is that of another host, or of a node of the cluster that is another machine.", judgeHostname},
-		{"machine-id", "/etc/machine-id",
-			"Error when it is missing, not valid, or that of another host.", judgeMachineID},
+		{CheckMachineID, "/etc/machine-id",
+			"Error when it is missing, not valid, or that of another host, or when a host that is new to the cluster has that of a node with another name.", judgeMachineID},
 		{"clock", "clocks",
 			"Error when a host is more than 2 s behind the first server for certain: certificates are not valid yet there. Once the cluster's certificate authority is older than that, it is a warning. Warning for more than 1 s of difference, for one that is not known well enough, and for more than 5 s to the operator's clock.", judgeClock},
 		{"node-ip", "nodeIP",

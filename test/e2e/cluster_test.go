@@ -547,8 +547,8 @@ func testAdd(t *testing.T, c *cluster) {
 	contains(t, "the run after it", mustRun(t, install(t.Context(), c.Site)).stdout, "nothing to do")
 }
 
-// testTaken lets another machine have had a node of the new host's name: the host is refused, and
-// the command that the error names makes room for it.
+// testTaken lets another machine have had a node of the new host's name, and then one of its
+// machine-id: the host is refused. The command that the error names makes room for it.
 func testTaken(t *testing.T, c *cluster, add func() result) {
 	t.Helper()
 	applyYAML(t, c.server, "apiVersion: v1\nkind: Node\nmetadata: {name: late}\n")
@@ -559,6 +559,17 @@ func testTaken(t *testing.T, c *cluster, add func() result) {
 	}
 	contains(t, "node add", r.stderr, "the host would join as the node late", "its machine-id is 0123456789abcdef0123456789abcdef", "boxlift node remove --hosts late --forget-unreachable-host")
 	mustRun(t, c.Boxlift(t.Context(), passwords, "node", "remove", "--hosts", "late", "--forget-unreachable-host", "-f", "install.yaml"))
+
+	// The host is a copy of a machine that has a node under its own name.
+	applyYAML(t, c.server, "apiVersion: v1\nkind: Node\nmetadata: {name: original}\n")
+	machineID := strings.TrimSpace(onHost(t, c.late, "cat", "/etc/machine-id"))
+	kubectl(t, c.server, "patch", "node", "original", "--subresource=status", "-p", fmt.Sprintf(`{"status":{"nodeInfo":{"machineID":%q}}}`, machineID))
+	r = add()
+	if r.code != 6 {
+		t.Errorf("want exit code 6: %v", r)
+	}
+	contains(t, "node add", r.stderr, "the host has the /etc/machine-id "+machineID+", as the cluster's node original", "systemd-machine-id-setup")
+	kubectl(t, c.server, "delete", "node", "original")
 }
 
 func (c *cluster) lateEntry() string {
