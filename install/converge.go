@@ -46,6 +46,9 @@ func (in *installer) converge(ctx context.Context) error {
 	if in.Only != nil {
 		return failed // what is absent can be told from all hosts only
 	}
+	if err := in.removeLeft(ctx, nodes); err != nil {
+		return err
+	}
 	if err := in.convergeAbsent(ctx, in.absent(nodes)); err != nil {
 		return err
 	}

@@ -139,6 +139,8 @@ type installer struct {
 	phases    []PhaseTime
 	warnings  []string
 	findings  []preflight.Finding
+	// left are the hosts that the last run has left behind.
+	left []journal.Left
 	// differences are those of the cluster that no step stands for.
 	differences []string
 	overview    *Overview
@@ -182,6 +184,9 @@ func Install(ctx context.Context, o Options) (*Summary, error) {
 	}
 	if o.DryRun {
 		in.mode = plan
+		if err := in.recall(); err != nil {
+			return nil, err
+		}
 		err := in.run(ctx, in.installation())
 		return in.summary(), err
 	}
@@ -268,8 +273,10 @@ func (in *installer) begin() error {
 	if restoreBegan(last) {
 		return fmt.Errorf("%w: boxlift %s has begun to restore a backup on hosts and did not end: go on with %s", ErrRefused, last.Command, RestoreCommand(last))
 	}
-	for _, name := range leftBehind(last) {
-		in.warn("the last run deleted the node of %s and did not get to uninstalling k3s from it: boxlift node remove --hosts with its address does that; for a host that is not in install.yaml it needs cluster.absentAgentLogin", name)
+	in.left = leftBehind(last)
+	run.Left = in.left
+	for _, left := range in.left {
+		in.warn("the last run deleted the node of %s and did not get to uninstalling k3s from it: boxlift node remove --hosts %s does that, and with runtime.removeAbsentAgents so does boxlift install; for a host that is not in install.yaml it needs cluster.absentAgentLogin", left.Host, left.Node)
 	}
 	if !in.Resume {
 		return in.journal.Begin(run)

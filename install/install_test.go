@@ -455,12 +455,16 @@ func TestLeftBehind(t *testing.T) {
 		step("c (10.0.0.3)", "delete the node c", journal.Running),
 		step("d (10.0.0.4)", "drain the node d", journal.Failed),
 	}
-	for result, want := range map[journal.Result][]string{
-		journal.Running: {"b (10.0.0.2)", "c (10.0.0.3)"}, journal.Failed: {"b (10.0.0.2)", "c (10.0.0.3)"}, journal.Done: nil,
-	} {
+	want := []journal.Left{{Host: "b (10.0.0.2)", Node: "b"}, {Host: "c (10.0.0.3)", Node: "c"}}
+	for result, want := range map[journal.Result][]journal.Left{journal.Running: want, journal.Failed: want, journal.Done: nil} {
 		if diff := cmp.Diff(want, leftBehind(journal.State{Version: 1, Result: result, Steps: steps})); diff != "" {
 			t.Errorf("after a run that is %s (-want +got):\n%s", result, diff)
 		}
+	}
+	// Nor is it forgotten when the run that is to go on with it breaks off, too.
+	again := journal.State{Version: 1, Result: journal.Running, Run: journal.Run{Left: want}, Steps: []journal.Step{step("b (10.0.0.2)", uninstallTitle, journal.Done)}}
+	if diff := cmp.Diff(want[1:], leftBehind(again)); diff != "" {
+		t.Errorf("after the next run (-want +got):\n%s", diff)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/install/config"
-	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/printable"
@@ -49,6 +48,9 @@ func (o Options) runPhase(ctx context.Context, name string, work func(context.Co
 	}
 	if o.DryRun || o.Config.Runtime.DryRun {
 		in.mode = plan
+		if err := in.recall(); err != nil {
+			return nil, err
+		}
 		err := run()
 		return in.summary(), err
 	}
@@ -74,7 +76,7 @@ func (in *installer) remove(ctx context.Context, o RemoveOptions) error {
 			return err
 		}
 		if slices.ContainsFunc(removals, func(other *removal) bool {
-			return r.host != nil && other.host == r.host || !r.gone && other.node.Name == r.node.Name
+			return r.host != nil && other.host == r.host || r.gone == other.gone && other.node.Name == r.node.Name
 		}) {
 			continue // it was named twice
 		}
@@ -237,6 +239,9 @@ func (in *installer) removalOfNode(ctx context.Context, r *removal, wanted strin
 	}
 	switch len(found) {
 	case 0:
+		if left, ok := in.leftCalled(wanted); ok {
+			return in.removalOfLeft(ctx, r, left, nodes)
+		}
 		if _, err := netip.ParseAddr(wanted); err == nil && in.Config.Cluster.AbsentAgentLogin != nil {
 			return in.removalOfRest(ctx, r, wanted, nodes)
 		}
@@ -271,27 +276,6 @@ func (in *installer) removalOfRest(ctx context.Context, r *removal, address stri
 	r.host, r.node, r.gone = h, kube.Node{Name: h.nodeName(), Server: has.server}, true
 	return r, err
 }
-
-// leftBehind are the hosts whose nodes a run that was broken off deleted without getting to
-// the uninstall. Those that are not in install.yaml nobody would think of again.
-func leftBehind(last journal.State) []string {
-	if !last.Unfinished() {
-		return nil
-	}
-	var hosts []string
-	for _, s := range last.Steps {
-		deleted := strings.HasPrefix(s.Title, "delete the node ") && (s.Result == journal.Done || s.Result == journal.Running)
-		if deleted && !slices.ContainsFunc(last.Steps, func(u journal.Step) bool {
-			return u.Title == uninstallTitle && u.Phase == s.Phase && u.Host == s.Host && (u.Result == journal.Done || u.Result == journal.Unchanged)
-		}) {
-			hosts = append(hosts, s.Host)
-		}
-	}
-	return hosts
-}
-
-// uninstallTitle is the title of the last step of a removal.
-const uninstallTitle = "uninstall k3s"
 
 // errLastServer says that a cluster would be left without servers.
 var errLastServer = fmt.Errorf("%w: the last server is never removed: with it the cluster would be gone", ErrRefused)
@@ -347,6 +331,8 @@ type removal struct {
 	unreachable       bool
 	// gone says that the node is not in the cluster any more.
 	gone bool
+	// unasked is why the host of a node that is gone could not be asked what it is.
+	unasked error
 }
 
 // run carries out the removal's steps. Whether the host can be reached is found out
@@ -399,7 +385,7 @@ func (r *removal) steps(conn *remote.Host) []step {
 			},
 			step{title: "drain the node " + r.node.Name, needed: inCluster, run: r.drain},
 			step{
-				title: "delete the node " + r.node.Name, needed: inCluster,
+				title: deleteTitle + r.node.Name, needed: inCluster,
 				run: func(ctx context.Context) error { return r.api.DeleteNode(ctx, r.node.Name) },
 			})
 	}
@@ -424,6 +410,9 @@ func (r *removal) drain(ctx context.Context) error {
 
 // connectTo logs in to the host whose node is to be removed.
 func (r *removal) connectTo(ctx context.Context) (*remote.Host, error) {
+	if r.unasked != nil {
+		return nil, r.unasked
+	}
 	if r.host != nil {
 		if err := r.connect(ctx, r.host); err != nil {
 			return nil, err
@@ -435,7 +424,7 @@ func (r *removal) connectTo(ctx context.Context) (*remote.Host, error) {
 	}
 	login := r.Config.Cluster.AbsentAgentLogin
 	if login == nil {
-		return nil, errors.New("install.yaml does not say how to log in to it: give cluster.absentAgentLogin")
+		return nil, errNoLogin
 	}
 	var errs []error
 	for _, address := range r.node.Addresses {
@@ -459,6 +448,8 @@ func (r *removal) connectTo(ctx context.Context) (*remote.Host, error) {
 	}
 	return nil, errors.Join(errs...)
 }
+
+var errNoLogin = errors.New("install.yaml does not say how to log in to it: give cluster.absentAgentLogin")
 
 func otherHostError(address, is, has string) error {
 	return fmt.Errorf("%s: the host at that address has the machine-id %q, the node has %q: it is another host", address, is, has)

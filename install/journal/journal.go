@@ -64,6 +64,16 @@ type Run struct {
 	// Flags are those of the command that say how it goes about its work and what it leaves,
 	// such as "--batch-size=1": a run that goes on keeps to them. Paths in them are absolute.
 	Flags []string `json:"flags,omitempty"`
+	// Left are the hosts that earlier runs have left behind: their nodes were deleted, and k3s is
+	// still on them.
+	Left []Left `json:"left,omitempty"`
+}
+
+// Left is a host whose node was deleted and from which k3s was not uninstalled.
+type Left struct {
+	// Host is what the steps of its removal call it, with its address at the end.
+	Host string `json:"host"`
+	Node string `json:"node"`
 }
 
 // Planned is one phase of a run, with the hosts that it works on.
