@@ -383,7 +383,10 @@ func (r *removal) steps(conn *remote.Host) []step {
 					return err
 				},
 			},
-			step{title: "drain the node " + r.node.Name, needed: inCluster, run: r.drain},
+			step{
+				title: "drain the node " + r.node.Name, needed: inCluster,
+				run: func(ctx context.Context) error { return r.drain(ctx, conn) },
+			},
 			step{
 				title: deleteTitle + r.node.Name, needed: inCluster,
 				run: func(ctx context.Context) error { return r.api.DeleteNode(ctx, r.node.Name) },
@@ -399,13 +402,27 @@ func (r *removal) steps(conn *remote.Host) []step {
 	return steps
 }
 
-func (r *removal) drain(ctx context.Context) error {
-	// Without its kubelet no pod will be seen to end.
-	options := kube.DrainOptions{Timeout: r.Config.Runtime.DrainTimeout, Report: r.Reporter.Message, Unmanaged: r.unmanaged, Gone: r.unreachable && !r.node.Ready}
+func (r *removal) drain(ctx context.Context, conn *remote.Host) error {
+	gone, err := r.kubeletIsGone(ctx, conn)
+	if err != nil {
+		return err
+	}
+	options := kube.DrainOptions{Timeout: r.Config.Runtime.DrainTimeout, Report: r.Reporter.Message, Unmanaged: r.unmanaged, Gone: gone}
 	task := r.Reporter.Task("drain "+r.node.Name, 0)
-	err := r.meter.wait(func() error { return r.api.Drain(ctx, r.node.Name, options) })
+	err = r.meter.wait(func() error { return r.api.Drain(ctx, r.node.Name, options) })
 	task.Done(err)
 	return err
+}
+
+// kubeletIsGone tells whether nobody will say of the node's pods that they have ended. Its host
+// may answer all the same: what runs there still, the uninstall ends.
+func (r *removal) kubeletIsGone(ctx context.Context, conn *remote.Host) (bool, error) {
+	if r.node.Ready || conn == nil {
+		return !r.node.Ready && r.unreachable, nil
+	}
+	const script = `for name in k3s k3s-agent; do ! systemctl is-active --quiet "$name.service" || echo active; done`
+	result, err := conn.Run(ctx, remote.Command{Title: "ask systemd about k3s", Args: []string{"/bin/sh", "-c", script}, Root: true})
+	return len(result.Stdout) == 0, err
 }
 
 // connectTo logs in to the host whose node is to be removed.

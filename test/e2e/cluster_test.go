@@ -731,8 +731,13 @@ func testRemoveUnreachable(t *testing.T, c *cluster) {
 }
 
 // A node that is down and that install.yaml does not have holds up no rollout, although
-// DaemonSets want a pod there. The warning says how to get rid of it.
+// DaemonSets want a pod there. The warning says how to get rid of it. When its host is back and
+// k3s does not run there, it can be removed.
 func testDownUnlisted(t *testing.T, c *cluster) {
+	applyYAML(t, c.server, fmt.Sprintf(budgetYAML, "late"))
+	kubectl(t, c.server, "rollout", "status", "deployment/precious", "--timeout=60s")
+	kubectl(t, c.server, "delete", "pdb", "precious")
+	onHost(t, c.late, "systemctl", "disable", "k3s-agent")
 	if err := c.late.PowerCut(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -756,6 +761,10 @@ func testDownUnlisted(t *testing.T, c *cluster) {
 	if err := c.late.Up(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	// Nobody on the host will say that the pod has ended.
+	mustRun(t, c.remove(t, "--hosts", "late"))
+	checkClean(t, c.late)
+	kubectl(t, c.server, "delete", "deployment", "precious")
 	c.write(t, c.lateEntry(), 15, "")
 	mustRun(t, install(t.Context(), c.Site))
 	if nodes(t, c.server)["late"] != "True" {
