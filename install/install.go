@@ -485,7 +485,7 @@ func (e *clusterError) Unwrap() []error { return []error{ErrCluster, e.err} }
 // Hint says how to go on. What to do about the cause, errors of the cluster themselves know.
 func (*clusterError) Hint() string { return goOnHint }
 
-const goOnHint = "when the cause is mended, run the same command again, which goes on from there; after an install, so does `boxlift resume`"
+const goOnHint = "when the cause is mended, run the same command again, which goes on from there; after an install or node add, so does `boxlift resume`"
 
 // unfinished names the hosts that are well.
 func (in *installer) unfinished() []string {

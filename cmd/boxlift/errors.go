@@ -48,7 +48,8 @@ const exitHelp = `Exit codes:
        bundle lock --check: upstream has something else or newer than the lock;
        bundle diff: the bundles differ;
        certs check: certificates end soon
-  130  interrupted; boxlift resume, or the same command, goes on from there`
+  130  interrupted; the same command goes on from there, and so does boxlift resume after
+       install, node add, upgrade and rollback --to`
 
 // usageError is an error of the command line.
 type usageError struct{ err error }

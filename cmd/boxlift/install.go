@@ -215,8 +215,8 @@ func newResumeCommand(global *globalOptions) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "resume",
 		Short: "Go on with an installation or upgrade that failed or was interrupted",
-		Long: `Go on with the installation, upgrade or rollback that state.json tells of, from the step
-that it broke off at. Without --bundle the bundle is the one that it began with. The run
+		Long: `Go on with the installation, node add, upgrade or rollback that state.json tells of, from
+the step that it broke off at. Without --bundle the bundle is the one that it began with. The run
 keeps to the flags that it began with, such as --kubeconfig, but for those that are given
 here, which take their place. When the bundle or what install.yaml asks for is another one
 than then, nothing is done: boxlift install begins anew.`,
@@ -292,7 +292,10 @@ func runResume(ctx context.Context, out io.Writer, global *globalOptions, o inst
 		}
 		return runUpgrade(ctx, out, global, u, to, reporter)
 	}
+	kept := o.keptFlags()
 	switch {
+	case last.Command == nodeAdd:
+		o.command, kept = nodeAdd, o.keptNodeFlags()
 	case last.Command != "":
 		if o.scope, err = scopeOfRun(last); err != nil {
 			return err
@@ -300,8 +303,11 @@ func runResume(ctx context.Context, out io.Writer, global *globalOptions, o inst
 	case o.bundle == "" && last.BundleFile == "":
 		return fmt.Errorf("%w: %s holds no run with a bundle", install.ErrNothingToResume, state)
 	}
-	if err := o.takeUp(last, o.keptFlags()); err != nil {
+	if err := o.takeUp(last, kept); err != nil {
 		return err
+	}
+	if o.command == nodeAdd && len(o.hosts) == 0 { // it would be an installation of all hosts
+		return fmt.Errorf("%w: %s does not say which hosts the last run was to add: run boxlift node add again", install.ErrNothingToResume, state)
 	}
 	return runInstall(ctx, out, global, o, reporter)
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/progress"
@@ -16,33 +17,42 @@ func newNodeCommand(global *globalOptions) *cobra.Command {
 }
 
 func newNodeAddCommand(global *globalOptions) *cobra.Command {
-	var o installOptions
-	var hosts []string
+	o := installOptions{command: nodeAdd}
 	c := &cobra.Command{
 		Use:   "add",
 		Short: "Join hosts that were added to install.yaml",
 		Long: `Join the hosts that --hosts names, which install.yaml already has, to the running
 cluster. It is boxlift install for these hosts and the servers: other agents are not
-looked at.`,
+looked at. What failed or was interrupted goes on with boxlift resume, or when the same
+command is run again.`,
 		Example: `  boxlift node add --hosts 10.0.0.14 --bundle bundle.tar --key boxlift.pub -f install.yaml`,
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if len(hosts) == 0 {
+			if len(o.hosts) == 0 {
 				return usagef("--hosts is needed: the addresses or names of the hosts to add")
 			}
-			if err := o.note(cmd.Flags(), o.keptFlags()); err != nil {
+			if err := o.note(cmd.Flags(), o.keptNodeFlags()); err != nil {
 				return err
 			}
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
-				o.hosts, o.command = hosts, "node add"
 				return runInstall(cmd.Context(), out, global, o, r)
 			})
 		},
 	}
 	o.addFlags(c)
-	c.Flags().StringSliceVar(&hosts, "hosts", nil, "addresses or names of the hosts, as in install.yaml (required)")
+	c.Flags().AddFlagSet(o.keptNodeFlags())
 	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be done and change nothing")
 	return c
+}
+
+// nodeAdd is what the state calls the command that adds hosts.
+const nodeAdd = "node add"
+
+// keptNodeFlags are the flags of node add that a run that goes on keeps to.
+func (o *installOptions) keptNodeFlags() *pflag.FlagSet {
+	f := o.keptFlags()
+	f.StringSliceVar(&o.hosts, "hosts", o.hosts, "addresses or names of the hosts, as in install.yaml (required)")
+	return f
 }
 
 type nodeRemoveOptions struct {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"io"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/progress"
 )
 
 // parsed are the flags that a run of a command line would note.
@@ -101,6 +104,39 @@ func TestTakeUpKeepsToFlags(t *testing.T) {
 				t.Errorf("the bundle is %q", o.bundle)
 			}
 		})
+	}
+}
+
+// node add goes on with the hosts that it was given, and with none it does not become an
+// installation of all.
+func TestResumeOfNodeAdd(t *testing.T) {
+	var before, o installOptions
+	began := parsed(t, &before, before.keptNodeFlags(), "--hosts=10.0.0.14,late", "--hosts", "third", "--kubeconfig=/k")
+	if diff := cmp.Diff([]string{"--hosts=10.0.0.14", "--hosts=late", "--hosts=third", "--kubeconfig=/k"}, began); diff != "" {
+		t.Errorf("noted (-want +got):\n%s", diff)
+	}
+	if err := o.takeUp(journal.State{Run: journal.Run{Command: nodeAdd, Flags: began}}, o.keptNodeFlags()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"10.0.0.14", "late", "third"}, o.hosts); diff != "" {
+		t.Errorf("hosts (-want +got):\n%s", diff)
+	}
+	for command, want := range map[string]string{
+		nodeAdd:       "does not say which hosts",
+		"node remove": "the last run was boxlift node remove: run that command again",
+	} {
+		dir := t.TempDir()
+		j, err := journal.Open(filepath.Join(dir, "state.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(j.Begin(journal.Run{Command: command}), j.Close()); err != nil {
+			t.Fatal(err)
+		}
+		o := installOptions{resume: true, state: filepath.Join(dir, "state.json")}
+		if err := runResume(t.Context(), io.Discard, &globalOptions{}, o, progress.Discard); !errors.Is(err, install.ErrNothingToResume) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", command, err, want)
+		}
 	}
 }
 
