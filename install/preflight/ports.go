@@ -93,7 +93,12 @@ func portsOf(role config.Role, etcd bool, own, server, cilium map[string]any) []
 		port{ReachPort: tcp(9891), use: "the diagnosis of Cilium's operator", severity: Warning, local: true},
 	)
 	if chartValue(cilium, "hubble", "enabled") != false {
-		list = append(list, port{ReachPort: tcp(4244), use: "Hubble", severity: Warning})
+		// The relay, a pod on any of the hosts, asks all of them.
+		relay := chartValue(cilium, "hubble", "relay", "enabled") == true
+		list = append(list, port{ReachPort: tcp(4244), use: "Hubble", severity: Warning, peers: relay})
+	}
+	if mutual, on := authentication(cilium); on {
+		list = append(list, everybody(tcp(settingPort(mutual, "port", 4250)), "Cilium's mutual authentication"))
 	}
 	switch tunnel(cilium) {
 	case "vxlan":
@@ -120,6 +125,12 @@ func tunnel(cilium map[string]any) string {
 
 func wireguard(cilium map[string]any) bool {
 	return chartValue(cilium, "encryption", "enabled") == true && chartValue(cilium, "encryption", "type") == "wireguard"
+}
+
+// authentication are the values of Cilium's mutual authentication, and whether it is on.
+func authentication(cilium map[string]any) (map[string]any, bool) {
+	mutual, _ := chartValue(cilium, "authentication", "mutual").(map[string]any)
+	return mutual, chartValue(mutual, "spire", "enabled") == true && chartValue(cilium, "authentication", "enabled") != false
 }
 
 func serviceName(r config.Role) string {

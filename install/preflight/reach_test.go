@@ -162,19 +162,47 @@ func TestReachBadHosts(t *testing.T) {
 	}
 }
 
+// portsText is what ports others have to reach, and which others if not all.
+func portsText(list []ReachPort) string {
+	var names []string
+	for _, p := range list {
+		name := p.String()
+		if p.From != "" {
+			name += " from " + string(p.From)
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// What is chosen of Cilium's features needs ports of its own.
+func TestReachPortsOfCilium(t *testing.T) {
+	type values = map[string]any
+	on, off := values{"enabled": true}, values{"enabled": false}
+	for _, test := range []struct {
+		name   string
+		cilium values
+		want   string
+	}{
+		{"Hubble without its relay", values{"hubble": values{"relay": off}}, ""},
+		{"Hubble's relay", values{"hubble": values{"relay": on}}, "4244/tcp, "},
+		{"the relay of a Hubble that is off", values{"hubble": values{"enabled": false, "relay": on}}, ""},
+		{"mutual authentication", values{"authentication": values{"mutual": values{"spire": on}}}, "4250/tcp, "},
+		{"on another port", values{"authentication": values{"enabled": true, "mutual": values{"port": 4251, "spire": on}}}, "4251/tcp, "},
+		{"without SPIRE", values{"authentication": values{"enabled": true, "mutual": values{"spire": off}}}, ""},
+		{"all authentication off", values{"authentication": values{"enabled": false, "mutual": values{"spire": on}}}, ""},
+	} {
+		need, subjects := goodCluster()
+		need.CiliumValues = test.cilium
+		if got, want := portsText(ReachPorts(need, subjects, 1)), "10250/tcp, 4240/tcp, "+test.want+"8472/udp"; got != want {
+			t.Errorf("%s: got %s, want %s", test.name, got, want)
+		}
+	}
+}
+
 // What a cluster without settings of its own needs.
 func TestReachDefaultPorts(t *testing.T) {
-	text := func(list []ReachPort) string {
-		var names []string
-		for _, p := range list {
-			name := p.String()
-			if p.From != "" {
-				name += " from " + string(p.From)
-			}
-			names = append(names, name)
-		}
-		return strings.Join(names, ", ")
-	}
+	text := portsText
 	need, subjects := goodCluster()
 	if got, want := text(ReachPorts(need, subjects, 0)), "6443/tcp, 10250/tcp, 4240/tcp, 8472/udp"; got != want {
 		t.Errorf("server: got %s, want %s", got, want)
