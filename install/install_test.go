@@ -411,6 +411,32 @@ network: {cni: cilium}
 	}
 }
 
+// An installation has the hosts try each other when one is new, preflight alone always.
+func TestTriesReach(t *testing.T) {
+	in := example(t, exampleConfig)
+	for _, test := range []struct {
+		name             string
+		isNew, installed bool
+		want             bool
+	}{
+		{name: "preflight alone", want: true},
+		{name: "preflight before a host joins", isNew: true, want: true},
+		{name: "an installation that is there", installed: true},
+		{name: "an installation with a new host", isNew: true, installed: true, want: true},
+	} {
+		in.hosts[0].member, in.hosts[1].joined, in.journal = true, "https://10.0.0.11:6443", nil
+		if test.isNew {
+			in.hosts[1].joined = ""
+		}
+		if test.installed {
+			in.journal = &journal.Journal{}
+		}
+		if got := in.triesReach(); got != test.want {
+			t.Errorf("%s: %v", test.name, got)
+		}
+	}
+}
+
 // Machines that were cloned have one machine-id. None of them may be taken for another, or
 // be removed because another was found under its machine-id.
 func TestClonedMachines(t *testing.T) {

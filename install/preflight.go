@@ -353,12 +353,19 @@ func storedFile(f bundle.File) node.StoredFile {
 	return node.StoredFile{Name: path.Base(storedPath(f)), Size: f.Size}
 }
 
-// checkReach finds out whether the hosts reach each other, if one of them is new to the
-// cluster: those that are in it have shown it. What is no host of it is tried every time.
+// triesReach tells whether the hosts are to try if they reach each other: when one of them is
+// new to the cluster, since those that are in it have shown it. Who runs preflight alone wants to
+// know, also of a firewall that came later; no run has its state open then.
+func (in *installer) triesReach() bool {
+	return in.journal == nil || slices.ContainsFunc(in.hosts, func(h *host) bool { return !h.member && h.joined == "" })
+}
+
+// checkReach finds out whether the hosts reach each other, where that has to be tried. What is no
+// host of the cluster is tried every time.
 func (in *installer) checkReach(ctx context.Context, subjects []preflight.Subject) {
 	need := in.needs()
 	outside := preflight.ReachOutside(need)
-	if outside == nil && !slices.ContainsFunc(in.hosts, func(h *host) bool { return !h.member && h.joined == "" }) {
+	if outside == nil && !in.triesReach() {
 		return
 	}
 	hosts := make([]preflight.ReachHost, 0, len(subjects))

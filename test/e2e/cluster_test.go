@@ -311,6 +311,7 @@ func testAgain(t *testing.T, c *cluster) {
 			c.secrets.search(t, "the output with --progress "+kind, again.String())
 		}
 	})
+	c.checkFirewallFound(t)
 	status := mustRun(t, c.status(t, "-o", "json"))
 	contains(t, "status", status.stdout, `"service": "active"`)
 	r := run(t, resume(t, c.Site))
@@ -318,6 +319,34 @@ func testAgain(t *testing.T, c *cluster) {
 		t.Errorf("resume of a finished run: %v", r)
 	}
 	contains(t, "resume of a finished run", r.stderr, "nothing to go on with")
+}
+
+// checkFirewallFound makes sure that preflight alone finds a firewall that came after the
+// installation, and nothing when it is gone.
+func (c *cluster) checkFirewallFound(t *testing.T) {
+	t.Helper()
+	for _, blocked := range []bool{true, false} {
+		change := map[bool]string{true: "--insert", false: "--delete"}[blocked]
+		onHost(t, c.direct, "iptables", "--wait", change, "INPUT", "--protocol", "tcp", "--dport", "4240", "--jump", "DROP")
+		r, findings := runPreflight(t, c.Site, "", "install.yaml")
+		want := map[string]int{}
+		if blocked {
+			want = map[string]int{"server (" + c.server.Address.String() + ")": 1, "behind (" + c.behind.Address.String() + ")": 1}
+		}
+		got := map[string]int{}
+		for _, f := range findings {
+			if f.Check == "reach" {
+				got[f.Host]++
+				contains(t, "the finding", f.Found, "it does not reach direct ("+c.direct.Address.String()+")", "4240/tcp for Cilium's health checks (no answer)")
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("blocked: %v: %s\n%v", blocked, diff, r)
+		}
+		if (r.code == 6) != blocked {
+			t.Errorf("blocked: %v: %v", blocked, r)
+		}
+	}
 }
 
 func (c *cluster) status(t *testing.T, more ...string) *exec.Cmd {
