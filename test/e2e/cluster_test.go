@@ -237,6 +237,7 @@ func testOneAgentFails(t *testing.T, c *cluster) {
 	if diff := cmp.Diff(map[string]string{"server": "True", "behind": "True"}, nodes(t, c.server)); diff != "" {
 		t.Errorf("the others: %s", diff)
 	}
+	checkNothingUnfinished(t, c.Site)
 	onHost(t, c.direct, "rm", "-r", dropIn)
 }
 
@@ -544,6 +545,7 @@ func testNetwork(t *testing.T, c *cluster) {
 		t.Errorf("want exit code 6: %v", r)
 	}
 	contains(t, "the error", r.stderr, "DaemonSet kube-system/cilium", "rolled back", "Startup probe failed")
+	checkNothingUnfinished(t, c.Site)
 	c.write(t, "", 60, "")
 	mustRun(t, install(t.Context(), c.Site))
 	if r := run(t, c.status(t)); r.code != 0 {
