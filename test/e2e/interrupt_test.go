@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -478,8 +479,8 @@ func checkNothingUnfinished(t *testing.T, site *testbed.Site) {
 	}
 }
 
-// Ctrl-C ends in good order; a second run beside the first is refused; hosts that go down
-// while they receive or join are reported; what was changed meanwhile is not gone on
+// Ctrl-C ends in good order; a second run beside the first is refused; hosts that lose their
+// power while they receive or join, or are rebooted, are reported; what was changed meanwhile is not gone on
 // with; and resume completes.
 func TestInterrupted(t *testing.T) {
 	parallel(t, 150*time.Second)
@@ -495,19 +496,19 @@ func TestInterrupted(t *testing.T) {
 		return &stderr
 	}
 	agent := site.Hosts[1]
-	// lost runs a command and cuts the agent's power when the step that is named begins.
-	lost := func(c *exec.Cmd, step string) {
+	// lost runs a command and takes the agent down when the step that is named begins.
+	lost := func(c *exec.Cmd, step string, down func(context.Context) error) {
 		t.Helper()
 		stderr := start(c)
 		waitFor(t, stderr, agent.Address.String()+": "+step)
-		if err := agent.PowerCut(ctx); err != nil {
+		if err := down(ctx); err != nil {
 			t.Fatal(err)
 		}
 		_ = c.Wait()
 		if code := c.ProcessState.ExitCode(); code != 6 {
-			t.Errorf("exit code %d after a power cut, want 6\n%s", code, stderr.String())
+			t.Errorf("exit code %d after the host went down, want 6\n%s", code, stderr.String())
 		}
-		contains(t, "the report of the power cut", stderr.String(), "1 of 2 hosts failed\n  "+agent.Address.String()+":")
+		contains(t, "the report of it", stderr.String(), "1 of 2 hosts failed\n  "+agent.Address.String()+":")
 		if err := agent.Up(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -534,11 +535,12 @@ func TestInterrupted(t *testing.T) {
 	}
 	contains(t, "stderr", stderr.String(), "interrupted", "boxlift resume")
 
-	lost(resume(t, site), "ship the bundle's contents")
+	lost(resume(t, site), "ship the bundle's contents", agent.PowerCut)
+	lost(resume(t, site), "ship the bundle's contents", agent.Reboot)
 	if err := site.LimitLinks(ctx, ""); err != nil {
 		t.Fatal(err)
 	}
-	lost(resume(t, site), "start k3s-agent")
+	lost(resume(t, site), "start k3s-agent", agent.PowerCut)
 
 	// Another configuration is another job, and so is another bundle.
 	path := filepath.Join(site.Bed.Dir, "install.yaml")
