@@ -430,6 +430,7 @@ func testDrift(t *testing.T, c *cluster) {
 	const dropIn = "/etc/rancher/k3s/config.yaml.d/site.yaml"
 	onHost(t, c.behind, "sh", "-c", "mkdir -p /etc/rancher/k3s/config.yaml.d && echo 'node-label: [site=a]' >"+dropIn)
 	onHost(t, c.behind, "/usr/local/bin/k3s", "ctr", "-n", "k8s.io", "images", "rm", netcheckImage)
+	layer := removeLayer(t, c.server, netcheckImage)
 	kubectl(t, c.server, "label", "node", "behind", "boxlift.test/pool-")
 	kubectl(t, c.server, "-n", "kube-system", "patch", "configmap", "cilium-config", "-p", `{"data":{"routing-mode":"native"}}`)
 	r := run(t, c.status(t, "-o", "json"))
@@ -446,7 +447,7 @@ func testDrift(t *testing.T, c *cluster) {
 	if err := json.Unmarshal([]byte(r.stdout), &status); err != nil {
 		t.Fatalf("status -o json: %v\n%s", err, r.stdout)
 	}
-	for i, want := range [][]string{{"packs and files are missing", ciliumCommand + " is missing"}, {"config.yaml differs", dropIn + " is there", "label", netcheckImage}, {"the service is inactive"}} {
+	for i, want := range [][]string{{"packs and files are missing", ciliumCommand + " is missing", netcheckImage + ": blob " + layer + " is not in containerd"}, {"config.yaml differs", dropIn + " is there", "label", netcheckImage}, {"the service is inactive"}} {
 		contains(t, "status of "+status.Hosts[i].Host, strings.Join(status.Hosts[i].Differences, "\n"), want...)
 	}
 	contains(t, "status of the cluster", strings.Join(status.Differences, "\n"), "cilium-config")
@@ -460,6 +461,44 @@ func testDrift(t *testing.T, c *cluster) {
 	if r := run(t, c.status(t)); r.code != 0 {
 		t.Errorf("after the repair\n%v\nstatus says\n%v", repair, r)
 	}
+}
+
+// removeLayer takes a layer of an image out of containerd's content, and returns its digest. The
+// image keeps its name.
+func removeLayer(t *testing.T, h *lab.Host, image string) string {
+	t.Helper()
+	ctr := func(args ...string) string {
+		t.Helper()
+		return onHost(t, h, append([]string{"/usr/local/bin/k3s", "ctr", "-n", "k8s.io"}, args...)...)
+	}
+	_, line, _ := strings.Cut(ctr("images", "ls", "name=="+image), "\n") // after REF TYPE DIGEST
+	fields := strings.Fields(line)
+	if len(fields) < 3 {
+		t.Fatalf("%s: containerd's list of %s is %q", h.Name, image, line)
+	}
+	type descriptor struct {
+		Digest   string
+		Platform struct{ Architecture string }
+	}
+	var manifest struct{ Manifests, Layers []descriptor }
+	for next := fields[2]; next != ""; {
+		manifest.Manifests = nil
+		if err := json.Unmarshal([]byte(ctr("content", "get", next)), &manifest); err != nil {
+			t.Fatal(err)
+		}
+		next = ""
+		for _, m := range manifest.Manifests {
+			if m.Platform.Architecture == "amd64" {
+				next = m.Digest
+			}
+		}
+	}
+	if len(manifest.Layers) == 0 {
+		t.Fatalf("%s: %s has no layers", h.Name, image)
+	}
+	layer := manifest.Layers[len(manifest.Layers)-1].Digest
+	ctr("content", "rm", layer)
+	return layer
 }
 
 const ciliumCommand = "/usr/local/bin/cilium"
