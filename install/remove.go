@@ -523,7 +523,8 @@ done
 
 // uninstallScript removes everything that boxlift brought. Each part may have been removed
 // before. A host may have got no further than boxlift-node: the kubelet and Cilium that are on
-// it then are somebody else's.
+// it then are somebody else's. Units go before the token: one without it would not be taken for
+// this cluster's by a run that goes on.
 const uninstallScript = `set -u
 for f in /usr/local/bin/k3s /usr/local/bin/k3s-uninstall.sh /usr/local/bin/k3s-agent-uninstall.sh /var/lib/rancher/k3s; do
     [ ! -e "$f" ] || k3s=there
@@ -538,9 +539,10 @@ done
 rm -rf /etc/cni/net.d/05-cilium.conflist /var/run/cilium /var/lib/cilium /opt/cni/bin/cilium-cni /usr/local/bin/cilium /var/lib/kubelet
 fi
 (` + removeRegistryScript + `) || :
-rm -rf /var/lib/rancher/k3s /etc/rancher/k3s /var/lib/boxlift
-rm -f /usr/local/bin/k3s /usr/local/bin/k3s-killall.sh /etc/systemd/system/k3s.service /etc/systemd/system/k3s.service.env \
+rm -f /etc/systemd/system/k3s.service /etc/systemd/system/k3s.service.env \
     /etc/systemd/system/k3s-agent.service /etc/systemd/system/k3s-agent.service.env
+rm -rf /var/lib/rancher/k3s /etc/rancher/k3s /var/lib/boxlift
+rm -f /usr/local/bin/k3s /usr/local/bin/k3s-killall.sh
 systemctl daemon-reload
 `
 
