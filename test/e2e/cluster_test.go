@@ -159,7 +159,7 @@ func TestCluster(t *testing.T) {
 
 // The same cluster grows and shrinks.
 func TestMembers(t *testing.T) {
-	parallel(t, 7*time.Minute)
+	parallel(t, 8*time.Minute)
 	c := newCluster(t)
 	mustRun(t, install(t.Context(), c.Site))
 	c.run(t, []part{

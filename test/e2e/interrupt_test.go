@@ -483,7 +483,7 @@ func checkNothingUnfinished(t *testing.T, site *testbed.Site) {
 // power while they receive or join, or are rebooted, are reported; what was changed meanwhile is not gone on
 // with; and resume completes.
 func TestInterrupted(t *testing.T) {
-	parallel(t, 150*time.Second)
+	parallel(t, 165*time.Second)
 	site := newTwoHosts(t)
 	ctx := t.Context()
 	start := func(c *exec.Cmd) *lockedBuffer {
