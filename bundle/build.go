@@ -149,8 +149,8 @@ type builder struct {
 	continued bool
 	// isCopy says that all blobs are in older bundles, and that nothing else has them.
 	isCopy bool
-	// noClones is set when the filesystem cannot share blocks between files.
-	noClones atomic.Bool
+	// noClones are the files of older bundles whose blocks cannot be shared with this one's.
+	noClones sync.Map
 	shared   atomic.Int64 // bytes
 	file     *volume.Draft
 	sealed   *sealed // nil when nothing is encrypted

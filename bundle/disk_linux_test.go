@@ -83,6 +83,22 @@ func TestReuseSharesBlocks(t *testing.T) {
 	if result := mustBuild(t, smallLock(t), newClient(s), filepath.Join(dir, "d.tar"), nil, reusing(t, reference(t))); result.Shared != 0 || result.Copied == 0 {
 		t.Errorf("%+v", result)
 	}
+
+	// One on another filesystem, of which nothing can be used, does not keep the next one's
+	// from being shared.
+	content = mustRead(t, reference(t))
+	mustWrite(t, older, content)
+	for _, e := range mustOpen(t, reference(t)).tar.Layout().Entries {
+		if e.Digest() != "" {
+			content[e.Offset+e.Size/2] ^= 1
+		}
+	}
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere.tar")
+	mustWrite(t, elsewhere, content)
+	result = mustBuild(t, smallLock(t), newClient(s), filepath.Join(dir, "e.tar"), nil, reusing(t, elsewhere, older))
+	if result.Shared < result.Copied/2 {
+		t.Errorf("%d bytes are shared, of %d that were copied", result.Shared, result.Copied)
+	}
 }
 
 // TestFullDisk is found out before anything is downloaded.

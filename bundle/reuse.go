@@ -155,18 +155,22 @@ func (b *builder) copyOld(ctx context.Context, e ocitar.Entry, section *io.Secti
 func (b *builder) share(e ocitar.Entry, section *io.SectionReader) (bool, error) {
 	source, from, _ := section.Outer()
 	old, ok := source.(*volume.File)
-	if !ok || b.noClones.Load() {
+	if !ok {
 		return false, nil
 	}
 	file, at, there := old.Extent(from)
+	if _, ok := b.noClones.Load(file); ok {
+		return false, nil
+	}
 	to, toAt, room := b.file.Extent(e.Offset)
 	if there < e.Size || room < e.Size {
 		return false, nil
 	}
 	start, end, err := cloneBlocks(to, toAt, file, at, e.Size)
 	if err != nil {
-		// It will be no better with the next blob.
-		b.noClones.Store(true)
+		// It will be no better with the next blob from there. Another older bundle may lie on
+		// another filesystem.
+		b.noClones.Store(file, nil)
 		return false, nil
 	}
 	if start == end {
