@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/liteboxd/boxlift/test/need"
+	"github.com/liteboxd/boxlift/test/upstream"
 )
 
 // mount mounts something until the test ends. Where that is not allowed the test is
@@ -98,6 +99,37 @@ func TestReuseSharesBlocks(t *testing.T) {
 	result = mustBuild(t, smallLock(t), newClient(s), filepath.Join(dir, "e.tar"), nil, reusing(t, elsewhere, older))
 	if result.Shared < result.Copied/2 {
 		t.Errorf("%d bytes are shared, of %d that were copied", result.Shared, result.Copied)
+	}
+}
+
+// TestGoesOnAfterDamagedBlocks has a build that ends nine tenths into fetching what it shared
+// and found to be damaged. The next one asks for the rest.
+func TestGoesOnAfterDamagedBlocks(t *testing.T) {
+	dir := mountDisk(t, 128<<20, program(t, "mkfs.btrfs", "btrfs-progs"), "--quiet", "--mixed")
+	s := upstreamServer(t)
+	layer := layerOf(t, operatorRef, "linux/arm64")
+	e, _ := mustOpen(t, reference(t)).tar.Blob(layer)
+	content := mustRead(t, reference(t))
+	content[e.Offset+e.Size-1] ^= 1
+	older, path := filepath.Join(dir, "older.tar"), filepath.Join(dir, "b.tar")
+	mustWrite(t, older, content)
+	s.Inject(upstream.Rule{Path: upstream.BlobPath(layer), Times: 1, Fault: upstream.Cut{After: e.Size * 9 / 10}})
+	s.Inject(upstream.Rule{Path: upstream.BlobPath(layer), Skip: 1, Fault: upstream.Status{Code: 404}})
+	if _, err := build(t.Context(), smallLock(t), newClient(s), path, nil, reusing(t, older)); err == nil {
+		t.Fatal("it succeeded")
+	}
+	s.Heal()
+	s.ResetRequests()
+	mustBuild(t, smallLock(t), newClient(s), path, nil)
+	sameFiles(t, reference(t), path)
+	var sent int64
+	for _, r := range s.Requests() {
+		if strings.HasSuffix(r.Path, layer.String()) {
+			sent += r.Bytes
+		}
+	}
+	if sent == 0 || sent > e.Size*2/10 {
+		t.Errorf("%d bytes came of a layer with %d", sent, e.Size)
 	}
 }
 

@@ -145,7 +145,7 @@ func (b *builder) copyOld(ctx context.Context, e ocitar.Entry, section *io.Secti
 		return err
 	}
 	if got != e.Digest() {
-		return &damagedError{got}
+		return errors.Join(&damagedError{got}, b.erase(e))
 	}
 	return b.complete(e)
 }
