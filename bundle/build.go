@@ -840,11 +840,12 @@ func (t *entryTasks) end(f *fetch, err error) {
 // Partials returns the names of unfinished bundles that lie beside path, and in the folder
 // workDir, if there is one, of those that were to be encrypted.
 func Partials(path, workDir string) ([]string, error) {
+	dirs := []string{filepath.Dir(path)}
+	if workDir != "" && !sameFolder(workDir, dirs[0]) {
+		dirs = append(dirs, workDir)
+	}
 	var names []string
-	for _, dir := range []string{filepath.Dir(path), workDir} {
-		if dir == "" {
-			continue
-		}
+	for _, dir := range dirs {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			return nil, err
@@ -855,5 +856,15 @@ func Partials(path, workDir string) ([]string, error) {
 			}
 		}
 	}
-	return slices.Compact(names), nil
+	return names, nil
+}
+
+// sameFolder reports whether two names are there and stand for one folder.
+func sameFolder(a, b string) bool {
+	first, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	second, err := os.Stat(b)
+	return err == nil && os.SameFile(first, second)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -100,6 +101,33 @@ func TestForms(t *testing.T) {
 				t.Errorf("left over: %v, %v", left, err)
 			}
 		})
+	}
+}
+
+// TestPartials names everything once, also where both folders are one.
+func TestPartials(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	t.Chdir(dir)
+	for _, name := range []string{"b.tar", "b.tar.1.partial", "b.tar.2.partial", "c.tar.1.partial", filepath.Join(other, "b.tar.3.partial")} {
+		mustWrite(t, name, nil)
+	}
+	both := []string{"b.tar.1.partial", "b.tar.2.partial"}
+	for workDir, want := range map[string][]string{
+		"":    both,
+		".":   both,
+		dir:   both,
+		other: append(slices.Clone(both), filepath.Join(other, "b.tar.3.partial")),
+	} {
+		got, err := Partials("b.tar", workDir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("with the other folder %q (-want +got):\n%s", workDir, diff)
+		}
+	}
+	if _, err := Partials("b.tar", filepath.Join(dir, "gone")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of a folder that is not there: %v", err)
 	}
 }
 
