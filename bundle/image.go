@@ -91,6 +91,25 @@ func wantedPlatforms(index *ocispec.Index, wanted []lock.Platform, read jsonRead
 	return images, nil
 }
 
+// checkPlatforms finds out whether an image is published for the platforms that are wanted.
+// Of an index, it reads no more than that.
+func checkPlatforms(root ocispec.Descriptor, wanted []lock.Platform, read jsonReader) error {
+	if !isIndex(root.MediaType) {
+		_, err := imagePlatforms(root, wanted, read)
+		return err
+	}
+	index, err := readIndex(root, read)
+	if err != nil {
+		return err
+	}
+	for _, p := range wanted {
+		if _, err := choosePlatform(index, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // missingPlatformError says that an image is not published for a platform.
 type missingPlatformError struct {
 	platform lock.Platform

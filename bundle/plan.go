@@ -694,12 +694,8 @@ func (p *planner) fetchBlob(part *[]ocitar.Member, d ocispec.Descriptor, label, 
 
 // addArchive places the blobs of an image archive and notes its images.
 func (p *planner) addArchive(c lock.Component, image lock.Image, roots *imageRoots) error {
-	name := baseName(image.Archive)
-	for _, inside := range image.Contents.Images {
-		root := ocispec.Descriptor{MediaType: inside.MediaType, Digest: inside.Digest, Size: inside.Size}
-		if err := roots.add(inside.Ref, image.Platform, root); err != nil {
-			return entryError(c.Name, name, image.Platform, err)
-		}
+	if err := roots.addArchive(c, image); err != nil {
+		return err
 	}
 	archive := &archiveFetch{sha256: image.SHA256, blobs: make(map[string]ocispec.Descriptor), all: make(map[string]ocispec.Descriptor)}
 	for _, blob := range image.Contents.Blobs {
@@ -715,7 +711,7 @@ func (p *planner) addArchive(c lock.Component, image lock.Image, roots *imageRoo
 		}
 	}
 	if len(archive.blobs) > 0 {
-		p.fetches = append(p.fetches, &fetch{label: label(c.Name, name, image.Platform), size: image.Size, open: p.openURL(image.Archive), archive: archive})
+		p.fetches = append(p.fetches, &fetch{label: label(c.Name, baseName(image.Archive), image.Platform), size: image.Size, open: p.openURL(image.Archive), archive: archive})
 	}
 	return nil
 }
@@ -777,6 +773,17 @@ func (r *imageRoots) add(ref string, platform lock.Platform, root ocispec.Descri
 		r.refs = append(r.refs, ref)
 	}
 	r.parts[ref] = append(r.parts[ref], imagePart{platform, root})
+	return nil
+}
+
+// addArchive adds what an archive holds.
+func (r *imageRoots) addArchive(c lock.Component, image lock.Image) error {
+	for _, inside := range image.Contents.Images {
+		root := ocispec.Descriptor{MediaType: inside.MediaType, Digest: inside.Digest, Size: inside.Size}
+		if err := r.add(inside.Ref, image.Platform, root); err != nil {
+			return entryError(c.Name, baseName(image.Archive), image.Platform, err)
+		}
+	}
 	return nil
 }
 

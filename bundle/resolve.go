@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
+	"sync"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -26,6 +28,12 @@ const maxArchiveJSON = 64 << 20
 type ResolveOptions struct {
 	Document *lock.Document
 	Source   *source.Client
+	// Elsewhere is another lock of which the pins of images hold here too; nil: none is.
+	Elsewhere *lock.Lock
+	// CheckPinned looks at images that are pinned as well, for whether they are published for
+	// all platforms: a lock does not say what an image was pinned for. That takes the index of
+	// each from its registry. What no registry can say is a message and no error.
+	CheckPinned bool
 	// Parallelism bounds the requests under way; 0 means 6.
 	Parallelism int
 	// Reporter is told of the work; nil discards it.
@@ -36,7 +44,8 @@ type ResolveOptions struct {
 // downloads files and archives to hash them, once however many entries list the same
 // thing. Pins that are there stay, and one that a tag has in another component holds for it
 // everywhere, wherever upstream has moved the tag since. It reports all entries that it could not resolve; those
-// that it could are pinned all the same.
+// that it could are pinned all the same. An image that lacks a platform of its component is
+// an error that names both, whether it is in a registry or in archives.
 func Resolve(ctx context.Context, o ResolveOptions) error {
 	if o.Parallelism == 0 {
 		o.Parallelism = 6
@@ -44,7 +53,7 @@ func Resolve(ctx context.Context, o ResolveOptions) error {
 	if o.Reporter == nil {
 		o.Reporter = progress.Discard
 	}
-	r := resolver{ResolveOptions: o}
+	r := resolver{ResolveOptions: o, registry: &onceRegistry{imageRegistry: o.Source}}
 	l := o.Document.Lock()
 	for _, c := range l.Components {
 		platforms := c.PlatformsIn(l)
@@ -65,9 +74,12 @@ func Resolve(ctx context.Context, o ResolveOptions) error {
 		for i, image := range c.Images {
 			switch {
 			case image.Ref != "" && image.Digest == "":
-				r.add(label(c.Name, image.Ref, ""), fmt.Sprint(image.Ref, platforms), r.image(image.Ref, l.Digest(image.Ref), platforms), func(pin found) error {
+				r.add(label(c.Name, image.Ref, ""), fmt.Sprint(image.Ref, platforms), r.image(image.Ref, r.pinned(image.Ref), platforms), func(pin found) error {
 					return o.Document.SetImageDigest(c.Name, i, pin.Digest)
 				})
+			case image.Ref != "" && image.Digest != "" && o.CheckPinned:
+				key := fmt.Sprint(image.Ref, "@", image.Digest, platforms)
+				r.add(label(c.Name, image.Ref, ""), key, r.published(image, platforms), func(found) error { return nil })
 			case image.Archive != "" && (image.SHA256 == "" || image.Size == 0 || image.Contents == nil) && wanted(image.Platform, platforms):
 				key := fmt.Sprint(image.Archive, " ", image.Platform, " ", image.SHA256)
 				r.add(label(c.Name, baseName(image.Archive), image.Platform), key, r.archive(image), func(pin found) error {
@@ -76,7 +88,48 @@ func Resolve(ctx context.Context, o ResolveOptions) error {
 			}
 		}
 	}
-	return r.run(ctx)
+	err := r.run(ctx)
+	return errors.Join(err, archivePlatforms(o.Document.Lock()))
+}
+
+// archivePlatforms finds images that archives do not have for all platforms, which the lock
+// alone tells. Of a component with something that is not pinned yet, it does not.
+func archivePlatforms(l *lock.Lock) error {
+	var errs []error
+	for _, c := range l.Components {
+		roots, err := lockedRoots(c, c.PlatformsIn(l))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, ref := range roots.refs {
+			if _, _, err := roots.entry(ref, c.PlatformsIn(l)); err != nil {
+				errs = append(errs, entryError(c.Name, ref, "", err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// lockedRoots are the images of a component, if all are pinned, or none. Of those in
+// registries, which are asked, only the digest is known.
+func lockedRoots(c lock.Component, platforms []lock.Platform) (*imageRoots, error) {
+	roots := newImageRoots()
+	for _, image := range c.Images {
+		switch {
+		case image.Ref != "" && image.Digest == "", image.Archive != "" && image.Contents == nil && wanted(image.Platform, platforms):
+			return newImageRoots(), nil
+		case image.Ref != "":
+			if err := roots.add(image.Ref, "", ocispec.Descriptor{Digest: image.Digest}); err != nil {
+				return nil, entryError(c.Name, image.Ref, "", err)
+			}
+		case wanted(image.Platform, platforms):
+			if err := roots.addArchive(c, image); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return roots, nil
 }
 
 // wanted reports whether something for a platform belongs into a bundle for platforms.
@@ -88,7 +141,17 @@ func wanted(p lock.Platform, platforms []lock.Platform) bool {
 // the lock.
 type resolver struct {
 	ResolveOptions
-	work []lookup
+	registry *onceRegistry
+	work     []lookup
+	silent   sync.Map // hosts of pinned images that gave no answer
+}
+
+// pinned is what a ref that an entry leaves open is pinned to elsewhere; "" for nothing.
+func (r *resolver) pinned(ref string) digest.Digest {
+	if d := r.Document.Lock().Digest(ref); d != "" || r.Elsewhere == nil {
+		return d
+	}
+	return r.Elsewhere.Digest(ref)
 }
 
 // lookup finds a pin for one entry or several, each of which has a function that writes
@@ -199,7 +262,7 @@ func (r *resolver) file(url, pinned string) finder {
 // image looks up what a tag stands for, if it is published for all platforms. Where the tag is
 // pinned already, only the platforms are looked at.
 func (r *resolver) image(ref string, pinned digest.Digest, platforms []lock.Platform) finder {
-	p := planner{PlanOptions: PlanOptions{AllowMovedTags: true}, registry: r.Source}
+	p := planner{PlanOptions: PlanOptions{AllowMovedTags: true}, registry: r.registry}
 	return func(ctx context.Context, _ string) (found, error) {
 		d := ocispec.Descriptor{Digest: pinned}
 		if pinned == "" {
@@ -214,6 +277,88 @@ func (r *resolver) image(ref string, pinned digest.Digest, platforms []lock.Plat
 		}
 		return found{Descriptor: d}, err
 	}
+}
+
+// published looks at whether an image that is pinned is published for all platforms, where
+// its registry can say so.
+func (r *resolver) published(image lock.Image, platforms []lock.Platform) finder {
+	return func(ctx context.Context, name string) (found, error) {
+		repository, err := source.Repository(image.Ref)
+		if err != nil {
+			return found{}, err
+		}
+		host, _, _ := strings.Cut(repository, "/")
+		if _, ok := r.silent.Load(host); ok {
+			err = &source.Error{URL: "https://" + host, Err: errors.New("it did not answer before")}
+		} else {
+			err = r.checkPublished(ctx, repository, image.Digest, platforms)
+		}
+		var unknown *source.Error
+		if ctx.Err() != nil || !errors.As(err, &unknown) {
+			return found{}, err
+		}
+		if unknown.Status == 0 {
+			r.silent.Store(host, nil)
+		}
+		r.Reporter.Message(fmt.Sprintf("%s: it is pinned, and whether it is published for %v is not known: %v", name, platforms, err))
+		return found{}, nil
+	}
+}
+
+func (r *resolver) checkPublished(ctx context.Context, repository string, pinned digest.Digest, platforms []lock.Platform) error {
+	content, mediaType, err := r.registry.Manifest(ctx, repository, pinned)
+	if err != nil {
+		return err
+	}
+	root := descriptorOf(mediaType, content)
+	return checkPlatforms(root, platforms, func(d ocispec.Descriptor) ([]byte, error) {
+		if d.Digest == root.Digest {
+			return content, nil
+		}
+		return r.registry.Config(ctx, repository, d.Digest)
+	})
+}
+
+// onceRegistry asks for every manifest and config once, however many entries need it.
+type onceRegistry struct {
+	imageRegistry
+	mu      sync.Mutex
+	answers map[string]func() (registryAnswer, error)
+}
+
+type registryAnswer struct {
+	content   []byte
+	mediaType string
+}
+
+func (r *onceRegistry) Manifest(ctx context.Context, repository string, d digest.Digest) (content []byte, mediaType string, err error) {
+	a, err := r.once(repository+"@"+d.String(), func() (a registryAnswer, err error) {
+		a.content, a.mediaType, err = r.imageRegistry.Manifest(ctx, repository, d)
+		return a, err
+	})
+	return a.content, a.mediaType, err
+}
+
+func (r *onceRegistry) Config(ctx context.Context, repository string, d digest.Digest) ([]byte, error) {
+	a, err := r.once(repository+" "+d.String(), func() (a registryAnswer, err error) {
+		a.content, err = r.imageRegistry.Config(ctx, repository, d)
+		return a, err
+	})
+	return a.content, err
+}
+
+func (r *onceRegistry) once(key string, ask func() (registryAnswer, error)) (registryAnswer, error) {
+	r.mu.Lock()
+	answer, ok := r.answers[key]
+	if !ok {
+		if r.answers == nil {
+			r.answers = make(map[string]func() (registryAnswer, error))
+		}
+		answer = sync.OnceValues(ask)
+		r.answers[key] = answer
+	}
+	r.mu.Unlock()
+	return answer()
 }
 
 // archive downloads an image archive and lists what it holds.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -347,6 +348,122 @@ func TestResolveSharedRef(t *testing.T) {
 				t.Errorf("digests (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestResolveChecksPinned has locks with all pins, whose components claim platforms that not
+// all images have: which these are is found with the small manifests alone.
+func TestResolveChecksPinned(t *testing.T) {
+	s := upstreamServer(t)
+	archives, err := s.PinnedLockYAML(upstream.LockOptions{Components: []string{"k3s"}, Platforms: []string{"linux/amd64"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	small := smallLock(t)
+	// Each image once, and the config of one that has no index.
+	all := map[string]int{"manifests": 5, "blobs": 1}
+	for name, c := range map[string]struct {
+		content   string
+		fault     upstream.Fault // of manifests
+		unchecked bool
+		want      []string // none: no error
+		says      string
+		asked     map[string]int
+	}{
+		"all there": {content: string(small), asked: all},
+		"wider": {
+			content: string(replaced(t, small, "    platforms: [linux/amd64]\n", "")), asked: all,
+			want: []string{
+				"liteboxd: " + gatewayRef + ": the image is not published for linux/arm64, only for [linux/amd64]",
+				"liteboxd: " + webRef + ": the image is not published for linux/arm64, only for [linux/amd64]",
+			},
+		},
+		"not asked for": {content: string(small), unchecked: true},
+		"no answer":     {content: string(small), fault: upstream.Status{Code: 503}, says: "is published for [linux/amd64 linux/arm64] is not known: get https://"},
+		"archives":      {content: string(archives)},
+		"archives, wider": {
+			content: string(replaced(t, archives, "platforms: [linux/amd64]", "platforms: [linux/amd64, linux/arm64]")),
+			want:    []string{"k3s: " + pauseRef + ": the image is not published for linux/arm64, only for [linux/amd64]"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.Heal()
+			s.ResetRequests()
+			if c.fault != nil {
+				s.Inject(upstream.Rule{Path: "/manifests/", Fault: c.fault})
+			}
+			document, err := lock.ParseDocument(lockTitle, []byte(c.content))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var told recorder
+			err = Resolve(t.Context(), ResolveOptions{Document: document, Source: newClient(s), CheckPinned: !c.unchecked, Reporter: &told})
+			if c.want == nil && err != nil {
+				t.Errorf("%v", err)
+			}
+			if c.want != nil {
+				wantError(t, err, c.want...)
+			}
+			if !slices.ContainsFunc(told.all(), func(m string) bool { return strings.Contains(m, c.says) }) && c.says != "" {
+				t.Errorf("the user was told %q, not %q", told.all(), c.says)
+			}
+			if c.fault != nil {
+				return
+			}
+			var asked map[string]int
+			for _, r := range s.Requests() {
+				if r.Path == "/v2/" {
+					continue
+				}
+				if asked == nil {
+					asked = make(map[string]int)
+				}
+				asked[path.Base(path.Dir(r.Path))]++
+				if r.Method != "GET" || r.Bytes > 4096 {
+					t.Errorf("%s %s brought %d bytes", r.Method, r.Path, r.Bytes)
+				}
+			}
+			if diff := cmp.Diff(c.asked, asked); diff != "" {
+				t.Errorf("asked for (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(c.content, string(document.Bytes())); diff != "" {
+				t.Errorf("the lock was changed:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestResolveElsewhere takes the pin of another lock, and looks at its platforms all the same.
+func TestResolveElsewhere(t *testing.T) {
+	s := upstreamServer(t)
+	elsewhere, err := lock.Parse(lockTitle, smallLock(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for platform, wantErr := range map[string]string{
+		"linux/amd64": "",
+		"linux/arm64": "addon: " + gatewayRef + ": the lock has it in another component, as sha256:",
+	} {
+		document, err := lock.ParseDocument(lockTitle, []byte("apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: ["+platform+"]\ncomponents:\n"+
+			"  addon: {version: v1, images: [{ref: \""+gatewayRef+"\"}]}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = Resolve(t.Context(), ResolveOptions{Document: document, Source: newClient(s), Elsewhere: elsewhere})
+		want := digest.Digest("")
+		if wantErr != "" {
+			wantError(t, err, wantErr, "the image is not published for linux/arm64, only for [linux/amd64]")
+		} else if want = elsewhere.Digest(gatewayRef); err != nil {
+			t.Error(err)
+		}
+		if got := document.Lock().Components[0].Images[0].Digest; got != want {
+			t.Errorf("for %s it is pinned to %q, want %q", platform, got, want)
+		}
+	}
+	for _, r := range s.Requests() {
+		if r.Method == "HEAD" {
+			t.Errorf("asked what %s stands for", r.Path)
+		}
 	}
 }
 

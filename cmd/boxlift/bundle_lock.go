@@ -49,7 +49,9 @@ func newBundleLockCommand(global *globalOptions) *cobra.Command {
 		Long: `Fill in the pins that versions.lock lacks: what each tag stands for at this
 moment, the sha256 and size of each file, and what image archives hold. Pins that are
 there stay, and so does everything else in the file. An image that another component
-has pinned gets that pin, wherever its tag has moved since.
+has pinned gets that pin, wherever its tag has moved since. An image that is not
+published for all platforms of its component is an error; registries are asked for the
+indexes of images that are pinned to find that out.
 
 With --k3s, --cilium and --liteboxd, make a lock from nothing, or add the components
 that it lacks: what a release is made of is taken from upstream, k3s' checksums and its
@@ -322,14 +324,15 @@ func (l *locking) k3sVersion() string {
 	return *l.versions[release.K3s]
 }
 
-func (l *locking) resolve(ctx context.Context, d *lock.Document) error {
-	return bundle.Resolve(ctx, bundle.ResolveOptions{Document: d, Source: l.finder.Source, Parallelism: l.parallelism, Reporter: l.reporter})
+func (l *locking) resolve(ctx context.Context, o bundle.ResolveOptions) error {
+	o.Source, o.Parallelism, o.Reporter = l.finder.Source, l.parallelism, l.reporter
+	return bundle.Resolve(ctx, o)
 }
 
 // complete fills in the pins. What was found is written even when not all was.
 func (l *locking) complete(ctx context.Context) error {
 	missing := len(l.document.Lock().Unpinned())
-	resolveErr := l.resolve(ctx, l.document)
+	resolveErr := l.resolve(ctx, bundle.ResolveOptions{Document: l.document, CheckPinned: true})
 	if err := l.checkArchives(l.document.Lock()); err != nil {
 		return errors.Join(err, resolveErr)
 	}
@@ -339,6 +342,9 @@ func (l *locking) complete(ctx context.Context) error {
 	}
 	if err := l.printChanges(lock.Diff(l.was, l.document.Lock())); err != nil {
 		return err
+	}
+	if resolveErr != nil && missing == 0 {
+		return fmt.Errorf("%s: every pin is there: %w", l.lock, resolveErr)
 	}
 	if resolveErr != nil {
 		return fmt.Errorf("%s: %d of %d missing pins filled in: %w", l.lock, missing-left, missing, resolveErr)
@@ -393,12 +399,11 @@ func (l *locking) move(ctx context.Context, name, version string) error {
 		return err
 	}
 	next, kept := r.Move(*old)
-	shareDigests(&next, now)
 	alone, err := lock.Compose(l.lock, "", now.Platforms, []lock.Component{next})
 	if err != nil {
 		return err
 	}
-	if err := l.resolve(ctx, alone); err != nil {
+	if err := l.resolve(ctx, bundle.ResolveOptions{Document: alone, Elsewhere: now}); err != nil {
 		return fmt.Errorf("%s is as it was: %w", l.lock, err)
 	}
 	if err := l.checkArchives(alone.Lock()); err != nil {
@@ -411,15 +416,6 @@ func (l *locking) move(ctx context.Context, name, version string) error {
 		l.kept = append(l.kept, fmt.Sprintf("%s %s does not name these, they stay as they are: %s", name, version, strings.Join(kept, ", ")))
 	}
 	return nil
-}
-
-// shareDigests pins images of c that another component has pinned: a ref has one digest.
-func shareDigests(c *lock.Component, l *lock.Lock) {
-	for i := range c.Images {
-		if m := &c.Images[i]; m.Ref != "" && m.Digest == "" {
-			m.Digest = l.Digest(m.Ref)
-		}
-	}
 }
 
 // checkArchives compares archives with the lists of the releases that were asked for.

@@ -63,7 +63,8 @@ func TestLockRefuses(t *testing.T) {
 }
 
 // TestLockIsSparing counts what upstream is asked: nothing twice in one run, nothing of
-// other components in an update, and nothing large in a check.
+// other components in an update, and nothing large in a check or for a lock that has every
+// pin.
 func TestLockIsSparing(t *testing.T) {
 	s := newSite(t)
 	lock := func(args ...string) {
@@ -103,6 +104,13 @@ func TestLockIsSparing(t *testing.T) {
 
 	lock("-f", "new.lock", "--k3s", "v1.36.4+k3s1", "--cilium", "1.20.0", "--liteboxd", "v0.6.10", "--platform", "linux/amd64", "--platform", "linux/arm64", "--platform", "liteboxd=linux/amd64")
 	made := string(s.read(t, "new.lock"))
+
+	lock("-f", "new.lock")
+	for _, q := range server.Requests() {
+		if q.Method != http.MethodGet || q.Bytes > 4096 {
+			t.Errorf("with every pin there, %s %s brought %d bytes", q.Method, q.Path, q.Bytes)
+		}
+	}
 
 	lock("-f", "new.lock", "--check")
 	if _, largest := asked(); largest > 4096 {
