@@ -207,7 +207,8 @@ func (r *resolver) run(ctx context.Context) error {
 }
 
 // download passes a file to read and returns its digest and size. A pin that is there
-// must agree. When the line breaks, read is called again with the file from its start.
+// must agree. When the line breaks for good, or what came in several answers is not what is
+// pinned, read is called again with the file from its start.
 func (r *resolver) download(ctx context.Context, name, url, pinned string, read func(io.Reader) error) (d ocispec.Descriptor, err error) {
 	err = again(ctx, r.Reporter, name, func() error {
 		d, err = r.downloadOnce(ctx, name, url, pinned, read)
@@ -217,7 +218,7 @@ func (r *resolver) download(ctx context.Context, name, url, pinned string, read 
 }
 
 func (r *resolver) downloadOnce(ctx context.Context, name, url, pinned string, read func(io.Reader) error) (d ocispec.Descriptor, err error) {
-	stream, err := r.Source.Open(ctx, url)
+	stream, err := r.open(ctx, url, pinned)
 	if err != nil {
 		return d, err
 	}
@@ -227,14 +228,31 @@ func (r *resolver) downloadOnce(ctx context.Context, name, url, pinned string, r
 	h := sha256.New()
 	metered := &streamReader{reader: stream, meter: &meter{tasks: []progress.Task{task}}}
 	counted := &countingReader{reader: io.TeeReader(metered, h)}
-	if err := read(contextReader{ctx, counted}); err != nil {
-		return d, err
+	if err = read(contextReader{ctx, counted}); err == nil {
+		d = ocispec.Descriptor{Digest: digest.NewDigest(digest.SHA256, h), Size: counted.count}
+		err = checkPin(pinned, d)
 	}
-	d = ocispec.Descriptor{Digest: digest.NewDigest(digest.SHA256, h), Size: counted.count}
-	if pinned != "" && pinned != d.Digest.Encoded() {
-		return d, &differsError{want: ocispec.Descriptor{Digest: digest.NewDigestFromEncoded(digest.SHA256, pinned), Size: d.Size}, got: d.Digest, size: d.Size}
+	if err != nil && pinned != "" && stream.Spliced() && !errors.As(err, new(*streamError)) {
+		err = fmt.Errorf("it came in pieces that may not fit together: %w; %w", err, source.ErrAnew)
 	}
-	return d, nil
+	return d, err
+}
+
+// open begins a download. The pin of one that has it proves that pieces belong together.
+func (r *resolver) open(ctx context.Context, url, pinned string) (*source.Stream, error) {
+	if pinned != "" {
+		return r.Source.OpenPinned(ctx, url, 0)
+	}
+	return r.Source.Open(ctx, url)
+}
+
+// checkPin refuses what is not pinned, if something is.
+func checkPin(pinned string, got ocispec.Descriptor) error {
+	if pinned == "" || pinned == got.Digest.Encoded() {
+		return nil
+	}
+	want := ocispec.Descriptor{Digest: digest.NewDigestFromEncoded(digest.SHA256, pinned), Size: got.Size}
+	return &differsError{want: want, got: got.Digest, size: got.Size}
 }
 
 type countingReader struct {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	"path"
@@ -467,40 +468,71 @@ func TestResolveElsewhere(t *testing.T) {
 	}
 }
 
-// A line that breaks in the middle of a file or an archive costs that download again, and
-// nothing else.
+// A line that breaks in the middle of an archive costs what did not come, where a tag of the
+// server or the lock's own sha256 tells that the rest belongs to what came. Otherwise it costs
+// that archive again, and nothing else.
 func TestResolveTriesAgain(t *testing.T) {
 	s := upstreamServer(t)
-	const text = `apiVersion: boxlift.dev/v1
-kind: Lock
-platforms: [linux/amd64]
-components:
-  k3s: {version: v1.36.4+k3s1, images: [{archive: "` + archiveURL + `", platform: linux/amd64}]}
-  cilium: {version: 1.20.0, charts: [{name: cilium, url: "` + chartURL + `"}]}
-`
-	resolve := func() []byte {
+	at := slices.IndexFunc(s.Files(), func(f upstream.File) bool { return f.URL == archiveURL })
+	archive := s.Files()[at]
+	resolve := func(t *testing.T, pin string) (string, error) {
 		t.Helper()
-		document, err := lock.ParseDocument(lockTitle, []byte(text))
+		document, err := lock.ParseDocument(lockTitle, []byte("apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\ncomponents:\n"+
+			"  k3s: {version: v1.36.4+k3s1, images: [{archive: \""+archiveURL+"\", platform: linux/amd64"+pin+"}]}\n"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := Resolve(t.Context(), ResolveOptions{Document: document, Source: newClient(s)}); err != nil {
-			t.Fatal(err)
-		}
-		return document.Bytes()
+		err = Resolve(t.Context(), ResolveOptions{Document: document, Source: newClient(s)})
+		image := document.Lock().Components[0].Images[0]
+		return fmt.Sprint(image.SHA256, " ", image.Size, " ", image.Contents), err
 	}
-	want := resolve()
-	cuts := []*upstream.Injection{
-		s.Inject(upstream.Rule{Method: "GET", Path: upstream.FilePath(archiveURL), Times: 1, Fault: upstream.Cut{After: 300_000}}),
-		s.Inject(upstream.Rule{Method: "GET", Path: upstream.FilePath(chartURL), Times: 1, Fault: upstream.Cut{After: 1000}}),
+	pinned, wrong := ", sha256: \""+archive.SHA256+"\"", ", sha256: \""+strings.Repeat("0", 64)+"\""
+	want, err := resolve(t, pinned)
+	if err != nil {
+		t.Fatal(err)
 	}
-	got := resolve()
-	for i, cut := range cuts {
-		if cut.Hits() != 1 {
-			t.Errorf("cut %d happened %d times", i, cut.Hits())
-		}
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Error(diff)
+	const after, slack = 300_000, 64 << 10
+	whole := archive.Size + slack
+	path := upstream.FilePath(archiveURL)
+	noTag := upstream.Rule{Method: "GET", Path: path, Fault: upstream.NewETag{}}
+	for name, c := range map[string]struct {
+		pin    string
+		more   []upstream.Rule
+		atMost int64 // bytes over the line
+		want   string
+	}{
+		"with a tag":                        {atMost: whole},
+		"with a tag and a pin":              {pin: pinned, atMost: whole},
+		"with a pin, without a tag":         {pin: pinned, more: []upstream.Rule{noTag}, atMost: whole},
+		"with a pin and a weak tag":         {pin: pinned, more: []upstream.Rule{{Method: "GET", Path: path, Fault: upstream.NewETag{Tag: `W/"1"`}}}, atMost: whole},
+		"without a tag":                     {more: []upstream.Rule{noTag}, atMost: after + whole},
+		"with a pin, and a wrong rest":      {pin: pinned, more: []upstream.Rule{{Method: "GET", Path: path, Skip: 1, Times: 1, Fault: upstream.WrongByte{At: after + 1000}}}, atMost: archive.Size + whole},
+		"with a pin, and a wrong beginning": {pin: pinned, more: []upstream.Rule{{Method: "GET", Path: path, Times: 1, Fault: upstream.WrongByte{At: after - 1000}}}, atMost: archive.Size + whole},
+		"with the pin of something else":    {pin: wrong, atMost: archive.Size + whole, want: "the lock says sha256:" + strings.Repeat("0", 64)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.Heal()
+			s.ResetRequests()
+			cut := s.Inject(upstream.Rule{Method: "GET", Path: path, Times: 1, Fault: upstream.Cut{After: after}})
+			for _, rule := range c.more {
+				s.Inject(rule)
+			}
+			got, err := resolve(t, c.pin)
+			switch {
+			case c.want != "":
+				wantError(t, err, c.want)
+			case err != nil:
+				t.Fatal(err)
+			case got != want:
+				t.Errorf("it is pinned as\n%s, and not as\n%s", got, want)
+			}
+			var sent int64
+			for _, r := range s.Requests() {
+				sent += r.Bytes
+			}
+			if cut.Hits() != 1 || sent > c.atMost || sent < archive.Size {
+				t.Errorf("cut %d times, %d bytes came of something with %d, at most %d may", cut.Hits(), sent, archive.Size, c.atMost)
+			}
+		})
 	}
 }
