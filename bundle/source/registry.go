@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/cenkalti/backoff/v5"
@@ -25,9 +26,12 @@ const (
 	DockerManifestList = "application/vnd.docker.distribution.manifest.list.v2+json"
 )
 
-var manifestTypes = strings.Join([]string{
+var manifestTypes = []string{
 	ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, DockerManifestList, DockerManifest,
-}, ", ")
+}
+
+// acceptManifests is the header of requests for manifests.
+func acceptManifests() http.Header { return http.Header{"Accept": {strings.Join(manifestTypes, ", ")}} }
 
 // Repository names the content of one repository of a registry: what stands before
 // the tag in an image's reference.
@@ -40,7 +44,8 @@ func Repository(ref string) (string, error) {
 }
 
 // Resolve asks the registry what the tag of ref stands for at this moment. Only
-// digest, size and media type are known afterwards.
+// digest, size and media type are known afterwards. Where the answer does not state the
+// digest, as some proxies leave that out, it is made from the manifest.
 func (c *Client) Resolve(ctx context.Context, ref string) (ocispec.Descriptor, error) {
 	tag, err := name.NewTag(ref, name.StrictValidation)
 	if err != nil {
@@ -51,13 +56,15 @@ func (c *Client) Resolve(ctx context.Context, ref string) (ocispec.Descriptor, e
 		return ocispec.Descriptor{}, err
 	}
 	// HEAD does not count against the limits of public registries.
-	header := func(string) http.Header { return http.Header{"Accept": {manifestTypes}} }
-	response, _, err := c.request(ctx, http.MethodHead, t, header)
+	response, _, err := c.request(ctx, http.MethodHead, t, func(string) http.Header { return acceptManifests() })
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
 	if err := response.Body.Close(); err != nil {
 		return ocispec.Descriptor{}, err
+	}
+	if response.Header.Get("Docker-Content-Digest") == "" {
+		return c.resolveByContent(ctx, t, askedFor(response))
 	}
 	d := ocispec.Descriptor{
 		MediaType: response.Header.Get("Content-Type"),
@@ -70,10 +77,23 @@ func (c *Client) Resolve(ctx context.Context, ref string) (ocispec.Descriptor, e
 	return d, nil
 }
 
+// resolveByContent fetches the manifest of a tag for its digest. Without anything else that
+// proves it, an answer that does not call itself a manifest is none.
+func (c *Client) resolveByContent(ctx context.Context, t target, url string) (ocispec.Descriptor, error) {
+	content, mediaType, err := c.small(ctx, url, maxWhole, func() (*Stream, error) { return c.open(ctx, t, acceptManifests(), 0, false) })
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	if !slices.Contains(manifestTypes, mediaType) {
+		return ocispec.Descriptor{}, &Error{URL: url, Status: http.StatusOK, Err: fmt.Errorf("the registry does not state the tag's digest, and what it sends is no manifest but %q", mediaType)}
+	}
+	return ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(content), Size: int64(len(content))}, nil
+}
+
 // Manifest fetches a manifest or index by its digest, whole. Its bytes are verified,
 // since it is needed before anything else can be.
 func (c *Client) Manifest(ctx context.Context, repository string, d digest.Digest) (content []byte, mediaType string, err error) {
-	return c.whole(ctx, repository, "/manifests/"+d.String(), http.Header{"Accept": {manifestTypes}}, d)
+	return c.whole(ctx, repository, "/manifests/"+d.String(), acceptManifests(), d)
 }
 
 // Config fetches an image's config like a manifest.

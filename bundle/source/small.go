@@ -22,8 +22,14 @@ const (
 
 // File fetches a small file whole. One of more than limit bytes is refused.
 func (c *Client) File(ctx context.Context, url string, limit int64) ([]byte, error) {
-	return retry(ctx, c, func() ([]byte, error) {
-		stream, err := c.Open(ctx, url)
+	content, _, err := c.small(ctx, withoutQuery(url), limit, func() (*Stream, error) { return c.Open(ctx, url) })
+	return content, err
+}
+
+// small reads what open begins to its end, and begins again when the line breaks.
+func (c *Client) small(ctx context.Context, url string, limit int64, open func() (*Stream, error)) (content []byte, mediaType string, err error) {
+	content, err = retry(ctx, c, func() ([]byte, error) {
+		stream, err := open()
 		if err != nil {
 			return nil, backoff.Permanent(err) // it was repeated often enough
 		}
@@ -33,10 +39,12 @@ func (c *Client) File(ctx context.Context, url string, limit int64) ([]byte, err
 			return nil, err
 		}
 		if int64(len(content)) > limit {
-			return nil, backoff.Permanent(&Error{URL: withoutQuery(url), Status: http.StatusOK, Err: fmt.Errorf("it is larger than %d bytes", limit)})
+			return nil, backoff.Permanent(&Error{URL: url, Status: http.StatusOK, Err: fmt.Errorf("it is larger than %d bytes", limit)})
 		}
+		mediaType, _, _ = strings.Cut(stream.mediaType, ";")
 		return content, nil
 	})
+	return content, mediaType, err
 }
 
 // Size asks how many bytes a file has, without fetching it; -1 when the server does not

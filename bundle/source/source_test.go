@@ -12,6 +12,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -325,6 +327,56 @@ func TestMirrors(t *testing.T) {
 	}
 }
 
+// TestResolveByContent has a proxy that leaves out what its registry says of the digest.
+func TestResolveByContent(t *testing.T) {
+	heal(t)
+	strips := httptest.NewTLSServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "https", Host: server.Addr()}) },
+		ModifyResponse: func(r *http.Response) error {
+			r.Header.Del("Docker-Content-Digest")
+			return nil
+		},
+	})
+	defer strips.Close()
+	want, err := client(t).Resolve(t.Context(), pauseRef)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		fault upstream.Fault
+		gets  int
+	}{
+		"undisturbed": {gets: 1},
+		"cut":         {upstream.Cut{After: 20}, 2},
+		"busy":        {upstream.Status{Code: 503}, 2},
+	} {
+		heal(t)
+		if c.fault != nil {
+			server.Inject(upstream.Rule{Method: "GET", Path: "/manifests/", Times: 1, Fault: c.fault})
+		}
+		mirrored := New(Options{
+			MaxTries: 2, Pause: time.Millisecond, Authorities: trusting(strips),
+			Mirrors: []Mirror{{"docker.io", strings.TrimPrefix(strips.URL, "https://") + "/docker.io"}},
+		})
+		got, err := mirrored.Resolve(t.Context(), pauseRef)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: (-stated +made):\n%s", name, diff)
+		}
+		gets := 0
+		for _, r := range server.Requests() {
+			if r.Method == http.MethodGet && strings.Contains(r.Path, "/manifests/") {
+				gets++
+			}
+		}
+		if gets != c.gets {
+			t.Errorf("%s: it was fetched %d times, expected %d", name, gets, c.gets)
+		}
+	}
+}
+
 func TestRepository(t *testing.T) {
 	for ref, want := range map[string]string{
 		"docker.io/library/busybox:1.37": "docker.io/library/busybox",
@@ -548,7 +600,7 @@ func TestOddAnswers(t *testing.T) {
 		t.Errorf("%q is not fit for a terminal", err.Error())
 	}
 	_, err = client(t).Resolve(t.Context(), address+"/a/b:no-digest")
-	wantError(t, err, 200, "the registry does not state the tag's digest")
+	wantError(t, err, 200, "the registry does not state the tag's digest, and what it sends is no manifest but \"\"")
 	_, _, err = client(t).Manifest(t.Context(), address+"/a/large", digest.FromString(""))
 	wantError(t, err, 200, "it is larger than")
 	for _, ref := range []string{"busybox", "a b", address + "/a/b@sha256:" + strings.Repeat("0", 64)} {
