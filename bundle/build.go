@@ -368,6 +368,7 @@ func (b *builder) fetchAll(ctx context.Context) error {
 			blobs = append(blobs, f)
 		}
 	}
+	b.tellOfManifests(archives)
 	// The largest first, so that none of them is left for one connection in the end.
 	slices.SortStableFunc(blobs, func(x, y *fetch) int { return cmp.Compare(y.size, x.size) })
 	// A zstd window may take tens of megabytes, so archives are read one after another.

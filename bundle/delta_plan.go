@@ -12,6 +12,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/progress"
 )
 
 // delta makes of the plan of a whole bundle that of a delta, and counts the blobs whose
@@ -60,7 +61,7 @@ func (p *Plan) delta(signed *signature.Signature) (*Plan, Amount, error) {
 	}
 	result := &Plan{
 		index: content, content: map[digest.Digest][]byte{d.Digest: outline},
-		reuse: p.reuse, parallel: p.parallel, reporter: p.reporter, version: p.version,
+		reuse: p.reuse, parallel: p.parallel, reporter: p.reporter, version: p.version, isDelta: true,
 	}
 	result.members = append([]ocitar.Member{
 		{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
@@ -101,6 +102,27 @@ func (f *fetch) only(wanted map[digest.Digest]bool) *fetch {
 	}
 	part.archive = &archive
 	return &part
+}
+
+// tellOfManifests says, before it happens, that a delta reads whole archives for their
+// manifests alone.
+func (b *builder) tellOfManifests(archives []*fetch) {
+	if !b.isDelta {
+		return
+	}
+	for _, f := range archives {
+		var size int64
+		onlyManifests := true
+		for _, d := range f.archive.blobs {
+			if !b.isDone(d.Digest) {
+				size += d.Size
+				onlyManifests = onlyManifests && isJSON(d.MediaType)
+			}
+		}
+		if onlyManifests {
+			b.reporter.Message(fmt.Sprintf("%s: all of it, %s, is fetched for the %s of its manifests, which every delta carries; --reuse with a bundle that has them saves that", f.label, progress.Bytes(f.size), progress.Bytes(size)))
+		}
+	}
 }
 
 // outline makes the outline of the bundle with these small blobs.

@@ -108,8 +108,9 @@ type Plan struct {
 	reporter progress.Reporter
 	version  string
 
-	since *Base                                                // nil for a whole bundle
-	sbom  func(ctx context.Context, r *Reader) ([]byte, error) // nil for no list of software
+	isDelta bool                                                 // made of the plan of a whole bundle
+	since   *Base                                                // nil for a whole bundle
+	sbom    func(ctx context.Context, r *Reader) ([]byte, error) // nil for no list of software
 	// smallBlobs is how many of the blobs, which are the members from the third on, are of
 	// the first part of the file: manifests, configs and the like.
 	smallBlobs int
