@@ -21,7 +21,8 @@ import (
 	"github.com/liteboxd/boxlift/test/upstream"
 )
 
-// killsEnv says how often builds of each form are killed; three times without it.
+// killsEnv says how often builds of each form are killed; without it, so often that builds,
+// deltas and volumes are a hundred times together.
 const killsEnv = "BOXLIFT_BUILD_KILLS"
 
 // never is later than any build ends.
@@ -31,7 +32,7 @@ func killsOf(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv(killsEnv)
 	if text == "" {
-		return 3
+		return 20
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
@@ -58,6 +59,7 @@ func TestKilled(t *testing.T) {
 		"delta":             delta,
 		"delta in volumes":  slices.Concat(delta, volumes),
 		"with its SBOM":     {"--sbom"},
+		"reuse":             {"--reuse", "old.tar"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
