@@ -37,7 +37,7 @@ func (i Image) On(platform lock.Platform) (Image, bool) {
 }
 
 // ExtractArchive writes images, with the platforms that they have, to an OCI layout in a tar
-// (the oci-archive of skopeo and podman; ctr and k3s import it). Every blob is proven while it
+// (the oci-archive of skopeo; ctr and k3s import it). Every blob is proven while it
 // is written; path gets its name when all of it is on the disk, and must not be there before.
 func (r *Reader) ExtractArchive(ctx context.Context, path string, images []Image) error {
 	if err := r.extractArchive(ctx, path, images); err != nil {

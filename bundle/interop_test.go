@@ -12,19 +12,24 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	orascontent "oras.land/oras-go/v2/content"
+	"oras.land/oras-go/v2/content/oci"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/test/containerd"
 	"github.com/liteboxd/boxlift/test/debian"
 	"github.com/liteboxd/boxlift/test/need"
 	"github.com/liteboxd/boxlift/test/toolbin"
@@ -122,6 +127,86 @@ func skopeoCopies(t *testing.T, skopeo, from string, p PlatformImage) {
 		if got := digest.FromBytes(mustRead(t, filepath.Join(to, d.Digest.Encoded()))); got != d.Digest {
 			t.Errorf("%s: blob %s was copied as %s", from, d.Digest, got)
 		}
+	}
+}
+
+// TestContainerd imports a whole bundle, and one image that was taken out of it.
+func TestContainerd(t *testing.T) {
+	r := mustOpen(t, reference(t))
+	contents, err := r.Contents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := filepath.Join(t.TempDir(), "taken.tar")
+	pause := imageOf(t, pauseRef)
+	if err := r.ExtractArchive(t.Context(), taken, []Image{pause}); err != nil {
+		t.Fatal(err)
+	}
+	for path, images := range map[string][]Image{reference(t): contents.Images, taken: {pause}} {
+		d := containerd.Start(t)
+		ctr := func(args ...string) string {
+			t.Helper()
+			return mustRun(t, slices.Concat(d.Ctr, []string{"--namespace", "k8s.io", "images"}, args)...)
+		}
+		ctr("import", "--no-unpack", path)
+		listed := make(map[string]string)
+		for _, line := range strings.Split(strings.TrimSpace(ctr("list")), "\n")[1:] {
+			fields := strings.Fields(line)
+			listed[fields[0]] = fields[2]
+		}
+		want := make(map[string]string)
+		for _, image := range images {
+			want[image.Name] = image.Digest.String()
+			on, ok := image.On("linux/amd64")
+			if !ok {
+				t.Fatalf("%s is not for linux/amd64", image.Name)
+			}
+			for _, blob := range on.Platforms[0].blobs() {
+				if got := digest.FromBytes(mustRead(t, filepath.Join(d.Content, blob.Digest.Encoded()))); got != blob.Digest {
+					t.Errorf("%s: blob %s was imported as %s", image.Name, blob.Digest, got)
+				}
+			}
+		}
+		if diff := cmp.Diff(want, listed); diff != "" {
+			t.Errorf("images of %s (-want +got):\n%s", path, diff)
+		}
+	}
+}
+
+// TestORASLayout has the library of oras read every image and file of a bundle as it is.
+func TestORASLayout(t *testing.T) {
+	store, err := oci.NewFromTar(t.Context(), reference(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	contents, err := mustOpen(t, reference(t)).Contents()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It proves what it fetches.
+	fetch := func(d ocispec.Descriptor) {
+		t.Helper()
+		if _, err := orascontent.FetchAll(t.Context(), store, d); err != nil {
+			t.Errorf("%s: %v", d.Digest, err)
+		}
+	}
+	for _, image := range contents.Images {
+		d, err := store.Resolve(t.Context(), image.Name)
+		if err != nil || d.Digest != image.Digest {
+			t.Errorf("%s is %s, expected %s: %v", image.Name, d.Digest, image.Digest, err)
+		}
+		fetch(plain(d))
+		for _, p := range image.Platforms {
+			for _, blob := range p.blobs() {
+				fetch(blob)
+			}
+		}
+	}
+	for _, f := range contents.Files {
+		fetch(ocispec.Descriptor{MediaType: f.MediaType, Digest: f.Digest, Size: f.Size})
+	}
+	if len(contents.Images) == 0 || len(contents.Files) == 0 {
+		t.Error("there is nothing in it")
 	}
 }
 

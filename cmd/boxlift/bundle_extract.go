@@ -38,7 +38,7 @@ func newBundleExtractCommand() *cobra.Command {
 		Long: `Take one image, file or component out of a bundle. Every byte is proven while it is
 written, and what is written gets its name when it is complete; nothing is overwritten.
 
-An image becomes an OCI layout in a tar, which skopeo, podman, ctr and k3s read, or in a
+An image becomes an OCI layout in a tar, which skopeo, ctr and k3s read, or in a
 folder with --format oci. A component becomes a folder with its files and, in
 ` + bundle.ImagesFile + `, its images. Without --platform, all platforms are taken. What a delta
 leaves out is taken from the bundle that --base names.`,
