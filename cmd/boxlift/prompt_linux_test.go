@@ -1,16 +1,22 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/liteboxd/boxlift/test/need"
+	"github.com/liteboxd/boxlift/test/toolbin"
 )
 
 // pseudoTerminal returns both ends of one.
@@ -80,5 +86,34 @@ func TestPromptInterrupted(t *testing.T) {
 	// What still waits for the answer gets one.
 	if _, err := user.WriteString("\n"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestAgeWithPassphrase has the age program decrypt a bundle that is encrypted with a passphrase,
+// for which it asks on its terminal alone.
+func TestAgeWithPassphrase(t *testing.T) {
+	decrypt := toolbin.Build(t, "age")
+	s := newSite(t)
+	s.kill(t, "whole.tar", never)
+	s.args, s.env = append(s.args, "--passphrase"), append(s.env, passphraseVariable+"=open sesame")
+	s.kill(t, "encrypted.tar", never)
+	for passphrase, isRight := range map[string]bool{"open sesame": true, "open barley": false} {
+		user, terminal := pseudoTerminal(t)
+		if _, err := user.WriteString(passphrase + "\n"); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), decrypt, "--decrypt", filepath.Join(s.dir, "encrypted.tar"))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+		var problems bytes.Buffer
+		cmd.Stdin, cmd.Stderr = terminal, &problems
+		out, err := cmd.Output()
+		switch {
+		case isRight && err != nil:
+			t.Errorf("age --decrypt: %v\n%s", err, &problems)
+		case isRight && !bytes.Equal(out, s.read(t, "whole.tar")):
+			t.Error("age makes something else of the file")
+		case !isRight && (err == nil || !strings.Contains(problems.String(), "incorrect passphrase")):
+			t.Errorf("with another passphrase: %v\n%s", err, &problems)
+		}
 	}
 }
