@@ -1,14 +1,20 @@
 package testbed
 
 import (
+	"archive/tar"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/test/debian"
 	"github.com/liteboxd/boxlift/test/need"
@@ -16,7 +22,9 @@ import (
 )
 
 // A signed bundle is the same bytes wherever it is built: the real programs build it, on the
-// machine as it is, in surroundings that have nothing in common with it, and as arm64.
+// machine as it is, in surroundings that have nothing in common with it, and as arm64. It has
+// images from archives in both forms and from registries, and the list of its software. So is
+// a delta.
 func TestReproducible(t *testing.T) {
 	emulator := debian.Program{Name: "qemu-aarch64-static", Package: "qemu-user-static"}
 	need.Programs(t, emulator)
@@ -32,7 +40,19 @@ func TestReproducible(t *testing.T) {
 	if err := bed.MakeBundle(t.Context(), upstream.LockOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	want := sum(t, bed.Bundle())
+	old := filepath.Join(bed.Dir, "old.tar")
+	if err := os.Rename(bed.Bundle(), old); err != nil {
+		t.Fatal(err)
+	}
+	addSavedImage(t, bed)
+	forms := map[string][]string{"bundle.tar": {"--sbom"}, "delta.tar": {"--since", old}}
+	want := make(map[string]string)
+	for output, more := range forms {
+		c := bed.BuildCommand(t.Context(), append(more, "-o", output)...)
+		c.Env = append(c.Env, "XDG_CACHE_HOME="+t.TempDir())
+		mustEnd(t, c)
+		want[output] = sum(t, filepath.Join(bed.Dir, output))
+	}
 	arm64 := filepath.Join(bed.Programs, "linux-arm64", "boxlift")
 	for name, builder := range map[string]struct {
 		command []string // boxlift, and what starts it
@@ -48,7 +68,7 @@ func TestReproducible(t *testing.T) {
 		"arm64": {command: []string{emulator.Find(), arm64}, folder: t.TempDir(), more: []string{"--parallelism", "3"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, file := range []string{"versions.lock", "boxlift.key"} {
+			for _, file := range []string{"versions.lock", "boxlift.key", savedImage} {
 				content, err := os.ReadFile(filepath.Join(bed.Dir, file))
 				if err != nil {
 					t.Fatal(err)
@@ -57,19 +77,68 @@ func TestReproducible(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			plain := bed.BuildCommand(t.Context())
-			args := slices.Concat(builder.command, plain.Args[1:], builder.more, []string{"--programs", bed.Programs})
-			c := exec.CommandContext(t.Context(), args[0], args[1:]...)
-			endInOrder(c)
-			c.Dir, c.Env = builder.folder, slices.Concat(plain.Env, builder.env)
-			if out, err := c.CombinedOutput(); err != nil {
-				t.Fatalf("%v: %v\n%s", c.Args, err, out)
-			}
-			if got := sum(t, filepath.Join(builder.folder, "bundle.tar")); got != want {
-				t.Errorf("the bundle is sha256:%s, want sha256:%s", got, want)
+			for output, more := range forms {
+				plain := bed.BuildCommand(t.Context(), append(more, "-o", output)...)
+				args := slices.Concat(builder.command, plain.Args[1:], builder.more, []string{"--programs", bed.Programs})
+				c := exec.CommandContext(t.Context(), args[0], args[1:]...)
+				endInOrder(c)
+				c.Dir, c.Env = builder.folder, slices.Concat(plain.Env, builder.env, []string{"XDG_CACHE_HOME=" + t.TempDir()})
+				mustEnd(t, c)
+				if got := sum(t, filepath.Join(builder.folder, output)); got != want[output] {
+					t.Errorf("%s is sha256:%s, want sha256:%s", output, got, want[output])
+				}
 			}
 		})
 	}
+}
+
+func mustEnd(t *testing.T, c *exec.Cmd) {
+	t.Helper()
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", c.Args, err, out)
+	}
+}
+
+const savedImage = "saved.tar"
+
+// addSavedImage adds to the lock an image in the form that docker save writes.
+func addSavedImage(t *testing.T, bed *Testbed) {
+	t.Helper()
+	layer := tarOf(t, map[string]string{"usr/share/doc/text": strings.Repeat("what an image has; ", 20_000)})
+	config := fmt.Sprintf(`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":["%s"]}}`, digest.FromString(layer))
+	saved := tarOf(t, map[string]string{
+		"config.json": config, "layer.tar": layer,
+		"manifest.json": `[{"Config":"config.json","RepoTags":["docker.io/own/saved:1"],"Layers":["layer.tar"]}]`,
+	})
+	content, err := os.ReadFile(bed.LockFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	component := "  addon: {version: v1, platforms: [linux/amd64], images: [{archive: \"file:" + savedImage + "\", platform: linux/amd64}]}\n"
+	for name, content := range map[string]string{savedImage: saved, "versions.lock": string(content) + component} {
+		if err := os.WriteFile(filepath.Join(bed.Dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustEnd(t, bed.LockCommand(t.Context()))
+}
+
+func tarOf(t *testing.T, files map[string]string) string {
+	t.Helper()
+	var b strings.Builder
+	w := tar.NewWriter(&b)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := w.WriteHeader(&tar.Header{Name: name, Size: int64(len(files[name])), Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, files[name]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
 }
 
 // elsewhere is a folder on another filesystem, where there is one.
