@@ -68,6 +68,7 @@ type BuildResult struct {
 // can tell what it has. Building the same plan again goes on from there, also inside a
 // blob of which it finds the beginning.
 func (p *Plan) Build(ctx context.Context, o BuildOptions) (*BuildResult, error) {
+	defer p.chart.stop()
 	if p.sbom != nil {
 		return p.buildWithSBOM(ctx, o)
 	}
@@ -80,7 +81,7 @@ func (p *Plan) Build(ctx context.Context, o BuildOptions) (*BuildResult, error) 
 
 // builder lays out the bundle, or the delta of it, and signs that unless signer is nil.
 func (p *Plan) builder(signer *signature.Signer) (*builder, *BuildResult, error) {
-	b := &builder{Plan: p}
+	b := &builder{Plan: p, check: p.chart}
 	result := &BuildResult{Digest: p.Digest()}
 	signed, err := p.sign(signer)
 	if err == nil && p.since != nil {
@@ -102,6 +103,9 @@ func (p *Plan) builder(signer *signature.Signer) (*builder, *BuildResult, error)
 func (b *builder) build(ctx context.Context, o BuildOptions, result *BuildResult) (*BuildResult, error) {
 	result.Size, result.Blobs = b.layout.Size, len(b.layout.Entries)-len(b.fixed)
 	if b.isAt(ctx, o, result) {
+		if err := b.check.wait(); err != nil {
+			return nil, err
+		}
 		result.Unchanged = true
 		return result, b.removeLeft(o)
 	}
@@ -136,6 +140,10 @@ func (b *builder) fill(ctx context.Context, result *BuildResult) error {
 		return err
 	}
 	result.Shared = b.shared.Load()
+	if err := b.check.wait(); err != nil {
+		b.discard()
+		return err
+	}
 	return b.fetchAll(ctx)
 }
 
@@ -154,6 +162,8 @@ type builder struct {
 	shared   atomic.Int64 // bytes
 	file     *volume.Draft
 	sealed   *sealed // nil when nothing is encrypted
+	// check is waited for before anything is fetched.
+	check *chartCheck
 
 	mu   sync.Mutex
 	done map[string]bool // members that are verified and in place

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"filippo.io/age"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/opencontainers/go-digest"
@@ -318,6 +320,98 @@ func TestChartCheck(t *testing.T) {
 	if diff := cmp.Diff([]digest.Digest{chart, chart, digest.FromBytes(nil)}, charts); diff != "" {
 		t.Errorf("charts that were looked into (-expected +got):\n%s", diff)
 	}
+}
+
+// copying is a reporter that says when older bundles are being copied from.
+type copying struct {
+	recorder
+	begun chan struct{}
+}
+
+func (c *copying) Task(name string, total int64) progress.Task {
+	if name == "copy what older bundles hold" {
+		close(c.begun)
+	}
+	return c.recorder.Task(name, total)
+}
+
+// TestChartCheckWhileCopying has a check that ends no sooner than copying begins. What it then
+// refuses is as if it had not been begun.
+func TestChartCheckWhileCopying(t *testing.T) {
+	s := upstreamServer(t)
+	refused := errors.New("refused")
+	identity := newIdentity(t)
+	encrypt := func(o *BuildOptions) { o.Recipients = []age.Recipient{identity.Recipient()} }
+	half := filepath.Join(t.TempDir(), "half.tar")
+	mustBuild(t, replaced(t, smallLock(t), "      - {ref: \""+busyboxRef+"\", digest: "+imageOf(t, busyboxRef).Digest.String()+"}\n", ""), newClient(s), half, nil)
+	for name, c := range map[string]struct {
+		answer error
+		change func(*BuildOptions)
+	}{
+		"accepted":             {nil, func(*BuildOptions) {}},
+		"refused":              {refused, func(*BuildOptions) {}},
+		"refused, volumes":     {refused, func(o *BuildOptions) { o.VolumeSize = volumeSize }},
+		"refused, encrypted":   {refused, encrypt},
+		"refused, as a delta":  {refused, func(*BuildOptions) {}},
+		"accepted, as a delta": {nil, func(*BuildOptions) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, err := planOptions(smallLock(t), newClient(s))
+			if err != nil {
+				t.Fatal(err)
+			}
+			reusing(t, half)(&o)
+			if strings.HasSuffix(name, "delta") {
+				o.Since = &Base{}
+				o.Since.AddBundle(mustOpen(t, half))
+				o.Reuse = []*Reader{mustOpen(t, reference(t))}
+			}
+			reporter := &copying{begun: make(chan struct{})}
+			o.Reporter = reporter
+			o.Chart = &ChartCheck{Component: "cilium", Check: func(ctx context.Context, _ []byte) error {
+				select {
+				case <-reporter.begun:
+				case <-time.After(time.Minute):
+					return errors.New("nothing was copied meanwhile")
+				}
+				return c.answer
+			}}
+			s.ResetRequests()
+			plan, err := NewPlan(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(t.TempDir(), "b.tar")
+			options := BuildOptions{Path: path}
+			c.change(&options)
+			if _, err := plan.Build(t.Context(), options); !errors.Is(err, c.answer) {
+				t.Fatalf("got %v, want %v", err, c.answer)
+			}
+			if c.answer == nil {
+				if o.Since == nil {
+					sameFiles(t, reference(t), path)
+				}
+				return
+			}
+			if got := downloadsOfBuild(t, s); len(got) > 0 {
+				t.Errorf("fetched %v", got)
+			}
+			if left := readFiles(t, filepath.Dir(path)); len(left) > 0 {
+				t.Errorf("left over: %v", slices.Sorted(maps.Keys(left)))
+			}
+		})
+	}
+
+	// Nor is a bundle that is there already as good as one that is accepted.
+	path := filepath.Join(t.TempDir(), "b.tar")
+	mustWrite(t, path, mustRead(t, reference(t)))
+	_, err := build(t.Context(), smallLock(t), newClient(s), path, nil, reusing(t, half), func(o *PlanOptions) {
+		o.Chart = &ChartCheck{Component: "cilium", Check: func(context.Context, []byte) error { return refused }}
+	})
+	if !errors.Is(err, refused) {
+		t.Errorf("a bundle that is there: %v", err)
+	}
+	sameFiles(t, reference(t), path)
 }
 
 // TestArchives takes images from air-gap archives of two platforms and checks that they

@@ -162,6 +162,17 @@ func (b *builder) close() {
 	}
 }
 
+// discard removes the unfinished files of a lock that is refused, unless they were there before.
+func (b *builder) discard() {
+	if b.continued {
+		return
+	}
+	b.file.Remove()
+	if b.sealed != nil {
+		b.sealed.file.Remove()
+	}
+}
+
 // reserve takes the room for the encrypted bundle before anything is downloaded.
 func (b *builder) reserve() error {
 	if b.sealed == nil {

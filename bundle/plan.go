@@ -80,7 +80,8 @@ type PlanOptions struct {
 	SBOM func(ctx context.Context, r *Reader) ([]byte, error)
 	// AllowMovedTags accepts tags that have moved away from the digest in the lock.
 	AllowMovedTags bool
-	// Chart is looked into before anything large is fetched; nil: none is.
+	// Chart is looked into before anything large is fetched; nil: none is. With older bundles
+	// to copy from, Build waits for that after it has copied, and can be called once only.
 	Chart *ChartCheck
 	// Reporter is told of the work; nil discards it.
 	Reporter progress.Reporter
@@ -108,6 +109,7 @@ type Plan struct {
 	reporter progress.Reporter
 	version  string
 
+	chart   *chartCheck                                          // under way; nil for none
 	isDelta bool                                                 // made of the plan of a whole bundle
 	since   *Base                                                // nil for a whole bundle
 	sbom    func(ctx context.Context, r *Reader) ([]byte, error) // nil for no list of software
@@ -153,26 +155,69 @@ func (p *Plan) Index() []byte { return p.index }
 // maxChart bounds a chart, in bytes; Cilium's has some 230 kB.
 const maxChart = 8 << 20
 
-// checkChart fetches the chart that there is a check for ahead of the rest, and checks it.
-func (p *planner) checkChart(ctx context.Context) ([]byte, error) {
-	var chart []byte
+// fetchChart fetches the chart that there is a check for ahead of the rest.
+func (p *planner) fetchChart(ctx context.Context) ([]byte, error) {
 	for _, c := range p.Lock.Components {
 		if c.Name != p.Chart.Component || len(c.Charts) == 0 {
 			continue
 		}
 		locked := c.Charts[0]
 		d := ocispec.Descriptor{Digest: digest.NewDigestFromEncoded(digest.SHA256, locked.SHA256), Size: locked.Size}
-		var ok bool
-		if chart, ok = p.reuse.content(d.Digest, maxChart); !ok {
-			f := &fetch{size: d.Size, blob: d, open: p.openURL(locked.URL)}
-			var err error
-			if chart, err = f.whole(ctx); err != nil {
-				return nil, fmt.Errorf("%s: %w", label(c.Name, baseName(locked.URL), ""), err)
-			}
+		if chart, ok := p.reuse.content(d.Digest, maxChart); ok {
+			return chart, nil
 		}
-		break
+		f := &fetch{size: d.Size, blob: d, open: p.openURL(locked.URL)}
+		chart, err := f.whole(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", label(c.Name, baseName(locked.URL), ""), err)
+		}
+		return chart, nil
 	}
-	return chart, p.Chart.Check(ctx, chart)
+	return nil, nil
+}
+
+// chartCheck is a check that is under way.
+type chartCheck struct {
+	cancel  context.CancelFunc
+	fetched chan struct{} // closed when content is there
+	ended   chan struct{} // closed when err is what there is to say
+	content []byte
+	err     error
+}
+
+// startChart begins the check; nil when there is none to be made. It has to be stopped.
+func (p *planner) startChart(ctx context.Context) *chartCheck {
+	if p.Chart == nil {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	c := &chartCheck{cancel: cancel, fetched: make(chan struct{}), ended: make(chan struct{})}
+	go func() {
+		defer close(c.ended)
+		if c.content, c.err = p.fetchChart(ctx); c.err != nil {
+			return
+		}
+		close(c.fetched)
+		c.err = p.Chart.Check(ctx, c.content)
+	}()
+	return c
+}
+
+// wait returns what the check has found, once it has.
+func (c *chartCheck) wait() error {
+	if c == nil {
+		return nil
+	}
+	<-c.ended
+	return c.err
+}
+
+// stop ends the check, which nobody waits for any more.
+func (c *chartCheck) stop() {
+	if c != nil {
+		c.cancel()
+		<-c.ended
+	}
 }
 
 // keep makes what was fetched ahead of the rest a part of the plan, so that Build does not
@@ -282,30 +327,44 @@ func newPlan(ctx context.Context, o PlanOptions, from imageRegistry) (*Plan, err
 // plan does everything. The chart is checked meanwhile, since rendering it takes one core as
 // long as the rest takes the others. When both fail, the rest is what is said: with images
 // that are not what was locked, what the chart asks for is not the point.
+//
+// Copies of older bundles are nothing that is fetched: where there are some, they are made
+// while the check goes on.
 func (p *planner) plan(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	var (
-		wait     sync.WaitGroup
-		chart    []byte
-		chartErr error
-	)
-	if p.Chart != nil {
-		wait.Go(func() { chart, chartErr = p.checkChart(ctx) })
+	check := p.startChart(ctx)
+	if err := p.planRest(ctx); err != nil {
+		check.stop()
+		return err
 	}
-	defer wait.Wait()
-	defer cancel()
+	if check == nil {
+		return nil
+	}
+	if len(p.Reuse) == 0 || p.SBOM != nil {
+		<-check.ended
+	}
+	select {
+	case <-check.fetched:
+	case <-check.ended: // without a chart, or with all of it done
+	}
+	p.keep(check.content)
+	select {
+	case <-check.ended:
+		check.stop()
+		return check.err
+	default:
+		p.chart = check
+		return nil
+	}
+}
+
+// planRest does everything but what is about the chart.
+func (p *planner) planRest(ctx context.Context) error {
 	p.oldTypes = p.readOldTypes()
 	images, err := p.fetchManifests(ctx)
-	if err == nil {
-		err = p.layOut(ctx, images)
-	}
 	if err != nil {
 		return err
 	}
-	if wait.Wait(); chartErr == nil {
-		p.keep(chart)
-	}
-	return chartErr
+	return p.layOut(ctx, images)
 }
 
 // planner collects what goes into a plan, in the order of the file.

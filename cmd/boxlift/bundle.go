@@ -327,9 +327,11 @@ func (o *readOptions) openOlder(ctx context.Context, paths []string) (older []*b
 }
 
 // checkComplete makes sure, before anything large is fetched, that the lock has every image
-// that the chart and the manifests ask for.
+// that the chart and the manifests ask for. It may end while the bundle is being built, which
+// does not need the pages of the program that it did.
 func checkComplete(lockName string, l *lock.Lock) *bundle.ChartCheck {
 	return &bundle.ChartCheck{Component: install.CiliumComponent, Check: func(ctx context.Context, chart []byte) error {
+		defer programpages.Release()
 		if err := install.CheckLock(ctx, l, chart); err != nil {
 			return fmt.Errorf("%s: %w", lockName, err)
 		}
