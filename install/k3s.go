@@ -64,6 +64,8 @@ type k3sNode struct {
 	server string
 	// reloaded says that systemd has read its units since they were changed.
 	reloaded bool
+	// goingBack says that what is started is what ran before an upgrade.
+	goingBack bool
 }
 
 // apiPort is where k3s' servers answer.
@@ -463,7 +465,7 @@ func (n *k3sNode) started(ctx context.Context, service string) (string, error) {
 
 // start starts k3s and waits until it says that it is ready. Starting must not block:
 // k3s imports its images first, which may take longer than any timeout of systemctl.
-func (n *k3sNode) start(ctx context.Context, service string) error {
+func (n *k3sNode) start(ctx context.Context, service string) (err error) {
 	// First, so that systemd knows which drop-ins there are.
 	if !n.reloaded {
 		if _, err := n.root(ctx, "reload systemd's units", "systemctl", "daemon-reload"); err != nil {
@@ -485,9 +487,12 @@ func (n *k3sNode) start(ctx context.Context, service string) error {
 	if state["ActiveState"] == "activating" && have == fingerprint && restarts(state) < maxRestarts {
 		// An earlier run started it, and it is still at its images. One that has failed too
 		// often is started again, which sets the count back: the cause may be mended.
+		n.startsUnseen()
 		return n.waitReady(ctx, service)
 	}
 	defer n.stallAPI(ctx, state)()
+	watched := n.watchAPI(ctx)
+	defer func() { watched(err) }()
 	if err := n.restart(ctx, service, state); err != nil {
 		return err
 	}

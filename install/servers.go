@@ -92,6 +92,9 @@ func (in *installer) startMembers(ctx context.Context) error {
 	for _, i := range stopped {
 		hosts = append(hosts, servers[i])
 	}
+	if len(hosts) > 0 {
+		(&k3sNode{installer: in, host: hosts[0]}).startsUnseen()
+	}
 	return in.eachHost(ctx, hosts, func(ctx context.Context, h *host) error {
 		return in.runSteps(ctx, "servers", &h.subject, []step{{
 			title:  startTitle(service) + " together with other servers",

@@ -75,7 +75,8 @@ func (in *installer) batchSize(b Batches) int {
 type upgrading struct {
 	UpgradeOptions
 	// minor tells that Kubernetes moves by a minor version, and moved that a server's API has
-	// answered with the new one: from then on, no server goes back by itself.
+	// answered with the new one, or may have written with it unseen: from then on, no server goes
+	// back by itself.
 	minor, moved bool
 	// running are the versions of k3s that nodes run.
 	running []string
@@ -265,13 +266,8 @@ func (in *installer) lookAtMinor(ctx context.Context) error {
 	}
 	for _, n := range nodes {
 		in.upgrade.running = append(in.upgrade.running, n.Kubelet)
-		if !gate.SameMinor(n.Kubelet, in.k3s) {
-			in.upgrade.minor = true
-		} else if n.Server {
-			in.upgrade.moved = true
-		}
 	}
-	in.upgrade.moved = in.upgrade.moved && in.upgrade.minor
+	in.upgrade.minor, in.upgrade.moved = minorStep(nodes, in.apiVersions(ctx), in.k3s)
 	return nil
 }
 
@@ -481,7 +477,7 @@ func WayBack(ctx context.Context, o UpgradeOptions) (backupFile string, err erro
 		if err != nil {
 			return "", fmt.Errorf("%w: %w", ErrCluster, err)
 		}
-		if !slices.ContainsFunc(nodes, func(n kube.Node) bool { return n.Server && moved(n.Kubelet) }) {
+		if !slices.ContainsFunc(nodes, func(n kube.Node) bool { return n.Server && moved(n.Kubelet) }) && !slices.ContainsFunc(in.apiVersions(ctx), moved) {
 			return "", nil
 		}
 	} else if !slices.ContainsFunc(r.Releases, func(one release.Release) bool {

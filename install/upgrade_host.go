@@ -391,7 +391,7 @@ sync`
 	if err != nil {
 		return err
 	}
-	n := &k3sNode{installer: m.installer, host: m.host, token: token}
+	n := &k3sNode{installer: m.installer, host: m.host, token: token, goingBack: true}
 	if err := n.start(ctx, unit(m.host.config.Role)); err != nil {
 		return err
 	}

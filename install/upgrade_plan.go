@@ -204,6 +204,7 @@ func (u *upgradePlanner) lookAtCluster(ctx context.Context) error {
 		c.Nodes = append(c.Nodes, gate.Node{Name: n.Name, Server: n.Server, Kubelet: n.Kubelet, Ready: n.Ready, Reason: n.Reason})
 		c.EmbeddedEtcd = c.EmbeddedEtcd || n.Labels[etcdLabel] == "true"
 	}
+	c.APIs = u.apiVersions(ctx)
 	c.LiteBoxd = u.found.liteboxd
 	if s := u.found.cilium; s != nil {
 		if c.Cilium = s.ChartVersion; s.Status != helmDeployed {

@@ -112,6 +112,9 @@ type Cluster struct {
 	Nodes      []Node
 	// Hosts are those of install.yaml.
 	Hosts []Host
+	// APIs are the versions of the API servers, which may be ahead of the nodes': a kubelet tells
+	// its own when it is up.
+	APIs []string
 	// EmbeddedEtcd tells that the servers run etcd, and not SQLite.
 	EmbeddedEtcd bool
 	// Cilium is the version of the chart, CiliumState what Helm says of it when that is not
@@ -132,7 +135,7 @@ type Cluster struct {
 type Node struct {
 	Name    string
 	Server  bool
-	Kubelet string // its version; of a server that of its API server, too
+	Kubelet string // its version
 	Ready   bool
 	Reason  string // why it is not Ready
 	// Listed tells that a host of install.yaml is this node.

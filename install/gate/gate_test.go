@@ -123,6 +123,10 @@ func TestJudge(t *testing.T) {
 			c.UnderWay, c.CiliumState, c.Drift = true, "pending-upgrade", []string{"cilium differs"}
 			c.Nodes[1].Ready, c.Nodes[1].Reason = false, "KubeletNotReady"
 		}, []string{"nodes warning a1: the node is not Ready: KubeletNotReady", "drift warning : cilium differs"}},
+		{"a rollback under an API server that is ahead of its kubelet", func(c *Cluster, t *Target, a *Accept) {
+			k3s("v1.33.13+k3s1", "v1.33.13+k3s1")(c, t, a)
+			c.APIs, a.Downgrade = []string{"v1.34.2+k3s1", "v1.33.13+k3s1"}, true
+		}, []string{"downgrade refused k3s: Kubernetes 1.34 does not go back to 1.33: the API server has written what the older one cannot read", unknownTests + "1.33"}},
 		{"an older minor version", k3s("v1.33.13+k3s1", "v1.32.9+k3s1"), []string{"downgrade refused k3s: k3s v1.33.13+k3s1 runs, and the bundle has the older v1.32.9+k3s1", unknownTests + "1.32"}},
 		{"an older Cilium", cilium("1.18.6", "1.17.9"), []string{"downgrade refused cilium: Cilium 1.18.6 runs, and the bundle has the older 1.17.9",
 			"cilium-kubernetes warning cilium: which versions of Kubernetes Cilium 1.17 is tested with is not known to this boxlift; the bundle has 1.33"}},

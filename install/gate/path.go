@@ -162,7 +162,7 @@ func (c Cluster) at(t Target) Cluster {
 	for i := range c.Nodes {
 		c.Nodes[i].Kubelet = t.K3s
 	}
-	c.Cilium, c.CiliumState = t.Cilium, ""
+	c.APIs, c.Cilium, c.CiliumState = nil, t.Cilium, ""
 	if c.LiteBoxd != "" && t.LiteBoxd != "" {
 		c.LiteBoxd = t.LiteBoxd
 	}

@@ -44,6 +44,11 @@ func (j *judgement) components() []component {
 			k3s.from = append(k3s.from, n.Kubelet)
 		}
 	}
+	for _, version := range j.APIs {
+		if !slices.Contains(k3s.from, version) {
+			k3s.from = append(k3s.from, version)
+		}
+	}
 	list := []component{k3s, {name: ciliumComponent, title: "Cilium", from: []string{j.Cluster.Cilium}, to: j.Target.Cilium}}
 	if j.Cluster.LiteBoxd != "" && j.Target.LiteBoxd != "" {
 		list = append(list, component{name: liteboxdComponent, title: "LiteBoxd", from: []string{j.Cluster.LiteBoxd}, to: j.Target.LiteBoxd})
