@@ -307,7 +307,12 @@ func (in *installer) rotateOn(ctx context.Context, h *host) error {
 			}
 			return "it is asked for", nil
 		},
-		run: func(ctx context.Context) error { return n.renew(ctx, service) },
+		run: func(ctx context.Context) error {
+			if err := in.awaitMajority(ctx, h); err != nil {
+				return err
+			}
+			return n.renew(ctx, service)
+		},
 	}})
 }
 

@@ -247,6 +247,7 @@ func (n *k3sNode) steps() ([]step, error) {
 		title:  "set up the service " + service,
 		needed: func(ctx context.Context) (string, error) { return n.serviceReason(ctx, service, script) },
 		run:    func(ctx context.Context) error { return n.installService(ctx, service, script) },
+		starts: true,
 	})
 	if n.restoring != nil {
 		steps = append(steps, n.restoreStep())
@@ -259,6 +260,7 @@ func (n *k3sNode) steps() ([]step, error) {
 			},
 			run:     func(ctx context.Context) error { return n.start(ctx, service) },
 			follows: true,
+			starts:  true,
 		}), nil
 }
 

@@ -31,10 +31,19 @@ func (in *installer) seedServer() *host {
 
 // runServers brings up k3s on the servers, one after the other: etcd takes in one member
 // at a time, and a restart of two at once may cost it its majority.
-func (in *installer) runServers(ctx context.Context) error { return in.eachServer(ctx, in.runServer) }
+func (in *installer) runServers(ctx context.Context) error {
+	return in.eachServer(ctx, func(ctx context.Context, n *k3sNode) error {
+		if in.changing() {
+			if err := n.awaitStart(ctx); err != nil {
+				return err
+			}
+		}
+		return in.runServer(ctx, n)
+	})
+}
 
-// eachServer works on the servers that way. seed is the one that the others join.
-func (in *installer) eachServer(ctx context.Context, run func(ctx context.Context, h, seed *host) error) error {
+// eachServer works on the servers that way.
+func (in *installer) eachServer(ctx context.Context, run func(context.Context, *k3sNode) error) error {
 	seed := in.seedServer()
 	if seed == nil {
 		return in.hostErrors()
@@ -54,7 +63,13 @@ func (in *installer) eachServer(ctx context.Context, run func(ctx context.Contex
 		}
 	}
 	for _, h := range ordered {
-		err := in.eachHost(ctx, []*host{h}, func(ctx context.Context, h *host) error { return run(ctx, h, seed) })
+		err := in.eachHost(ctx, []*host{h}, func(ctx context.Context, h *host) error {
+			n, err := in.serverNode(ctx, h, seed)
+			if err != nil {
+				return err
+			}
+			return run(ctx, n)
+		})
 		if err != nil && in.changing() {
 			return err
 		}
@@ -130,7 +145,8 @@ func stoppedMembers(states []map[string]string) (stopped []int, reason string) {
 	return stopped, fmt.Sprintf("it runs on %d of %s of etcd, which needs %d of them", active, counted(members, "member"), majority)
 }
 
-func (in *installer) runServer(ctx context.Context, h, seed *host) error {
+// serverNode is what a server runs k3s with. seed is the one that the others join.
+func (in *installer) serverNode(ctx context.Context, h, seed *host) (*k3sNode, error) {
 	var token string
 	var err error
 	switch {
@@ -141,11 +157,25 @@ func (in *installer) runServer(ctx context.Context, h, seed *host) error {
 	default:
 		token, err = in.joinToken(ctx, seed)
 	}
+	return &k3sNode{installer: in, host: h, server: in.joinURL(h, seed), token: token}, err
+}
+
+// awaitStart waits until k3s may be started again on a host that runs it, if that is to be done.
+func (n *k3sNode) awaitStart(ctx context.Context) error {
+	steps, err := n.steps()
 	if err != nil {
 		return err
 	}
+	if reason, err := startingReason(ctx, steps); err != nil || reason == "" {
+		return err
+	}
+	return n.awaitMajority(ctx, n.host)
+}
+
+func (in *installer) runServer(ctx context.Context, n *k3sNode) error {
+	h := n.host
 	changes := len(h.changes)
-	if err := in.runK3s(ctx, "servers", h, in.joinURL(h, seed), token); err != nil {
+	if err := n.run(ctx, "servers"); err != nil {
 		return err
 	}
 	if in.changing() && (len(h.changes) > changes || len(in.servers()) > 1) {
@@ -204,16 +234,16 @@ func (in *installer) runAgents(ctx context.Context) error {
 	if len(in.agents()) == 0 {
 		return nil
 	}
-	run, err := in.agentRunner(ctx)
+	run, err := in.agentRunner(ctx, func(ctx context.Context, n *k3sNode) error { return n.run(ctx, "agents") })
 	if err != nil {
 		return err
 	}
 	return in.eachHost(ctx, in.agents(), run)
 }
 
-// agentRunner returns what joins an agent to the servers, and brings its k3s to the wanted
-// state. Without the cluster's token, all agents fail.
-func (in *installer) agentRunner(ctx context.Context) (func(context.Context, *host) error, error) {
+// agentRunner returns what works on an agent that joins the servers. Without the cluster's token,
+// all agents fail.
+func (in *installer) agentRunner(ctx context.Context, run func(context.Context, *k3sNode) error) (func(context.Context, *host) error, error) {
 	seed := in.seedServer()
 	if seed == nil {
 		return func(context.Context, *host) error { return nil }, nil
@@ -226,7 +256,7 @@ func (in *installer) agentRunner(ctx context.Context) (func(context.Context, *ho
 		return nil, err
 	}
 	return func(ctx context.Context, h *host) error {
-		return in.runK3s(ctx, "agents", h, in.joinURL(h, seed), token)
+		return run(ctx, &k3sNode{installer: in, host: h, server: in.joinURL(h, seed), token: token})
 	}, nil
 }
 
@@ -295,11 +325,11 @@ func (e *foreignError) Hint() string {
 	return "take the host out of install.yaml, or, if it is to change clusters, remove it from the other one first; " + uninstaller(e.server) + " and rm -r /var/lib/boxlift make it free"
 }
 
-func (in *installer) runK3s(ctx context.Context, phase string, h *host, server, token string) error {
-	n := &k3sNode{installer: in, host: h, server: server, token: token}
+// run brings the host's k3s to the wanted state.
+func (n *k3sNode) run(ctx context.Context, phase string) error {
 	steps, err := n.steps()
 	if err != nil {
 		return err
 	}
-	return in.runSteps(ctx, phase, &h.subject, steps)
+	return n.runSteps(ctx, phase, &n.host.subject, steps)
 }

@@ -19,6 +19,7 @@ import (
 // others may have started the service with what the step now puts right.
 func (h *host) restarting(started string, s step) step {
 	run := s.run
+	s.starts = true
 	s.run = func(ctx context.Context) error {
 		if _, err := h.root(ctx, "forget what was started", "rm", "-f", started); err != nil {
 			return err
@@ -26,6 +27,19 @@ func (h *host) restarting(started string, s step) step {
 		return run(ctx)
 	}
 	return s
+}
+
+// startingReason says why steps will start their service, or start it again; "" when they will not.
+func startingReason(ctx context.Context, steps []step) (string, error) {
+	for _, s := range steps {
+		if !s.starts {
+			continue
+		}
+		if reason, err := s.needed(ctx); reason != "" || err != nil {
+			return reason, err
+		}
+	}
+	return "", nil
 }
 
 // startReason says why a service has to be started, or started again. The file called started

@@ -17,6 +17,8 @@ type step struct {
 	// follows says that the step is needed whenever one before it was. Only what does not
 	// carry out steps asks it: needed sees what they have changed.
 	follows bool
+	// starts says that the step's service is started, by it or because of it.
+	starts bool
 	// alone says that no step follows from this one.
 	alone bool
 	// own says that the step changes only what lies beside the state.

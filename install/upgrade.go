@@ -286,17 +286,17 @@ func (in *installer) importImages(ctx context.Context) error {
 // upgradeServers goes from server to server.
 func (in *installer) upgradeServers(ctx context.Context) error {
 	in.letEndpoints(ctx, "")
-	return in.eachServer(ctx, func(ctx context.Context, h, seed *host) error {
-		m := &move{installer: in, host: h, phase: "servers"}
+	return in.eachServer(ctx, func(ctx context.Context, n *k3sNode) error {
+		m := &move{installer: in, host: n.host, phase: "servers", wanted: n}
 		return m.do(ctx, func(ctx context.Context) error {
-			if err := in.runServer(ctx, h, seed); err != nil {
+			if err := in.runServer(ctx, n); err != nil {
 				return err
 			}
 			in.upgrade.moved = in.upgrade.minor
 			if in.api != nil {
 				return nil
 			}
-			return in.reachAPI(ctx, []*host{h})
+			return in.reachAPI(ctx, []*host{n.host})
 		})
 	})
 }
@@ -304,17 +304,17 @@ func (in *installer) upgradeServers(ctx context.Context) error {
 // upgradeAgents goes from batch to batch. Once more agents have failed than may, no further
 // one is touched.
 func (in *installer) upgradeAgents(ctx context.Context) error {
-	run, err := in.agentRunner(ctx)
+	run, err := in.agentRunner(ctx, func(ctx context.Context, n *k3sNode) error {
+		m := &move{installer: in, host: n.host, phase: "agents", wanted: n}
+		return m.do(ctx, func(ctx context.Context) error { return n.run(ctx, "agents") })
+	})
 	if err != nil {
 		return err
 	}
 	left := in.agents()
 	for _, batch := range split(in.agents(), in.upgrade.Canary, in.batchSize(in.upgrade.Batches)) {
 		left = left[len(batch):]
-		_ = in.eachHost(ctx, batch, func(ctx context.Context, h *host) error { // the hosts keep their errors
-			m := &move{installer: in, host: h, phase: "agents"}
-			return m.do(ctx, func(ctx context.Context) error { return run(ctx, h) })
-		})
+		_ = in.eachHost(ctx, batch, run) // the hosts keep their errors
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

@@ -81,6 +81,8 @@ type move struct {
 	*installer
 	*host
 	phase string
+	// wanted is what the host is to run.
+	wanted *k3sNode
 	// before is how the host was, nil when it has not been moved by this upgrade.
 	before *kept
 	// moves tells that this run replaces k3s.
@@ -107,9 +109,13 @@ func (m *move) do(ctx context.Context, run func(context.Context) error) error {
 	return m.goBack(ctx, err)
 }
 
-// prepare keeps what runs, and drains the node if that is asked for.
+// prepare waits until k3s may be started again, keeps what runs, and drains the node if that is
+// asked for.
 func (m *move) prepare(ctx context.Context) error {
-	var err error
+	err := m.wanted.awaitStart(ctx)
+	if err != nil {
+		return err
+	}
 	if m.before, err = m.readKept(ctx); err != nil {
 		return err
 	}
@@ -350,6 +356,9 @@ func (m *move) goBack(ctx context.Context, because error) error {
 		return fmt.Errorf("%w; the host stays as it is: %s", because, reason)
 	}
 	m.Reporter.Message(fmt.Sprintf("%s: %v", m.name, because))
+	if err := m.awaitMajority(ctx, m.host); err != nil {
+		return fmt.Errorf("%w; the host stays as it is: %w", because, err)
+	}
 	err := m.runSteps(ctx, m.phase, &m.subject, []step{{
 		title:  "go back to k3s " + m.before.K3s,
 		needed: func(context.Context) (string, error) { return "it did not come up with " + m.installer.k3s, nil },

@@ -219,7 +219,7 @@ func (c *Cluster) WaitReady(ctx context.Context) error {
 	start := time.Now()
 	last := errors.New("no answer yet")
 	for {
-		err := c.ready(ctx)
+		err := c.Ready(ctx)
 		if err == nil {
 			return nil
 		}
@@ -233,7 +233,8 @@ func (c *Cluster) WaitReady(ctx context.Context) error {
 	}
 }
 
-func (c *Cluster) ready(ctx context.Context) error {
+// Ready asks the API server once whether it is ready, and returns what it answers when it is not.
+func (c *Cluster) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	answer, err := c.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Raw()

@@ -467,7 +467,7 @@ network: {cni: cilium}
 	kubectl(t, first, "create", "configmap", "before")
 
 	api := watchAPI(t, site)
-	r := succeeded(t, "the upgrade", upgrade(t, site, "bundle.tar"))
+	r := succeeded(t, "the upgrade", upgradeWithServerDown(t, site))
 	t.Log(r.stdout)
 	together, each := api.stop()
 	t.Logf("longest time without any of the three APIs: %v; without one of them: %v", together, each)
@@ -512,6 +512,28 @@ network: {cni: cilium}
 	statusIsWell(t, site, older)
 	testDrain(t, site)
 	checkNothingLeakedButServices(t, site)
+}
+
+// upgradeWithServerDown upgrades three servers, of which the third is down when the second one's
+// turn comes: that one is not started again before the third answers.
+func upgradeWithServerDown(t *testing.T, site *testbed.Site) result {
+	t.Helper()
+	first, second, third := site.Hosts[0], site.Hosts[1], site.Hosts[2]
+	var stdout, stderr lockedBuffer
+	c := site.Boxlift(t.Context(), passwords, "upgrade", "--bundle", "bundle.tar", "--key", "boxlift.pub", "--accept-untested-cilium", "--batch-size", "1")
+	c.Stdout, c.Stderr = &stdout, &stderr
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, &stderr, "wait for the node of "+first.Address.String())
+	onHost(t, third, "systemctl", "stop", "k3s")
+	waitFor(t, &stderr, "wait for the other servers, before "+second.Address.String()+" is started again")
+	if got := kubelets(t, first); got["one"] != release.K3s || got["two"] != upstream.Older.K3s {
+		t.Errorf("with a server down: %v", got)
+	}
+	onHost(t, third, "systemctl", "start", "--no-block", "k3s")
+	_ = c.Wait()
+	return result{c.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
 // testDrain upgrades by a lock that asks for drained nodes: nothing ends unless that is wanted.
