@@ -131,6 +131,11 @@ func TestUpgradeOrder(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	p.Components[2].From = []string{"v0.6.10"}
+	p.Hosts = []UpgradeHost{{Host: "s1", Role: config.Server, K3s: "v1"}, {Host: "a1", Role: config.Agent, K3s: "v1", Restart: "registries.yaml differs"}}
+	if diff := cmp.Diff([]UpgradeStep{{What: "back up the cluster, and prove the backup"}, {"start k3s v1 in place, pods go on", []string{"a1"}}}, u.order(p)); diff != "" {
+		t.Errorf("with other settings alone, -want +got:\n%s", diff)
+	}
+	p.Hosts = nil
 	if steps := u.order(p); steps != nil {
 		t.Errorf("there is nothing to do, and it is %v", steps)
 	}

@@ -34,7 +34,11 @@ func (in *installer) seedServer() *host {
 func (in *installer) runServers(ctx context.Context) error {
 	return in.eachServer(ctx, func(ctx context.Context, n *k3sNode) error {
 		if in.changing() {
-			if err := n.awaitStart(ctx); err != nil {
+			reason, err := n.startingReason(ctx)
+			if err == nil && reason != "" {
+				err = in.awaitMajority(ctx, n.host)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -157,19 +161,21 @@ func (in *installer) serverNode(ctx context.Context, h, seed *host) (*k3sNode, e
 	default:
 		token, err = in.joinToken(ctx, seed)
 	}
-	return &k3sNode{installer: in, host: h, server: in.joinURL(h, seed), token: token}, err
+	return in.nodeWith(h, seed, token), err
 }
 
-// awaitStart waits until k3s may be started again on a host that runs it, if that is to be done.
-func (n *k3sNode) awaitStart(ctx context.Context) error {
+// nodeWith is what a host runs k3s with that has a token.
+func (in *installer) nodeWith(h, seed *host, token string) *k3sNode {
+	return &k3sNode{installer: in, host: h, server: in.joinURL(h, seed), token: token}
+}
+
+// startingReason says why k3s will be started, or started again; "" when it will not.
+func (n *k3sNode) startingReason(ctx context.Context) (string, error) {
 	steps, err := n.steps()
 	if err != nil {
-		return err
+		return "", err
 	}
-	if reason, err := startingReason(ctx, steps); err != nil || reason == "" {
-		return err
-	}
-	return n.awaitMajority(ctx, n.host)
+	return startingReason(ctx, steps)
 }
 
 func (in *installer) runServer(ctx context.Context, n *k3sNode) error {
@@ -256,7 +262,7 @@ func (in *installer) agentRunner(ctx context.Context, run func(context.Context, 
 		return nil, err
 	}
 	return func(ctx context.Context, h *host) error {
-		return run(ctx, &k3sNode{installer: in, host: h, server: in.joinURL(h, seed), token: token})
+		return run(ctx, in.nodeWith(h, seed, token))
 	}, nil
 }
 

@@ -85,8 +85,12 @@ type move struct {
 	wanted *k3sNode
 	// before is how the host was, nil when it has not been moved by this upgrade.
 	before *kept
-	// moves tells that this run replaces k3s.
-	moves bool
+	// moves tells that this run starts k3s again, with whatever has changed, and replaces that it
+	// gets another program.
+	moves, replaces bool
+	// reported is when the kubelet that is to end last said how the node is; zero when it does not
+	// matter, because the new one says another version.
+	reported time.Time
 }
 
 // do brings the host's k3s to the bundle's version with run, and proves that all is well
@@ -112,7 +116,7 @@ func (m *move) do(ctx context.Context, run func(context.Context) error) error {
 // prepare waits until k3s may be started again, keeps what runs, and drains the node if that is
 // asked for.
 func (m *move) prepare(ctx context.Context) error {
-	err := m.wanted.awaitStart(ctx)
+	err := m.lookAtMove(ctx)
 	if err != nil {
 		return err
 	}
@@ -122,27 +126,37 @@ func (m *move) prepare(ctx context.Context) error {
 	if m.before != nil && m.before.Bundle != m.Bundle.Digest() {
 		m.before = nil // of an earlier upgrade
 	}
-	binary, err := m.k3sFile(k3sProgram, m.platform)
+	what, err := m.toKeep(ctx)
 	if err != nil {
 		return err
 	}
-	steps := []step{{
-		title: "keep what k3s is, to go back to",
-		needed: func(ctx context.Context) (string, error) {
-			digest, err := m.binaryDigest(ctx)
-			m.moves = digest != "" && digest != binary.Digest.Encoded()
-			if !m.moves {
-				return "", err
-			}
-			return "k3s is about to change", err
+	steps := []step{
+		{
+			title: "keep what k3s is, to go back to",
+			needed: func(context.Context) (string, error) {
+				if what != keepAll {
+					return "", nil
+				}
+				return "k3s is about to change", nil
+			},
+			run: m.keep,
 		},
-		run: m.keep,
-	}}
+		{
+			title: "note which pods are ready",
+			needed: func(context.Context) (string, error) {
+				if what != keepPods {
+					return "", nil
+				}
+				return "k3s is about to be started again", nil
+			},
+			run: m.keepPods,
+		},
+	}
 	if m.upgrade.Accept.Drain && m.upgrade.minor {
 		steps = append(steps, step{
 			title: "drain the node " + m.nodeName(),
 			needed: func(context.Context) (string, error) {
-				if !m.moves || m.api == nil { // without an API nothing is to be drained
+				if !m.replaces || m.api == nil { // without an API nothing is to be drained
 					return "", nil
 				}
 				return "it is asked for; sandboxes on the node end", nil
@@ -155,6 +169,68 @@ func (m *move) prepare(ctx context.Context) error {
 		})
 	}
 	return m.runSteps(ctx, m.phase, &m.subject, steps)
+}
+
+// lookAtMove finds out whether k3s is to be started again on the host, and waits until it may be.
+func (m *move) lookAtMove(ctx context.Context) error {
+	binary, err := m.k3sFile(k3sProgram, m.platform)
+	if err != nil {
+		return err
+	}
+	digest, err := m.binaryDigest(ctx)
+	if err != nil || digest == "" {
+		return err
+	}
+	reason, err := m.wanted.startingReason(ctx)
+	if err != nil || reason == "" {
+		return err
+	}
+	m.moves, m.replaces = true, digest != binary.Digest.Encoded()
+	return m.awaitMajority(ctx, m.host)
+}
+
+// toKeep is what of a host has to be kept before k3s is started again.
+type toKeep int
+
+const (
+	keepNothing toKeep = iota
+	keepPods
+	keepAll
+)
+
+// toKeep says what there is to keep. What this upgrade has kept stays as long as the host has the
+// new program: it may have the new settings, too.
+func (m *move) toKeep(ctx context.Context) (toKeep, error) {
+	switch {
+	case !m.moves:
+		return keepNothing, nil
+	case m.before == nil || m.replaces:
+		return keepAll, nil
+	}
+	started, err := m.read(ctx, startedFile)
+	if started == "" {
+		// This upgrade was broken off before it had started k3s: pods may be on their way back.
+		return keepNothing, err
+	}
+	return keepPods, err
+}
+
+// keepPods notes the pods that are ready now, beside what is kept already.
+func (m *move) keepPods(ctx context.Context) error {
+	k := *m.before
+	k.Pods = []keptPod{}
+	if err := m.notePods(ctx, &k); err != nil {
+		return err
+	}
+	document, err := json.Marshal(k)
+	if err != nil {
+		return err
+	}
+	if err := m.put(ctx, keptFile, 0o600, document); err != nil {
+		return err
+	}
+	m.before = &k
+	return nil
 }
 
 // keep copies what k3s is into previousDir, and notes which pods are ready. The program is
@@ -219,6 +295,9 @@ func (m *move) notePods(ctx context.Context, k *kept) error {
 		return nil
 	}
 	m.host.node = n.Name
+	if err := m.noteReport(ctx, n); err != nil {
+		return err
+	}
 	k.Cordoned = n.Unschedulable && (m.before == nil || m.before.Cordoned)
 	pods, err := m.api.PodsOn(ctx, n.Name)
 	if err != nil {
@@ -230,6 +309,30 @@ func (m *move) notePods(ctx context.Context, k *kept) error {
 		}
 	}
 	return nil
+}
+
+// noteReport notes when the kubelet last said how the node is, if it says the same version when it
+// is started again. One that is being started already may have said it.
+func (m *move) noteReport(ctx context.Context, n *kube.Node) error {
+	if m.replaces {
+		return nil
+	}
+	state, err := m.serviceState(ctx, unit(m.host.config.Role))
+	if err == nil && state["ActiveState"] == "active" {
+		m.reported = n.Reported
+	}
+	return err
+}
+
+// lacksNow says what the node lacks to be Ready with what was started.
+func (m *move) lacksNow(n *kube.Node) string {
+	if text := readyWith(m.installer.k3s)(n); text != "" {
+		return text
+	}
+	if !m.reported.IsZero() && n.Reported.Equal(m.reported) {
+		return "its node " + n.Name + " has not reported since k3s was started again"
+	}
+	return ""
 }
 
 func (m *move) isSandbox(p kube.Pod) bool {
@@ -244,7 +347,7 @@ func (m *move) prove(ctx context.Context) error {
 	if m.before == nil {
 		return nil
 	}
-	if err := m.awaitEachNode(ctx, "wait for the node of "+m.name, []*host{m.host}, readyWith(m.installer.k3s)); err != nil {
+	if err := m.awaitEachNode(ctx, "wait for the node of "+m.name, []*host{m.host}, m.lacksNow); err != nil {
 		return err
 	}
 	if err := m.imagesOn(ctx, m.host); err != nil {
@@ -347,6 +450,14 @@ func (m *move) stays() string {
 	return ""
 }
 
+// previous is what the host ran before, for messages.
+func (m *move) previous() string {
+	if m.before.K3s == m.installer.k3s {
+		return "k3s " + m.before.K3s + " with the settings that it had"
+	}
+	return "k3s " + m.before.K3s
+}
+
 // goBack brings the host back to what it ran, because of an error.
 func (m *move) goBack(ctx context.Context, because error) error {
 	// It may be the host's error already, which is the first one: what becomes of the host now
@@ -360,18 +471,23 @@ func (m *move) goBack(ctx context.Context, because error) error {
 		return fmt.Errorf("%w; the host stays as it is: %w", because, err)
 	}
 	err := m.runSteps(ctx, m.phase, &m.subject, []step{{
-		title:  "go back to k3s " + m.before.K3s,
-		needed: func(context.Context) (string, error) { return "it did not come up with " + m.installer.k3s, nil },
-		run:    m.restorePrevious,
+		title: "go back to " + m.previous(),
+		needed: func(context.Context) (string, error) {
+			if m.before.K3s == m.installer.k3s {
+				return "it did not come up with its new settings", nil
+			}
+			return "it did not come up with " + m.installer.k3s, nil
+		},
+		run: m.restorePrevious,
 	}})
 	if err != nil {
-		return &strandedError{because: because, err: err, k3s: m.before.K3s, service: unit(m.host.config.Role)}
+		return &strandedError{because: because, err: err, previous: m.previous(), service: unit(m.host.config.Role)}
 	}
 	// Not before: Services that are let again would leave these pods out.
 	if err := m.waitingFor(ctx, podsBackTime, "wait for the pods on "+m.name, m.awaitPods); err != nil && ctx.Err() == nil {
-		m.note("%s: k3s %s runs again, but its pods are not as they were: %v", m.name, m.before.K3s, err)
+		m.note("%s: %s runs again, but its pods are not as they were: %v", m.name, m.previous(), err)
 	}
-	return &wentBackError{because: because, k3s: m.before.K3s}
+	return &wentBackError{because: because, previous: m.previous()}
 }
 
 // restorePrevious puts back what is in previousDir and starts it.
@@ -434,24 +550,24 @@ sync`
 
 // wentBackError says that a host runs what it ran before.
 type wentBackError struct {
-	because error
-	k3s     string
+	because  error
+	previous string
 }
 
 func (e *wentBackError) Error() string {
-	return fmt.Sprintf("%v; the host went back to k3s %s, and is Ready with it", e.because, e.k3s)
+	return fmt.Sprintf("%v; the host went back to %s, and is Ready with it", e.because, e.previous)
 }
 
 func (e *wentBackError) Unwrap() error { return e.because }
 
 // strandedError says that a host runs neither.
 type strandedError struct {
-	because, err error
-	k3s, service string
+	because, err      error
+	previous, service string
 }
 
 func (e *strandedError) Error() string {
-	return fmt.Sprintf("%v; and it could not go back to k3s %s: %v", e.because, e.k3s, e.err)
+	return fmt.Sprintf("%v; and it could not go back to %s: %v", e.because, e.previous, e.err)
 }
 
 func (e *strandedError) Unwrap() []error { return []error{e.because, e.err} }

@@ -66,6 +66,8 @@ type UpgradeHost struct {
 	Role config.Role `json:"role"`
 	Node string      `json:"node,omitempty"`
 	K3s  string      `json:"k3s,omitempty"` // that runs
+	// Restart is why k3s is started again there; "" when it is not.
+	Restart string `json:"restart,omitempty"`
 	// Ship is how many bytes of the bundle the host lacks, Held how many it has.
 	Ship  int64  `json:"ship"`
 	Held  int64  `json:"held"`
@@ -318,6 +320,7 @@ func (u *upgradePlanner) judgeHosts(ctx context.Context) error {
 		u.plans[h].Node, u.plans[h].K3s = n.Name, n.Kubelet
 	}
 	_ = u.eachHost(ctx, u.hosts, u.hostDrift)
+	u.hostRestarts(ctx)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -361,6 +364,33 @@ func (u *upgradePlanner) hostDrift(ctx context.Context, h *host) error {
 		u.judged[h].Drift = append(u.judged[h].Drift, "the node "+h.node+" differs from install.yaml: "+reason)
 	}
 	return err
+}
+
+// hostRestarts finds out where k3s is started again: its settings follow from the bundle, too,
+// such as the registries that images come from.
+func (u *upgradePlanner) hostRestarts(ctx context.Context) {
+	seed := u.seedServer()
+	if seed == nil {
+		return // its gate says so
+	}
+	token, err := u.joinToken(ctx, seed)
+	if err != nil {
+		seed.fail(err)
+		return
+	}
+	_ = u.eachHost(ctx, u.hosts, func(ctx context.Context, h *host) (err error) {
+		if !slices.ContainsFunc(u.lock.Platforms, h.platform.Match) {
+			return nil // so does its gate
+		}
+		n := u.nodeWith(h, seed, token)
+		if h == seed {
+			if n.token, err = h.serverToken(ctx); err != nil {
+				return err
+			}
+		}
+		u.plans[h].Restart, err = n.startingReason(ctx)
+		return err
+	})
 }
 
 // countBytes compares what a host is to hold with the packs and files on it.
@@ -491,10 +521,10 @@ func (u *upgradePlanner) order(p *UpgradePlan) []UpgradeStep {
 	if len(lacking) > 0 {
 		add("ship and import the bundle's contents, while the old versions serve", lacking...)
 	}
-	older := func(role config.Role) []string {
+	started := func(role config.Role) []string {
 		var names []string
 		for _, h := range p.Hosts {
-			if h.Role == role && h.K3s != "" && h.K3s != change(k3sComponent).To {
+			if h.Role == role && h.K3s != "" && (h.Restart != "" || h.K3s != change(k3sComponent).To) {
 				names = append(names, h.Host)
 			}
 		}
@@ -504,16 +534,16 @@ func (u *upgradePlanner) order(p *UpgradePlan) []UpgradeStep {
 	if u.options.Accept.Drain && u.movesMinor() {
 		restart = "DRAIN, which ends all sandboxes there, and start k3s " + change(k3sComponent).To
 	}
-	if len(lacking) > 0 || len(older(config.Server))+len(older(config.Agent)) > 0 || change(CiliumComponent).changes() || change(liteboxdComponent).changes() {
+	if len(lacking) > 0 || len(started(config.Server))+len(started(config.Agent)) > 0 || change(CiliumComponent).changes() || change(liteboxdComponent).changes() {
 		steps = slices.Insert(steps, 0, UpgradeStep{What: "back up the cluster, and prove the backup"})
 	}
-	for _, name := range older(config.Server) {
+	for _, name := range started(config.Server) {
 		add(restart, name)
 	}
 	if c := change(CiliumComponent); c.changes() {
 		add(fmt.Sprintf("upgrade Cilium from %s to %s", strings.Join(c.From, ", "), c.To))
 	}
-	for _, batch := range split(older(config.Agent), u.options.Canary, u.batchSize(u.options.Batches)) {
+	for _, batch := range split(started(config.Agent), u.options.Canary, u.batchSize(u.options.Batches)) {
 		add(restart, batch...)
 	}
 	switch c := change(liteboxdComponent); {

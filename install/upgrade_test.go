@@ -82,6 +82,69 @@ func TestStays(t *testing.T) {
 	}
 }
 
+// Whatever k3s is started again for, there is a way back from it. What this upgrade has kept is not
+// replaced by what it has brought since.
+func TestToKeep(t *testing.T) {
+	tests := map[string]struct {
+		move move
+		want toKeep
+	}{
+		"k3s is left alone":      {move{}, keepNothing},
+		"another program":        {move{moves: true, replaces: true}, keepAll},
+		"other settings":         {move{moves: true}, keepAll},
+		"once more, went back":   {move{moves: true, replaces: true, before: &kept{}}, keepAll},
+		"left alone from now on": {move{before: &kept{}}, keepNothing},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got, err := test.move.toKeep(t.Context()); got != test.want || err != nil {
+				t.Errorf("%v, %v; want %v", got, err, test.want)
+			}
+		})
+	}
+}
+
+// A node stays Ready for a while when its kubelet is gone: with the same version, only a new report
+// tells that it is back.
+func TestLacksNow(t *testing.T) {
+	const k3s = "v1.34.4+k3s1"
+	reported := time.Unix(1000, 0)
+	node := func(version string, at time.Time) *kube.Node {
+		return &kube.Node{Name: "a", Kubelet: version, Ready: true, Reported: at}
+	}
+	tests := map[string]struct {
+		reported time.Time
+		node     *kube.Node
+		want     string
+	}{
+		"another version":          {time.Time{}, node("v1.34.3+k3s1", reported), "runs v1.34.3+k3s1"},
+		"the new version":          {time.Time{}, node(k3s, reported), ""},
+		"the old report":           {reported, node(k3s, reported.UTC()), "has not reported since"},
+		"a new report":             {reported, node(k3s, reported.Add(time.Second)), ""},
+		"a report by a slow clock": {reported, node(k3s, reported.Add(-time.Second)), ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			m := &move{installer: &installer{k3s: k3s}, host: &host{}, reported: test.reported}
+			if got := m.lacksNow(test.node); !strings.Contains(got, test.want) || (got == "") != (test.want == "") {
+				t.Errorf("it says %q", got)
+			}
+		})
+	}
+}
+
+// A host that has only got other settings is not said to go back to another version.
+func TestPrevious(t *testing.T) {
+	m := &move{installer: &installer{k3s: "v2"}, before: &kept{K3s: "v1"}}
+	if got := m.previous(); got != "k3s v1" {
+		t.Errorf("%q", got)
+	}
+	m.before.K3s = "v2"
+	if got := m.previous(); got != "k3s v2 with the settings that it had" {
+		t.Errorf("%q", got)
+	}
+}
+
 // What became of a host is said, although waiting for its node has put down an error before.
 func TestGoBackSaysWhatBecameOfTheHost(t *testing.T) {
 	h := &host{subject: subject{name: "10.0.0.12"}, config: config.Host{Role: config.Agent}}

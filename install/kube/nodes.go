@@ -32,6 +32,9 @@ type Node struct {
 	Ready bool
 	// Reason says why the node is not ready, "" when it is.
 	Reason string
+	// Reported is when its kubelet last said whether it is ready, by its clock, in whole seconds:
+	// at every start and change, and every few minutes besides. It is zero before the first time.
+	Reported time.Time
 	// Addresses are its internal addresses, then its external ones and its host name.
 	Addresses        []string
 	MachineID        string
@@ -90,6 +93,11 @@ func newNode(n *corev1.Node) Node {
 		Taints:           taintsOf(n),
 	}
 	node.Ready, node.Reason = readiness(n)
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			node.Reported = c.LastHeartbeatTime.Time
+		}
+	}
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeHostName} {
 		for _, a := range n.Status.Addresses {
 			if a.Type == kind {
