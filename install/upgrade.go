@@ -438,11 +438,14 @@ func Confirm(ctx context.Context, o Options) (*Summary, error) {
 	})
 }
 
+// ErrNoBackup says that no backup leads back to a release.
+var ErrNoBackup = errors.New("no backup of a cluster that ran its bundle is on record")
+
 // WayBack tells how a cluster gets back to a release: in place when backup is "", or else by
 // restoring this backup, with the bundle of that release. Servers that have run a newer minor
 // version of Kubernetes have written what the older one cannot read. When the cluster cannot
 // be asked, its record's copy beside the state is. The error wraps [ErrRefused] when there is
-// no way back.
+// no way back, and [ErrNoBackup] besides when it would take a backup that nobody knows of.
 func WayBack(ctx context.Context, o UpgradeOptions) (backupFile string, err error) {
 	in, err := newInstaller(o.Options)
 	if err != nil {
@@ -485,10 +488,8 @@ func WayBack(ctx context.Context, o UpgradeOptions) (backupFile string, err erro
 	}) {
 		return "", nil
 	}
-	for _, one := range r.Releases {
-		if one.Number > o.RollbackTo && one.Backup != "" {
-			return filepath.Join(BackupsDir(in.StatePath, in.Config.Cluster.Name), one.Backup), nil
-		}
+	if file := r.BackupOf(o.RollbackTo); file != "" {
+		return filepath.Join(BackupsDir(in.StatePath, in.Config.Cluster.Name), file), nil
 	}
-	return "", fmt.Errorf("%w: the servers have run another minor version of Kubernetes than release %d, and no backup from before is on record: boxlift backup list shows what there is, and boxlift backup restore brings one back", ErrRefused, o.RollbackTo)
+	return "", fmt.Errorf("%w: the servers have run another minor version of Kubernetes than release %d, and %w: boxlift backup list shows what there is, and --backup takes one of them", ErrRefused, o.RollbackTo, ErrNoBackup)
 }

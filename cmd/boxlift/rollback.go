@@ -80,6 +80,9 @@ func runRollbackTo(ctx context.Context, stdout io.Writer, global *globalOptions,
 		upgrade := o.upgrade(options)
 		upgrade.RollbackTo = to
 		path, err = install.WayBack(ctx, upgrade)
+		if errors.Is(err, install.ErrNoBackup) && from.path != "" {
+			path, err = from.path, nil
+		}
 		return err
 	}); err != nil {
 		return err
