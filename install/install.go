@@ -25,6 +25,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/liteboxd/boxlift/bundle"
@@ -137,6 +138,7 @@ type installer struct {
 	recorder  recorder
 	meter     meter
 	phases    []PhaseTime
+	warned    sync.Mutex // for warnings and ended: hosts are worked on at the same time
 	warnings  []string
 	findings  []preflight.Finding
 	// left are the hosts that the last run has left behind.
@@ -155,6 +157,9 @@ type installer struct {
 
 	// misfit is what errors about images that nobody carries wrap.
 	misfit error
+
+	// ended are the sandboxes that ended by themselves while an upgrade started k3s anew.
+	ended []string
 
 	upgrade    *upgrading  // nil unless the cluster goes to another bundle
 	restoring  *restoring  // nil unless a backup is restored
@@ -626,6 +631,8 @@ func (in *installer) atOnce(hosts []*host, do func(*host)) {
 // warn notes something that does not stop the run, for the summary.
 func (in *installer) warn(format string, args ...any) {
 	text := printable.Text(fmt.Sprintf(format, args...))
+	in.warned.Lock()
+	defer in.warned.Unlock()
 	if !slices.Contains(in.warnings, text) {
 		in.warnings = append(in.warnings, text)
 	}

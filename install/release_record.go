@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -164,6 +165,9 @@ func (in *installer) endRelease(ctx context.Context, failed error) error {
 	err := in.recorder.failed
 	if in.recorder.number != 0 {
 		state, result := release.Succeeded, counted(in.summary().ChangeCount(), "change")
+		if len(in.ended) > 0 {
+			result += "; these sandboxes ended meanwhile: " + strings.Join(in.ended, ", ")
+		}
 		if failed != nil {
 			state, result = release.Failed, failed.Error()
 		}

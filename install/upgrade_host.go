@@ -222,15 +222,7 @@ func (m *move) keepPods(ctx context.Context) error {
 	if err := m.notePods(ctx, &k); err != nil {
 		return err
 	}
-	document, err := json.Marshal(k)
-	if err != nil {
-		return err
-	}
-	if err := m.put(ctx, keptFile, 0o600, document); err != nil {
-		return err
-	}
-	m.before = &k
-	return nil
+	return m.writeKept(ctx, &k)
 }
 
 // keep copies what k3s is into previousDir, and notes which pods are ready. The program is
@@ -359,14 +351,15 @@ func (m *move) prove(ctx context.Context) error {
 	return m.waiting(ctx, "wait for the pods on "+m.name, m.awaitPods)
 }
 
-// awaitPods waits until every pod that was ready is ready again, and stays so. It warns of
-// sandboxes that have ended: starting k3s anew ends none, so somebody did, or what ran in them.
+// awaitPods waits until every pod that was ready is ready again, and stays so. A sandbox that the
+// cluster has ended is an error, once: a run that goes on has nothing to wait for. Of others that
+// have ended it warns: starting k3s anew ends none, so somebody did, or what ran in them.
 func (m *move) awaitPods(ctx context.Context) error {
 	var since time.Time
 	for {
 		waiting, ended, err := m.judgePods(ctx)
 		if err != nil && ctx.Err() == nil {
-			return err
+			return errors.Join(err, m.forgetLost(ctx, err))
 		}
 		switch {
 		case waiting != "":
@@ -374,9 +367,7 @@ func (m *move) awaitPods(ctx context.Context) error {
 		case err == nil && since.IsZero():
 			since = time.Now()
 		case err == nil && time.Since(since) >= steadyTime:
-			if len(ended) > 0 {
-				m.note("%s: of the sandboxes that ran when its k3s was to change, these have ended: %s", m.name, strings.Join(ended, ", "))
-			}
+			m.sandboxesEnded(m.name, ended)
 			return nil
 		}
 		timer := time.NewTimer(pollInterval)
@@ -387,6 +378,40 @@ func (m *move) awaitPods(ctx context.Context) error {
 			return fmt.Errorf("%w: %s", context.Cause(ctx), waiting)
 		}
 	}
+}
+
+// sandboxesEnded tells of sandboxes that ended by themselves while a host was worked on.
+func (in *installer) sandboxesEnded(host string, names []string) {
+	if len(names) == 0 {
+		return
+	}
+	in.warn("%s: of the sandboxes that ran when its k3s was to change, these have ended: %s", host, strings.Join(names, ", "))
+	in.warned.Lock()
+	defer in.warned.Unlock()
+	in.ended = append(in.ended, names...)
+}
+
+// forgetLost takes the sandboxes that were lost from those that are to be there.
+func (m *move) forgetLost(ctx context.Context, err error) error {
+	var lost *lostError
+	if !errors.As(err, &lost) {
+		return nil
+	}
+	k := *m.before
+	k.Pods = slices.DeleteFunc(slices.Clone(k.Pods), func(p keptPod) bool { return slices.Contains(lost.uids, p.UID) })
+	return m.writeKept(ctx, &k)
+}
+
+// writeKept changes what is kept of the host beside its files.
+func (m *move) writeKept(ctx context.Context, k *kept) error {
+	document, err := json.Marshal(k)
+	if err == nil {
+		err = m.put(ctx, keptFile, 0o600, document)
+	}
+	if err == nil {
+		m.before = k
+	}
+	return err
 }
 
 // judgePods says which pods are not ready again, "" for none, and which sandboxes have ended.
@@ -407,25 +432,59 @@ func (m *move) judgePods(ctx context.Context) (waiting string, ended []string, e
 }
 
 // comparePods says which of the pods that were ready are not, although they are to be, and
-// which sandboxes have ended. A sandbox that was started again is an error: what ran in it is
-// lost.
+// which sandboxes have ended by themselves. One that was started again, replaced or ended by the
+// cluster is an error: what ran in it is lost.
 func comparePods(before []keptPod, pods []kube.Pod) (late, ended []string, err error) {
+	var lost lostError
 	for _, was := range before {
 		name := was.Namespace + "/" + was.Name
 		i := slices.IndexFunc(pods, func(p kube.Pod) bool { return p.UID == was.UID })
-		switch {
+		switch how := howLost(was, i, pods); {
+		case how != "":
+			lost.uids, lost.texts = append(lost.uids, was.UID), append(lost.texts, "the sandbox "+name+" was "+how)
 		case i < 0, !pods[i].Terminating.IsZero(), hasEnded(pods[i]):
 			if was.Sandbox {
 				ended = append(ended, name)
 			}
-		case was.Sandbox && pods[i].Restarts > was.Restarts:
-			return nil, nil, fmt.Errorf("the sandbox %s was started again", name)
 		case !pods[i].Ready:
 			late = append(late, name)
 		}
 	}
+	if lost.texts != nil {
+		return nil, nil, &lost
+	}
 	return late, ended, nil
 }
+
+// howLost says what became of a sandbox, which is the pod at a place, or none when that is
+// negative; "" when it goes on or has ended by itself.
+func howLost(was keptPod, i int, pods []kube.Pod) string {
+	switch {
+	case !was.Sandbox:
+		return ""
+	case i < 0:
+		if slices.ContainsFunc(pods, func(p kube.Pod) bool { return p.Namespace == was.Namespace && p.Name == was.Name }) {
+			return "replaced by another pod"
+		}
+		return ""
+	}
+	p := pods[i]
+	switch ending := !p.Terminating.IsZero() || hasEnded(p); {
+	case ending && p.Reason != "" && p.Reason != podsDeadline:
+		return "ended by the cluster (" + p.Reason + ")"
+	case !ending && p.Restarts > was.Restarts:
+		return "started again"
+	}
+	return ""
+}
+
+// podsDeadline is the reason of pods whose own time is up (activeDeadlineSeconds).
+const podsDeadline = "DeadlineExceeded"
+
+// lostError says which sandboxes a host has lost, although nobody ended them.
+type lostError struct{ uids, texts []string }
+
+func (e *lostError) Error() string { return strings.Join(e.texts, ", ") }
 
 // hasEnded tells that all containers of a pod have ended for good, as those of a job do.
 func hasEnded(p kube.Pod) bool { return p.Phase == "Succeeded" || p.Phase == "Failed" }
@@ -485,7 +544,7 @@ func (m *move) goBack(ctx context.Context, because error) error {
 	}
 	// Not before: Services that are let again would leave these pods out.
 	if err := m.waitingFor(ctx, podsBackTime, "wait for the pods on "+m.name, m.awaitPods); err != nil && ctx.Err() == nil {
-		m.note("%s: %s runs again, but its pods are not as they were: %v", m.name, m.previous(), err)
+		m.warn("%s: %s runs again, but its pods are not as they were: %v", m.name, m.previous(), err)
 	}
 	return &wentBackError{because: because, previous: m.previous()}
 }

@@ -169,18 +169,25 @@ func TestComparePods(t *testing.T) {
 		change(&p)
 		return p
 	}
+	ready2 := kube.Pod{UID: "2", Phase: "Running", Ready: true}
 	tests := map[string]struct {
 		job, one    kube.Pod
 		late, ended []string
 		err         string
 	}{
-		"all ready":          {job: ready("1"), one: with(ready("2"), func(p *kube.Pod) { p.Restarts = 0 })},
-		"a job's pod ended":  {job: kube.Pod{UID: "1", Phase: "Succeeded"}, one: kube.Pod{UID: "2", Ready: true}},
-		"a sandbox ended":    {job: ready("1"), one: kube.Pod{UID: "2", Phase: "Failed"}, ended: []string{"box/one"}},
-		"a sandbox is gone":  {job: ready("1"), one: kube.Pod{UID: "another"}, ended: []string{"box/one"}},
-		"a sandbox is ended": {job: ready("1"), one: kube.Pod{UID: "2", Terminating: time.Unix(1, 0)}, ended: []string{"box/one"}},
-		"not ready yet":      {job: kube.Pod{UID: "1", Phase: "Running"}, one: kube.Pod{UID: "2", Phase: "Running"}, late: []string{"default/job", "box/one"}},
-		"started again":      {job: ready("1"), one: ready("2"), err: "the sandbox box/one was started again"},
+		"all ready":              {job: ready("1"), one: with(ready("2"), func(p *kube.Pod) { p.Restarts = 0 })},
+		"a job's pod ended":      {job: kube.Pod{UID: "1", Phase: "Succeeded"}, one: kube.Pod{UID: "2", Ready: true}},
+		"a sandbox's time is up": {job: ready("1"), one: kube.Pod{UID: "2", Phase: "Failed", Reason: "DeadlineExceeded"}, ended: []string{"box/one"}},
+		"a job was evicted":      {job: kube.Pod{UID: "1", Phase: "Failed", Reason: "Evicted"}, one: ready2},
+		"evicted":                {job: ready("1"), one: kube.Pod{UID: "2", Phase: "Failed", Reason: "Evicted"}, err: "the sandbox box/one was ended by the cluster (Evicted)"},
+		"refused by the kubelet": {job: ready("1"), one: kube.Pod{UID: "2", Phase: "Failed", Reason: "UnexpectedAdmissionError"}, err: "the sandbox box/one was ended by the cluster (UnexpectedAdmissionError)"},
+		"driven out by a taint":  {job: ready("1"), one: kube.Pod{UID: "2", Phase: "Running", Reason: "DeletionByTaintManager", Terminating: time.Unix(1, 0)}, err: "the sandbox box/one was ended by the cluster (DeletionByTaintManager)"},
+		"replaced":               {job: ready("1"), one: kube.Pod{Namespace: "box", Name: "one", UID: "another", Ready: true}, err: "the sandbox box/one was replaced by another pod"},
+		"a sandbox ended":        {job: ready("1"), one: kube.Pod{UID: "2", Phase: "Failed"}, ended: []string{"box/one"}},
+		"a sandbox is gone":      {job: ready("1"), one: kube.Pod{UID: "another"}, ended: []string{"box/one"}},
+		"a sandbox is ended":     {job: ready("1"), one: kube.Pod{UID: "2", Terminating: time.Unix(1, 0)}, ended: []string{"box/one"}},
+		"not ready yet":          {job: kube.Pod{UID: "1", Phase: "Running"}, one: kube.Pod{UID: "2", Phase: "Running"}, late: []string{"default/job", "box/one"}},
+		"started again":          {job: ready("1"), one: ready("2"), err: "the sandbox box/one was started again"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -192,6 +199,36 @@ func TestComparePods(t *testing.T) {
 				t.Errorf("late and ended, -want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+// All sandboxes that were lost are named.
+func TestComparePodsNamesAllLost(t *testing.T) {
+	before := []keptPod{{Namespace: "box", Name: "one", UID: "1", Sandbox: true}, {Namespace: "box", Name: "two", UID: "2", Sandbox: true}}
+	_, _, err := comparePods(before, []kube.Pod{{UID: "1", Phase: "Failed", Reason: "OutOfpods"}, {UID: "2", Ready: true, Restarts: 1}})
+	var lost *lostError
+	if !errors.As(err, &lost) {
+		t.Fatalf("the error is %v", err)
+	}
+	if diff := cmp.Diff([]string{"1", "2"}, lost.uids); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	const want = "the sandbox box/one was ended by the cluster (OutOfpods), the sandbox box/two was started again"
+	if err.Error() != want {
+		t.Errorf("%q, want %q", err, want)
+	}
+}
+
+// Sandboxes that ended by themselves are warned of, and kept for the record.
+func TestSandboxesEnded(t *testing.T) {
+	in := &installer{}
+	in.sandboxesEnded("a", nil)
+	in.sandboxesEnded("b", []string{"box/one", "box/two"})
+	if diff := cmp.Diff([]string{"b: of the sandboxes that ran when its k3s was to change, these have ended: box/one, box/two"}, in.warnings); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"box/one", "box/two"}, in.ended); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // Pod is a pod at one moment.
@@ -22,7 +24,10 @@ type Pod struct {
 	UID       string // tells it from a later pod of the same name
 	Node      string // "" before it has got one
 	Phase     string // Pending, Running, Succeeded, Failed or Unknown
-	Ready     bool   // false while it is being ended
+	// Reason is why the cluster ends it, such as Evicted; "" for a pod that ends by itself, or that
+	// somebody deleted. DeadlineExceeded is the pod's own deadline.
+	Reason string
+	Ready  bool // false while it is being ended
 	// Restarts is how often its containers were started again, all together.
 	Restarts int
 	// OwnerKind is the kind of its controller, such as ReplicaSet; "" when nobody would make
@@ -66,7 +71,7 @@ func (c *Cluster) PodsOn(ctx context.Context, node string) ([]Pod, error) {
 func newPod(p *corev1.Pod) Pod {
 	pod := Pod{
 		Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName,
-		Phase: string(p.Status.Phase), Ready: podReady(p), Labels: p.Labels,
+		Phase: string(p.Status.Phase), Reason: endedBy(p), Ready: podReady(p), Labels: p.Labels,
 	}
 	if owner := metav1.GetControllerOf(p); owner != nil {
 		pod.OwnerKind = owner.Kind
@@ -84,6 +89,23 @@ func newPod(p *corev1.Pod) Pod {
 	pod.Terminating = endingSince(p)
 	return pod
 }
+
+// endedBy is the reason that a kubelet gives for a pod that it has failed, or else that of the
+// condition which says that a part of the cluster has marked the pod for its end.
+func endedBy(p *corev1.Pod) string {
+	if p.Status.Reason != "" {
+		return printable.Short(p.Status.Reason, maxReason)
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
+			return printable.Short(c.Reason, maxReason)
+		}
+	}
+	return ""
+}
+
+// maxReason bounds a reason, in bytes.
+const maxReason = 100
 
 // endingSince is zero when the pod was not told to end.
 func endingSince(p *corev1.Pod) time.Time {

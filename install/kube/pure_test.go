@@ -341,6 +341,28 @@ func TestDiffers(t *testing.T) {
 	}
 }
 
+// What a kubelet or another part of the cluster has ended is told from what ends by itself.
+func TestPodEndedBy(t *testing.T) {
+	tests := []struct {
+		name   string
+		status corev1.PodStatus
+		want   string
+	}{
+		{"it runs", corev1.PodStatus{Phase: corev1.PodRunning}, ""},
+		{"it failed by itself", corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "OOMKilled"}}}}}, ""},
+		{"the kubelet says why", corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"}, "Evicted"},
+		{"a condition says why", corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Reason: "PodFailed"}, {Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager"}}}, "DeletionByTaintManager"},
+		{"it is no longer to end", corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionFalse, Reason: "PreemptionByScheduler"}}}, ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if got := newPod(&corev1.Pod{Status: test.status}).Reason; got != test.want {
+				t.Errorf("%q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
 func TestForbids(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}}}
 	budget := func(name, app string, allowed int32) policyv1.PodDisruptionBudget {
