@@ -2,6 +2,7 @@ package install
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -45,6 +46,8 @@ type kept struct {
 	K3s    string        `json:"k3s"`
 	// Cordoned tells that pods were kept off the node already.
 	Cordoned bool `json:"cordoned,omitempty"`
+	// Drained tells that an upgrade keeps pods off the node, until it lets them come again.
+	Drained bool `json:"drained,omitempty"`
 	// Pods were ready on the node.
 	Pods []keptPod `json:"pods"`
 }
@@ -83,8 +86,11 @@ type move struct {
 	phase string
 	// wanted is what the host is to run.
 	wanted *k3sNode
-	// before is how the host was, nil when it has not been moved by this upgrade.
-	before *kept
+	// before is how the host was, nil when it has not been moved by this upgrade. earlier is what is
+	// kept of another one.
+	before, earlier *kept
+	// drained tells that this upgrade, or one that was broken off, keeps pods off the node.
+	drained bool
 	// moves tells that this run starts k3s again, with whatever has changed, and replaces that it
 	// gets another program.
 	moves, replaces bool
@@ -97,7 +103,7 @@ type move struct {
 // there. A host that does not come up goes back to what it ran.
 func (m *move) do(ctx context.Context, run func(context.Context) error) error {
 	if err := m.prepare(ctx); err != nil {
-		return err
+		return errors.Join(err, m.letPods(ctx))
 	}
 	defer m.keepEndpoints(ctx)()
 	err := run(ctx)
@@ -116,15 +122,13 @@ func (m *move) do(ctx context.Context, run func(context.Context) error) error {
 // prepare waits until k3s may be started again, keeps what runs, and drains the node if that is
 // asked for.
 func (m *move) prepare(ctx context.Context) error {
-	err := m.lookAtMove(ctx)
+	found, err := m.readKept(ctx)
 	if err != nil {
 		return err
 	}
-	if m.before, err = m.readKept(ctx); err != nil {
+	m.takeUp(found)
+	if err := m.lookAtMove(ctx); err != nil {
 		return err
-	}
-	if m.before != nil && m.before.Bundle != m.Bundle.Digest() {
-		m.before = nil // of an earlier upgrade
 	}
 	what, err := m.toKeep(ctx)
 	if err != nil {
@@ -152,15 +156,10 @@ func (m *move) prepare(ctx context.Context) error {
 			run: m.keepPods,
 		},
 	}
-	if m.upgrade.Accept.Drain && m.upgrade.minor {
+	if m.drains() {
 		steps = append(steps, step{
-			title: "drain the node " + m.nodeName(),
-			needed: func(context.Context) (string, error) {
-				if !m.replaces || m.api == nil { // without an API nothing is to be drained
-					return "", nil
-				}
-				return "it is asked for; sandboxes on the node end", nil
-			},
+			title:  "drain the node " + m.nodeName(),
+			needed: func(context.Context) (string, error) { return "it is asked for; sandboxes on the node end", nil },
 			run: func(ctx context.Context) error {
 				return m.meter.wait(func() error {
 					return m.api.Drain(ctx, m.nodeName(), kube.DrainOptions{Timeout: m.Config.Runtime.CommandTimeout, Report: m.Reporter.Message, Unmanaged: true})
@@ -169,6 +168,19 @@ func (m *move) prepare(ctx context.Context) error {
 		})
 	}
 	return m.runSteps(ctx, m.phase, &m.subject, steps)
+}
+
+// takeUp goes on with what is kept of the host, nil for nothing.
+func (m *move) takeUp(found *kept) {
+	if found == nil {
+		return
+	}
+	m.drained = found.Drained
+	if found.Bundle == m.Bundle.Digest() {
+		m.before = found
+	} else {
+		m.earlier = found
+	}
 }
 
 // lookAtMove finds out whether k3s is to be started again on the host, and waits until it may be.
@@ -222,7 +234,13 @@ func (m *move) keepPods(ctx context.Context) error {
 	if err := m.notePods(ctx, &k); err != nil {
 		return err
 	}
+	m.before = &k
 	return m.writeKept(ctx, &k)
+}
+
+// drains tells whether the node is to be drained. Without an API nothing is.
+func (m *move) drains() bool {
+	return m.upgrade.Accept.Drain && m.upgrade.minor && m.replaces && m.api != nil
 }
 
 // keep copies what k3s is into previousDir, and notes which pods are ready. The program is
@@ -237,6 +255,10 @@ func (m *move) keep(ctx context.Context) error {
 	if err := m.notePods(ctx, &k); err != nil {
 		return err
 	}
+	if m.drains() {
+		k.Pods = []keptPod{} // it is about to end them
+	}
+	k.Drained = m.drained || m.drains() && !k.Cordoned
 	document, err := json.Marshal(k)
 	if err != nil {
 		return err
@@ -261,7 +283,7 @@ sync`
 		Args: append([]string{"/bin/sh", "-c", script, "sh", previousDir, k3sBinary}, m.keptFiles()...),
 	})
 	if err == nil {
-		m.before = &k
+		m.before, m.drained = &k, k.Drained
 	}
 	return err
 }
@@ -273,7 +295,7 @@ func (m *move) keptFiles() []string {
 }
 
 // notePods notes the pods that are ready on the node, and whether it is cordoned. What an
-// earlier attempt has cordoned was not.
+// upgrade has cordoned was not.
 func (m *move) notePods(ctx context.Context, k *kept) error {
 	if m.api == nil {
 		return nil // no server answers: this one is about to
@@ -290,7 +312,7 @@ func (m *move) notePods(ctx context.Context, k *kept) error {
 	if err := m.noteReport(ctx, n); err != nil {
 		return err
 	}
-	k.Cordoned = n.Unschedulable && (m.before == nil || m.before.Cordoned)
+	k.Cordoned = m.wasCordoned(n)
 	pods, err := m.api.PodsOn(ctx, n.Name)
 	if err != nil {
 		return err
@@ -301,6 +323,11 @@ func (m *move) notePods(ctx context.Context, k *kept) error {
 		}
 	}
 	return nil
+}
+
+// wasCordoned tells whether pods were kept off the node by somebody else than an upgrade.
+func (m *move) wasCordoned(n *kube.Node) bool {
+	return n.Unschedulable && !m.drained && (m.before == nil || m.before.Cordoned)
 }
 
 // noteReport notes when the kubelet last said how the node is, if it says the same version when it
@@ -345,7 +372,7 @@ func (m *move) prove(ctx context.Context) error {
 	if err := m.imagesOn(ctx, m.host); err != nil {
 		return err
 	}
-	if m.upgrade.Accept.Drain && m.upgrade.minor {
+	if len(m.before.Pods) == 0 {
 		return nil
 	}
 	return m.waiting(ctx, "wait for the pods on "+m.name, m.awaitPods)
@@ -399,19 +426,17 @@ func (m *move) forgetLost(ctx context.Context, err error) error {
 	}
 	k := *m.before
 	k.Pods = slices.DeleteFunc(slices.Clone(k.Pods), func(p keptPod) bool { return slices.Contains(lost.uids, p.UID) })
+	m.before = &k
 	return m.writeKept(ctx, &k)
 }
 
 // writeKept changes what is kept of the host beside its files.
 func (m *move) writeKept(ctx context.Context, k *kept) error {
 	document, err := json.Marshal(k)
-	if err == nil {
-		err = m.put(ctx, keptFile, 0o600, document)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		m.before = k
-	}
-	return err
+	return m.put(ctx, keptFile, 0o600, document)
 }
 
 // judgePods says which pods are not ready again, "" for none, and which sandboxes have ended.
@@ -491,11 +516,37 @@ func hasEnded(p kube.Pod) bool { return p.Phase == "Succeeded" || p.Phase == "Fa
 
 // uncordon takes back what draining did.
 func (m *move) uncordon(ctx context.Context) error {
-	if !m.upgrade.Accept.Drain || m.before == nil || m.before.Cordoned {
+	if !m.drained {
 		return nil
 	}
-	_, err := m.api.Uncordon(ctx, m.nodeName())
-	return err
+	if _, err := m.api.Uncordon(ctx, m.nodeName()); err != nil {
+		return err
+	}
+	k := *cmp.Or(m.before, m.earlier)
+	k.Drained = false
+	if err := m.writeKept(ctx, &k); err != nil {
+		return err
+	}
+	m.drained = false
+	if m.before != nil {
+		m.before = &k
+	}
+	return nil
+}
+
+// letPods lets pods come to the node again, because it is not gone on with.
+func (m *move) letPods(ctx context.Context) error {
+	if !m.drained || m.api == nil {
+		return nil
+	}
+	// A run that is told to end takes this back, too.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+	defer cancel()
+	if err := m.uncordon(ctx); err != nil {
+		return fmt.Errorf("let pods come to the node %s again: %w", m.nodeName(), err)
+	}
+	m.Reporter.Message(m.name + ": pods come to the node " + m.nodeName() + " again")
+	return nil
 }
 
 // stays says why a host cannot go back by itself, "" when it can.

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
 
+	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/kube"
@@ -99,6 +101,35 @@ func TestToKeep(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got, err := test.move.toKeep(t.Context()); got != test.want || err != nil {
 				t.Errorf("%v, %v; want %v", got, err, test.want)
+			}
+		})
+	}
+}
+
+// An upgrade that was broken off has drained the node, and whatever goes on there lets pods come to
+// it again: the same upgrade, another one, or a rollback without draining. What somebody else has
+// cordoned stays so.
+func TestWasCordoned(t *testing.T) {
+	this, other := &bundle.Reader{}, digest.FromString("another bundle")
+	cordoned := &kube.Node{Unschedulable: true}
+	tests := map[string]struct {
+		found         *kept
+		node          *kube.Node
+		want, drained bool
+	}{
+		"nothing is kept":              {nil, cordoned, true, false},
+		"not cordoned":                 {nil, &kube.Node{}, false, false},
+		"drained by this upgrade":      {&kept{Bundle: this.Digest(), Drained: true}, cordoned, false, true},
+		"drained by another one":       {&kept{Bundle: other, Drained: true}, cordoned, false, true},
+		"cordoned before this upgrade": {&kept{Bundle: this.Digest(), Cordoned: true}, cordoned, true, false},
+		"cordoned after another one":   {&kept{Bundle: other}, cordoned, true, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			m := &move{installer: &installer{Options: Options{Bundle: this}}}
+			m.takeUp(test.found)
+			if got := m.wasCordoned(test.node); got != test.want || m.drained != test.drained {
+				t.Errorf("cordoned %t, drained %t", got, m.drained)
 			}
 		})
 	}

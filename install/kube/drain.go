@@ -122,7 +122,7 @@ func (c *Cluster) Drain(ctx context.Context, name string, o DrainOptions) error 
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: drain node %s: %w", c.name, name, context.Cause(ctx))
 	case cause == nil:
-		return c.fail(fmt.Errorf("drain node %s: %w", name, err), "the node is cordoned; run the same command again when the reason is gone")
+		return c.fail(fmt.Errorf("drain node %s: %w", name, err), "run the same command again when the reason is gone")
 	}
 	return c.drainTimeUp(ctx, helper, name, since(start))
 }
@@ -136,11 +136,11 @@ func (c *Cluster) drainTimeUp(ctx context.Context, helper *drain.Helper, name st
 	if err != nil {
 		return fmt.Errorf("%s: drain node %s: not done after %s, and what is left cannot be found out: %w", c.name, name, took, err)
 	}
-	hint := "see what the pods wait for; the node stays cordoned, and the same command goes on from here"
+	hint := "see what the pods wait for; the same command goes on from here"
 	var explanation string
 	for _, h := range left {
 		if h.budget != "" {
-			hint = "the budget allows it when more of its pods are ready, on other nodes: see to that, or change the budget; the node stays cordoned, and the same command goes on from here"
+			hint = "the budget allows it when more of its pods are ready, on other nodes: see to that, or change the budget; the same command goes on from here"
 			break
 		}
 	}

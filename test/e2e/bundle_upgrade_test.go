@@ -451,16 +451,7 @@ func TestUpgradeMinor(t *testing.T) {
 	}
 	site := newSite(t, hosts...)
 	ctx, first := t.Context(), site.Hosts[0]
-	writeConfig(t, site.Bed, `cluster:
-  name: e2e
-  servers:
-    - {host: %s, password: "${ROOT_PASSWORD}"}
-    - {host: %s, password: "${ROOT_PASSWORD}"}
-    - {host: %s, password: "${ROOT_PASSWORD}"}
-  agents: [{host: %s, password: "${ROOT_PASSWORD}"}]
-ssh: {knownHostsFile: known_hosts}
-network: {cni: cilium}
-`, first.Address, site.Hosts[1].Address, site.Hosts[2].Address, site.Hosts[3].Address)
+	writeThreeServers(t, site, "")
 	older := bundleOf(t, upstream.LockOptions{Release: upstream.Older})
 	mustRun(t, site.Boxlift(ctx, passwords, "install", "--bundle", older, "--key", "boxlift.pub"))
 	checkAll(t, site, upstream.Older.K3s)
@@ -514,6 +505,24 @@ network: {cni: cilium}
 	checkNothingLeakedButServices(t, site)
 }
 
+// writeThreeServers writes install.yaml for three servers and an agent. What is not done in time
+// with shortWaits has failed.
+func writeThreeServers(t *testing.T, site *testbed.Site, more string) {
+	t.Helper()
+	writeConfig(t, site.Bed, `cluster:
+  name: e2e
+  servers:
+    - {host: %s, password: "${ROOT_PASSWORD}"}
+    - {host: %s, password: "${ROOT_PASSWORD}"}
+    - {host: %s, password: "${ROOT_PASSWORD}"}
+  agents: [{host: %s, password: "${ROOT_PASSWORD}"}]
+ssh: {knownHostsFile: known_hosts}
+network: {cni: cilium}
+`+more, site.Hosts[0].Address, site.Hosts[1].Address, site.Hosts[2].Address, site.Hosts[3].Address)
+}
+
+const shortWaits = "runtime: {commandTimeoutSeconds: 90}\n"
+
 // upgradeWithServerDown upgrades three servers, of which the third is down when the second one's
 // turn comes: that one is not started again before the third answers.
 func upgradeWithServerDown(t *testing.T, site *testbed.Site) result {
@@ -556,6 +565,7 @@ spec:
 	}
 	contains(t, "the error", r.stderr, "drain: k3s: the lock asks that nodes are drained")
 	kubectl(t, first, "get", "pod", "alone")
+	testDrainInVain(t, site, drained)
 	r = succeeded(t, "the upgrade that drains", upgrade(t, site, drained, "--drain-nodes-and-end-their-sandboxes"))
 	t.Log(r.stdout)
 	contains(t, "the upgrade that drains", r.stderr, "drain the node agent", "pod default/alone has left")
@@ -567,6 +577,33 @@ spec:
 		t.Errorf("nodes are still cordoned: %s", out)
 	}
 	statusIsWell(t, site, drained)
+}
+
+// testDrainInVain upgrades while a pod on the agent may not be evicted: the servers are upgraded,
+// and pods come to the agent again.
+func testDrainInVain(t *testing.T, site *testbed.Site, drained string) {
+	t.Helper()
+	first := site.Hosts[0]
+	kubectl(t, first, "label", "pod", "alone", "app=alone")
+	applyYAML(t, first, `apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: alone}
+spec: {minAvailable: 1, selector: {matchLabels: {app: alone}}}
+`)
+	writeThreeServers(t, site, shortWaits)
+	r := upgrade(t, site, drained, "--drain-nodes-and-end-their-sandboxes")
+	if r.code != 6 {
+		t.Errorf("want exit code 6: %v", r)
+	}
+	contains(t, "the error", r.stderr, "drain the node agent", "PodDisruptionBudget alone does not let go", "pods come to the node agent again")
+	if diff := cmp.Diff(map[string]string{"one": release.K3s, "two": release.K3s, "three": release.K3s, "agent": upstream.Older.K3s}, kubelets(t, first)); diff != "" {
+		t.Errorf("after a node could not be drained: %s", diff)
+	}
+	if out := kubectl(t, first, "get", "nodes", "-o", "jsonpath={.items[*].spec.unschedulable}"); out != "" {
+		t.Errorf("nodes are still cordoned: %s", out)
+	}
+	kubectl(t, first, "delete", "pdb", "alone")
+	writeThreeServers(t, site, "")
 }
 
 // apiWatch asks the APIs of several servers.
