@@ -78,8 +78,6 @@ type upgrading struct {
 	// answered with the new one, or may have written with it unseen: from then on, no server goes
 	// back by itself.
 	minor, moved bool
-	// running are the versions of k3s that nodes run.
-	running []string
 	// underWay tells that the state knows of this upgrade, which got as far as the servers.
 	underWay bool
 	// agentsDone tells that the agents' phase is over, with no more failures than are allowed.
@@ -165,8 +163,8 @@ func (in *installer) upgradePhases() []phase {
 	}
 }
 
-// freshBackup is how old a backup may be from which an upgrade that has not changed any node
-// yet goes on.
+// freshBackup is how old a backup may be from which an upgrade that has not changed anything that
+// runs goes on.
 const freshBackup = time.Hour
 
 // backUpFirst makes a backup, unless this upgrade has made one already: what it would hold now
@@ -185,7 +183,7 @@ func (in *installer) backUpFirst(ctx context.Context) error {
 	if err := in.lookAtMinor(ctx); err != nil {
 		return err
 	}
-	wayBackStays := false // a server has moved: the way back is the backup on record
+	wayBackStays := false // something has moved: the way back is the backup on record
 	return in.runSteps(ctx, "backup", &in.cluster, []step{{
 		title: "back up the cluster",
 		needed: func(ctx context.Context) (string, error) {
@@ -200,10 +198,13 @@ func (in *installer) backUpFirst(ctx context.Context) error {
 			case newest.Bundle == in.Bundle.Digest() && newest.State == release.Succeeded && newest.Config == in.Config.Fingerprint():
 				return "", nil // there is nothing to upgrade
 			case newest.Bundle == in.Bundle.Digest() && newest.Command == in.Command && newest.Backup != "":
+				found, err := in.findRunning(ctx)
+				if err != nil {
+					return "", err
+				}
+				begun := hasBegun(newest, r.Current(), found, in.upgrade.moved)
 				made, err := provenAgain(ctx, filepath.Join(BackupsDir(in.StatePath, in.Config.Cluster.Name), newest.Backup))
-				current := r.Current()
-				hasMoved := current != nil && current.Version(k3sComponent) != in.k3s && slices.Contains(in.upgrade.running, in.k3s)
-				if err == nil && (hasMoved || time.Since(made) < freshBackup) {
+				if err == nil && (begun || time.Since(made) < freshBackup) {
 					return "", nil
 				}
 				if err == nil {
@@ -214,7 +215,7 @@ func (in *installer) backUpFirst(ctx context.Context) error {
 				} else {
 					in.warn("the backup that this upgrade began with, %s, can no longer be used: look for a copy of it, for it alone has the cluster from before: %v", newest.Backup, err)
 				}
-				wayBackStays = hasMoved
+				wayBackStays = begun
 			}
 			return "the upgrade is to have a way back", nil
 		},
@@ -234,6 +235,13 @@ func (in *installer) backUpFirst(ctx context.Context) error {
 			})
 		},
 	}})
+}
+
+// hasBegun tells whether an upgrade, which ended or was broken off, has changed what runs: then a
+// backup made now is not one of the cluster from before. current is the release from before, nil
+// when it is not known; moved tells that an API server has another minor version.
+func hasBegun(upgrade, current *release.Release, found *running, moved bool) bool {
+	return moved || upgrade.State == release.Running || current != nil && len(found.mismatches(current.Version)) > 0
 }
 
 // provenAgain proves a backup that an earlier run has made, and tells when it was written. Of one
@@ -263,9 +271,6 @@ func (in *installer) lookAtMinor(ctx context.Context) error {
 	nodes, err := in.api.Nodes(ctx)
 	if err != nil {
 		return err
-	}
-	for _, n := range nodes {
-		in.upgrade.running = append(in.upgrade.running, n.Kubelet)
 	}
 	in.upgrade.minor, in.upgrade.moved = minorStep(nodes, in.apiVersions(ctx), in.k3s)
 	return nil

@@ -18,6 +18,7 @@ import (
 	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/release"
 )
 
 func TestSplit(t *testing.T) {
@@ -274,6 +275,39 @@ not touched because of that: 10.0.0.13, 10.0.0.14`
 	}
 	if !errors.Is(err, ErrHosts) || !errors.Is(err, broken) {
 		t.Errorf("%v wraps neither", err)
+	}
+}
+
+// Whichever component has moved, the backup from before is the way back.
+func TestHasBegun(t *testing.T) {
+	current := &release.Release{Components: []release.Component{{Name: k3sComponent, Version: "v1"}, {Name: CiliumComponent, Version: "1.18.6"}, {Name: liteboxdComponent, Version: "v0.6.9"}}}
+	runs := func(k3s, cilium, status, liteboxd string) *running {
+		return &running{nodes: []kube.Node{{Kubelet: "v1"}, {Kubelet: k3s}}, cilium: &kube.ReleaseState{ChartVersion: cilium, Status: status}, liteboxd: liteboxd}
+	}
+	before := runs("v1", "1.18.6", helmDeployed, "v0.6.9")
+	tests := map[string]struct {
+		state   release.State
+		current *release.Release
+		found   *running
+		moved   bool
+		want    bool
+	}{
+		"it failed before it changed anything": {release.Failed, current, before, false, false},
+		"it was broken off before that":        {release.Created, current, before, false, false},
+		"it was broken off at work":            {release.Running, current, before, false, true},
+		"one node has moved":                   {release.Failed, current, runs("v2", "1.18.6", helmDeployed, "v0.6.9"), false, true},
+		"an API server alone has moved":        {release.Failed, current, before, true, true},
+		"Cilium has moved":                     {release.Failed, current, runs("v1", "1.18.12", helmDeployed, "v0.6.9"), false, true},
+		"Cilium was being moved":               {release.Failed, current, runs("v1", "1.18.6", "pending-upgrade", "v0.6.9"), false, true},
+		"LiteBoxd has moved":                   {release.Failed, current, runs("v1", "1.18.6", helmDeployed, "v0.6.10"), false, true},
+		"nothing is known of before":           {release.Failed, nil, before, false, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := hasBegun(&release.Release{State: test.state}, test.current, test.found, test.moved); got != test.want {
+				t.Errorf("it is %t", got)
+			}
+		})
 	}
 }
 
