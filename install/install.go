@@ -234,10 +234,13 @@ func (in *installer) recorded(work func() error) (err error) {
 		return err
 	}
 	defer in.journal.Close() //nolint:errcheck // it only holds a lock
+	beside := in.isBeside(in.journal.State())
 	if err := in.begin(); err != nil {
 		return err
 	}
-	err = work()
+	if err = work(); beside {
+		return err
+	}
 	return errors.Join(err, in.journal.End(err))
 }
 
@@ -283,6 +286,12 @@ func (in *installer) begin() error {
 	for _, left := range in.left {
 		in.warn("the last run deleted the node of %s and did not get to uninstalling k3s from it: boxlift node remove --hosts %s does that, and with runtime.removeAbsentAgents so does boxlift install; for a host that is not in install.yaml it needs cluster.absentAgentLogin", left.Host, left.Node)
 	}
+	if in.isBeside(last) {
+		return nil
+	}
+	if in.mustWait(last) {
+		return &underWayError{last, in.StatePath}
+	}
 	if !in.Resume {
 		return in.journal.Begin(run)
 	}
@@ -294,9 +303,9 @@ func (in *installer) begin() error {
 	case last.Command != run.Command:
 		return fmt.Errorf("%w: the last run was boxlift %s: run that command again", ErrNothingToResume, last.Command)
 	case last.Bundle != run.Bundle:
-		return fmt.Errorf("%w: the run began with the bundle %s (%s), this is %s: give that bundle, or begin anew with boxlift install", ErrChanged, short(last.Bundle), last.BundleFile, short(run.Bundle))
+		return fmt.Errorf("%w: the run began with the bundle %s (%s), this is %s: give that bundle, or begin anew with boxlift %s", ErrChanged, short(last.Bundle), last.BundleFile, short(run.Bundle), run.Command)
 	case last.Config != run.Config:
-		return fmt.Errorf("%w: %s asks for another cluster than when the run began at %s: take the change back, or begin anew with boxlift install", ErrChanged, in.ConfigPath, last.Started.Format(time.RFC3339))
+		return fmt.Errorf("%w: %s asks for another cluster than when the run began at %s: take the change back, or begin anew with boxlift %s", ErrChanged, in.ConfigPath, last.Started.Format(time.RFC3339), run.Command)
 	}
 	return in.journal.Resume(run.Flags)
 }

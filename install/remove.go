@@ -28,11 +28,14 @@ type RemoveOptions struct {
 	ForgetUnreachable bool
 }
 
+// removeCommand is what the state calls a removal.
+const removeCommand = "node remove"
+
 // RemoveNodes removes hosts from the cluster, one after the other: cordon, drain, delete
 // the node, uninstall k3s, in that order. The first failure ends it: what comes after
 // is untouched.
 func RemoveNodes(ctx context.Context, o RemoveOptions) (*Summary, error) {
-	o.Command = "node remove"
+	o.Command = removeCommand
 	return o.runPhase(ctx, "remove", func(ctx context.Context, in *installer) error { return in.remove(ctx, o) })
 }
 

@@ -8,6 +8,9 @@ import (
 	"github.com/liteboxd/boxlift/install/kube"
 )
 
+// rollbackLiteBoxdCommand is what the state calls it.
+const rollbackLiteBoxdCommand = "rollback liteboxd"
+
 // RollbackLiteBoxd takes LiteBoxd back to an earlier revision of its release: the last
 // one that was deployed with success before the one that runs, unless revision is one of
 // [LiteBoxdHistory]. What is there is backed up first, as before an upgrade. The database
@@ -16,7 +19,7 @@ func RollbackLiteBoxd(ctx context.Context, o Options, revision int) (*Summary, e
 	if o.Config.LiteBoxd == nil {
 		return nil, errNoLiteBoxd
 	}
-	o.Command = "rollback liteboxd"
+	o.Command = rollbackLiteBoxdCommand
 	return o.runPhase(ctx, "rollback", func(ctx context.Context, in *installer) error {
 		if err := in.connectServers(ctx, nil); err != nil {
 			return err

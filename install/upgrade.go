@@ -78,7 +78,8 @@ type upgrading struct {
 	// answered with the new one, or may have written with it unseen: from then on, no server goes
 	// back by itself.
 	minor, moved bool
-	// underWay tells that the state knows of this upgrade, which got as far as the servers.
+	// underWay tells that the state, or a server, knows of this upgrade, which got as far as the
+	// servers.
 	underWay bool
 	// agentsDone tells that the agents' phase is over, with no more failures than are allowed.
 	agentsDone bool
@@ -112,6 +113,9 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (*Summary, error) {
 	o.Command = o.command()
 	underWay := o.isUnderWay()
 	plan, err := PlanUpgrade(ctx, o)
+	if plan == nil && errors.Is(err, ErrCluster) && !underWay {
+		underWay = o.isKept(ctx)
+	}
 	if err != nil && (plan != nil || !underWay || !errors.Is(err, ErrCluster)) {
 		return nil, err
 	}
@@ -138,8 +142,7 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (*Summary, error) {
 // whose servers were hit in the middle of it cannot be asked.
 func (o *UpgradeOptions) isUnderWay() bool {
 	last, err := journal.Read(o.StatePath)
-	return err == nil && last.Unfinished() && last.Command == o.Command && last.Bundle == o.Bundle.Digest().String() &&
-		slices.ContainsFunc(last.Steps, func(s journal.Step) bool { return s.Phase == "servers" && s.Attempts > 0 })
+	return err == nil && upgradeBegan(last) && last.Command == o.Command && last.Bundle == o.Bundle.Digest().String()
 }
 
 // upgradePhases are those of an upgrade, in their order.

@@ -97,7 +97,7 @@ func judgeK3s(j *judgement) {
 	if k.Version != "" && k.Version != j.K3s && !j.Upgrade {
 		found, needed := "k3s "+k.Version+" is installed", "k3s "+j.K3s+", the bundle's, or none"
 		if installed {
-			j.fail(found, needed, "install with the bundle that the cluster was installed from; this command does not change the version of what runs")
+			j.fail(found, needed, "install with the bundle that the cluster was installed from; this command does not change the version of what runs; an upgrade that was broken off goes on with boxlift upgrade and its bundle")
 		} else {
 			j.warn(found+" at "+k.Path+", and nothing uses it", needed, "remove it with: rm "+k.Path+"; otherwise it is replaced")
 		}

@@ -137,8 +137,14 @@ func TestBackup(t *testing.T) {
 	checkNothingLeaked(t, site)
 }
 
-// killOnce runs a command, and kills it when it has said something.
+// killOnce kills a restore, which has to say first what is lost.
 func killOnce(t *testing.T, c *exec.Cmd, said string) {
+	t.Helper()
+	contains(t, "what is lost", killAt(t, c, said), "nodes that joined: none", "rows of LiteBoxd's database: none")
+}
+
+// killAt runs a command, kills it when it has said something, and returns what it said before.
+func killAt(t *testing.T, c *exec.Cmd, said string) string {
 	t.Helper()
 	stderr, err := c.StderrPipe()
 	if err != nil {
@@ -159,7 +165,7 @@ func killOnce(t *testing.T, c *exec.Cmd, said string) {
 		t.Fatal(err)
 	}
 	_ = c.Wait() // it was killed
-	contains(t, "what is lost", before.String(), "nodes that joined: none", "rows of LiteBoxd's database: none")
+	return before.String()
 }
 
 // createBackup makes an encrypted backup and proves it, and makes sure that nothing is left

@@ -105,6 +105,7 @@ func TestUpgrade(t *testing.T) {
 	sandboxes := sandboxPods(t, server)
 
 	testServerGoesBack(t, site, next)
+	testServerIsDown(t, site, next, configure)
 	endsSoon := putAuthority(t, server, 30*24*time.Hour)
 	plan := mustRun(t, site.Boxlift(t.Context(), passwords, "upgrade", "plan", "--bundle", next, "--key", "boxlift.pub", "--accept-untested-cilium"))
 	contains(t, "the plan", plan.stdout, endsSoon)
@@ -228,7 +229,64 @@ func testServerGoesBack(t *testing.T, site *testbed.Site, next string) {
 	if h := history(t, site); len(h) != 3 || h[0].State != "failed" || !strings.Contains(h[0].Result, "went back to k3s") || !h[1].Current {
 		t.Errorf("after the server went back: %+v", h)
 	}
+}
+
+// testServerIsDown goes on with an upgrade that boxlift died in, whose only server does not come
+// up, from another folder: no API can be asked, but the server keeps what it was. It goes back by
+// itself once more. Meanwhile the state of the one that died is not for another command.
+func testServerIsDown(t *testing.T, site *testbed.Site, next string, configure func(string)) {
+	t.Helper()
+	server := site.Hosts[0]
+	args := []string{"upgrade", "--bundle", next, "--key", "boxlift.pub", "--accept-untested-cilium", "--batch-size", "1"}
+	killAt(t, site.Boxlift(t.Context(), passwords, args...), server.Address.String()+": start k3s")
+	onHost(t, server, "sh", "-c", "systemctl restart k3s || :") // whether it died before or after that
+	before := readState(t, site)
+	r := run(t, install(t.Context(), site))
+	if r.code != 3 {
+		t.Errorf("want exit code 3: %v", r)
+	}
+	contains(t, "an installation in an upgrade", r.stderr, "boxlift upgrade with the bundle", "has begun on hosts and did not end", "boxlift resume goes on with it")
+	if diff := cmp.Diff(before, readState(t, site)); diff != "" {
+		t.Errorf("an installation that was refused has changed the state: %s", diff)
+	}
+
+	configure(plainNetwork + "runtime: {commandTimeoutSeconds: 75}\n")
+	r = run(t, elsewhere(t, site)(args...))
+	configure(plainNetwork)
+	if r.code != 6 {
+		t.Errorf("want exit code 6: %v", r)
+	}
+	contains(t, "the upgrade from another folder", r.stdout+r.stderr, "whether the upgrade may go on was not judged again",
+		"the host went back to k3s "+release.K3s+", and is Ready with it")
+	checkAll(t, site, release.K3s)
+	if h := history(t, site); len(h) != 3 || h[0].State != "failed" || h[0].Attempts < 2 || !h[1].Current {
+		t.Errorf("after the server went back once more: %+v", h)
+	}
 	onHost(t, server, "rm", "/root/fault")
+}
+
+// elsewhere is boxlift in a folder that has nothing but what was carried there: configuration, the
+// hosts' keys, and the key that bundles are signed with.
+func elsewhere(t *testing.T, site *testbed.Site) func(args ...string) *exec.Cmd {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"install.yaml", "known_hosts", "boxlift.pub"} {
+		content, err := os.ReadFile(filepath.Join(site.Bed.Dir, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), content, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.CopyFS(filepath.Join(dir, "site"), os.DirFS(filepath.Join(site.Bed.Dir, "site"))); err != nil {
+		t.Fatal(err)
+	}
+	return func(args ...string) *exec.Cmd {
+		c := site.Boxlift(t.Context(), passwords, args...)
+		c.Dir = dir
+		return c
+	}
 }
 
 // putAuthority puts an authority's certificate among those of k3s on a server, and returns how a
