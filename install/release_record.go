@@ -139,7 +139,7 @@ func (in *installer) newRelease(command string, state release.State) (release.Re
 		return release.Release{}, nil, err
 	}
 	run := release.Release{
-		State: state, Command: command, Bundle: in.Bundle.Digest(), Config: in.Config.Fingerprint(),
+		State: state, Command: command, Flags: sharedFlags(in.Flags), Bundle: in.Bundle.Digest(), Config: in.Config.Fingerprint(),
 		Boxlift: in.Version, By: operator(), Started: time.Now(), Components: []release.Component{},
 	}
 	for _, c := range l.Components {

@@ -4,9 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/install/release"
 )
 
 // Whether an upgrade has begun and not ended is known in three places: the state of whoever
@@ -70,4 +74,77 @@ func (*underWayError) Unwrap() error { return ErrRefused }
 
 func (e *underWayError) Hint() string {
 	return "boxlift resume goes on with it; boxlift rollback --to goes back to the release before; if it came to its end from another machine meanwhile, as boxlift history shows, move " + e.state + " away"
+}
+
+// Unfinished is a run that has begun on a cluster and not ended, as the cluster tells.
+type Unfinished struct {
+	// Release is its number on record, 0 when only a server knows that an upgrade has begun.
+	Release int
+	Command string
+	// Flags are those that it was begun with, as far as they are on record.
+	Flags []string
+}
+
+// FindUnfinished asks the cluster for the run with this bundle and configuration that has begun
+// and not ended, for those who have no state of it. When no API answers, the copy of the record
+// beside the state is read, if there is one, and then what servers keep. The error wraps
+// [ErrNothingToResume] when there is none, and [ErrChanged] when it was one of something else.
+func FindUnfinished(ctx context.Context, o Options) (*Unfinished, error) {
+	in, err := newInstaller(o)
+	if err != nil {
+		return nil, err
+	}
+	defer in.close()
+	in.mode = plan
+	var r *release.Record
+	if err = in.connectServers(ctx, nil); err == nil {
+		r, _, err = readRecord(ctx, in.api)
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err == nil {
+		return unfinishedOf(r, o.Bundle.Digest(), o.Config.Fingerprint())
+	}
+	if r, copyErr := release.ReadFile(in.recordCopy()); copyErr == nil {
+		if found, err := unfinishedOf(r, o.Bundle.Digest(), o.Config.Fingerprint()); err == nil {
+			return found, nil
+		}
+	}
+	if (&UpgradeOptions{Options: o}).isKept(ctx) {
+		return &Unfinished{Command: upgradeCommand}, nil
+	}
+	return nil, fmt.Errorf("%w: %s holds no run that has not ended, and the cluster cannot be asked: %w", ErrNothingToResume, o.StatePath, err)
+}
+
+// unfinishedOf is the run that a record is in the middle of.
+func unfinishedOf(r *release.Record, bundle digest.Digest, fingerprint string) (*Unfinished, error) {
+	newest := lastStanding(r)
+	if newest == nil {
+		return nil, fmt.Errorf("%w: the cluster has no record of releases", ErrNothingToResume)
+	}
+	what := fmt.Sprintf("release %d of the cluster (boxlift %s, bundle %s, by %s)", newest.Number, newest.Command, short(newest.Bundle.String()), newest.By)
+	switch {
+	case newest.State == release.Succeeded:
+		return nil, fmt.Errorf("%w: %s has succeeded", ErrNothingToResume, what)
+	case newest.Bundle != bundle:
+		return nil, fmt.Errorf("%w: %s has not ended, and this is bundle %s: give that bundle", ErrChanged, what, short(bundle.String()))
+	case newest.Config != fingerprint:
+		return nil, fmt.Errorf("%w: install.yaml asks for another cluster than in %s: take the change back, or begin anew with boxlift %s", ErrChanged, what, newest.Command)
+	}
+	return &Unfinished{Release: newest.Number, Command: newest.Command, Flags: sharedFlags(newest.Flags)}, nil
+}
+
+// sharedFlags are the flags of a run that mean the same on every machine. Files are those of the
+// one that it was begun on, and none that a record names is written anywhere else.
+func sharedFlags(flags []string) []string {
+	return slices.DeleteFunc(slices.Clone(flags), func(text string) bool {
+		name, _, _ := strings.Cut(text, "=")
+		return slices.Contains([]string{"--kubeconfig", "--merge-kubeconfig"}, name)
+	})
+}
+
+// String is the command with its flags.
+func (u *Unfinished) String() string {
+	return strings.Join(append([]string{u.Command}, u.Flags...), " ")
 }

@@ -7,8 +7,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/install/release"
 )
 
 // What an upgrade has left in the state stays there until it is gone on with or gone back from:
@@ -106,4 +108,67 @@ func writeState(t *testing.T, path string, run journal.Run, phase string, ended 
 		t.Fatal(err)
 	}
 	return last
+}
+
+// What a machine without a state goes on with.
+func TestUnfinishedOf(t *testing.T) {
+	const config = "config"
+	bundle, other := digest.FromString("next"), digest.FromString("other")
+	one := func(number int, state release.State, change func(*release.Release)) release.Release {
+		r := release.Release{
+			Number: number, State: state, Command: "upgrade", Bundle: bundle, Config: config, By: "op@laptop",
+			Flags: []string{"--batch-size=1", "--kubeconfig=/home/op/k.yaml", "--merge-kubeconfig=true", "--encrypt-backup-to=age1a"},
+		}
+		if change != nil {
+			change(&r)
+		}
+		return r
+	}
+	tests := []struct {
+		name     string
+		releases []release.Release
+		want     *Unfinished
+		is       error
+		says     string
+	}{
+		{name: "no record", is: ErrNothingToResume, says: "no record of releases"},
+		{name: "all is done", releases: []release.Release{one(1, release.Failed, nil), one(2, release.Succeeded, nil)}, is: ErrNothingToResume, says: "release 2 of the cluster (boxlift upgrade"},
+		{
+			name: "an upgrade", releases: []release.Release{one(1, release.Succeeded, nil), one(2, release.Running, nil)},
+			want: &Unfinished{Release: 2, Command: "upgrade", Flags: []string{"--batch-size=1", "--encrypt-backup-to=age1a"}},
+		},
+		{
+			name: "a rollback that failed", releases: []release.Release{one(4, release.Failed, func(r *release.Release) { r.Command, r.Flags = "rollback --to 1", nil })},
+			want: &Unfinished{Release: 4, Command: "rollback --to 1"},
+		},
+		{name: "what was taken back", releases: []release.Release{one(1, release.Succeeded, nil), one(2, release.RolledBack, nil)}, is: ErrNothingToResume, says: "release 1"},
+		{name: "another bundle", releases: []release.Release{one(2, release.Created, func(r *release.Release) { r.Bundle = other })}, is: ErrChanged, says: "give that bundle"},
+		{name: "another configuration", releases: []release.Release{one(2, release.Running, func(r *release.Release) { r.Config = "another" })}, is: ErrChanged, says: "begin anew with boxlift upgrade"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var r *release.Record
+			if test.releases != nil {
+				r = &release.Record{Releases: test.releases}
+			}
+			got, err := unfinishedOf(r, bundle, config)
+			if !errors.Is(err, test.is) || err != nil && !strings.Contains(err.Error(), test.says) {
+				t.Errorf("%v, want %v: %q", err, test.is, test.says)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// Where files are on one machine says nothing on another.
+func TestSharedFlags(t *testing.T) {
+	given := []string{"--kubeconfig=/k.yaml", "--canary=1", "--merge-kubeconfig=true"}
+	if diff := cmp.Diff([]string{"--canary=1"}, sharedFlags(given)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if len(given) != 3 || given[0] != "--kubeconfig=/k.yaml" {
+		t.Errorf("the run's own flags are %q now", given)
+	}
 }

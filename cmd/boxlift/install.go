@@ -91,9 +91,12 @@ func (o *readOptions) openSigned(ctx context.Context, path string, key *signatur
 
 type installOptions struct {
 	clusterOptions
-	state           string
-	dryRun          bool
-	resume          bool
+	state  string
+	dryRun bool
+	resume bool
+	// fromCluster tells that the run that is gone on with is one that the cluster tells of, of
+	// which there is no state.
+	fromCluster     bool
 	kubeconfig      string
 	mergeKubeconfig bool
 	command         string
@@ -219,9 +222,13 @@ func newResumeCommand(global *globalOptions) *cobra.Command {
 the step that it broke off at. Without --bundle the bundle is the one that it began with. The run
 keeps to the flags that it began with, such as --kubeconfig, but for those that are given
 here, which take their place. When the bundle or what install.yaml asks for is another one
-than then, nothing is done: boxlift install begins anew.`,
-		Example: `  boxlift resume --key boxlift.pub -f install.yaml`,
-		Args:    arguments(),
+than then, nothing is done: the command itself begins anew.
+
+Where state.json tells of none, on another machine for example, the cluster is asked what
+has begun and not ended, and with which flags. That takes --bundle.`,
+		Example: `  boxlift resume --key boxlift.pub -f install.yaml
+  boxlift resume --bundle next.tar --key boxlift.pub -f install.yaml`,
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.note(cmd.Flags(), o.keptFlags()); err != nil {
 				return err
@@ -271,7 +278,7 @@ func (o *installOptions) openOptions(ctx context.Context, global *globalOptions,
 		_ = options.Bundle.Close() // it was only read
 		return install.Options{}, withHint(usagef("runtime.dryRun is set in %s, and there is nothing to go on with in a dry run", o.config), "boxlift install makes the dry run; take runtime.dryRun out to go on")
 	}
-	options.StatePath, options.Resume, options.Log = statePath(o.state, o.config), o.resume, global.logger(reporter)
+	options.StatePath, options.Resume, options.Log = statePath(o.state, o.config), o.resume && !o.fromCluster, global.logger(reporter)
 	options.DryRun = !o.resume && (o.dryRun || options.Config.Runtime.DryRun)
 	options.Kubeconfig, options.MergeKubeconfig = o.kubeconfig, o.mergeKubeconfig
 	options.NoRollback, options.ForceAfter, options.Flags = o.noRollback, o.forceAfter, o.flags
@@ -284,6 +291,9 @@ func runResume(ctx context.Context, out io.Writer, global *globalOptions, o inst
 	last, err := journal.Read(state)
 	if err != nil {
 		return err
+	}
+	if !last.Unfinished() && o.bundle != "" {
+		return resumeFromCluster(ctx, out, global, o, reporter)
 	}
 	if to, isUpgrade := install.UpgradeOf(last.Command); isUpgrade {
 		u := upgradeOptions{installOptions: o}
@@ -301,7 +311,7 @@ func runResume(ctx context.Context, out io.Writer, global *globalOptions, o inst
 			return err
 		}
 	case o.bundle == "" && last.BundleFile == "":
-		return fmt.Errorf("%w: %s holds no run with a bundle", install.ErrNothingToResume, state)
+		return fmt.Errorf("%w: %s holds no run with a bundle: with --bundle, the cluster is asked for one", install.ErrNothingToResume, state)
 	}
 	if err := o.takeUp(last, kept); err != nil {
 		return err

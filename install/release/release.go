@@ -51,6 +51,7 @@ const (
 const (
 	maxText       = 512
 	maxResult     = 4 << 10
+	maxFlags      = 16 << 10 // those of a release together; an age recipient may take two thousand
 	maxReleases   = 2 * Kept
 	maxComponents = 256
 )
@@ -84,6 +85,9 @@ type Release struct {
 	State  State `json:"state"`
 	// Command is what was run, such as "install --only liteboxd".
 	Command string `json:"command"`
+	// Flags are those that it was run with and that mean the same on every machine, such as
+	// "--batch-size=1": whoever goes on with it keeps to them.
+	Flags []string `json:"flags,omitempty"`
 	// Bundle is the bundle digest, Lock the digest of its lock.
 	Bundle     digest.Digest `json:"bundle"`
 	Lock       digest.Digest `json:"lock"`
@@ -252,6 +256,9 @@ func (r Release) fit() Release {
 	r.Started = r.Started.UTC().Truncate(time.Second)
 	r.Command, r.Boxlift, r.By = fitText(r.Command, maxText), fitText(r.Boxlift, maxText), fitText(r.By, maxText)
 	r.Result, r.Backup = fitText(r.Result, maxResult), fitText(r.Backup, maxText)
+	if checkFlags(r.Flags) != nil {
+		r.Flags = nil // some of them, or half a flag, would be another run
+	}
 	return r
 }
 
@@ -443,6 +450,9 @@ func (r *Release) check() error {
 	if len(r.Components) > maxComponents {
 		return fmt.Errorf("it has %d components, %d are the most", len(r.Components), maxComponents)
 	}
+	if err := checkFlags(r.Flags); err != nil {
+		return err
+	}
 	texts := []string{r.Command, r.Boxlift, r.By, r.Backup}
 	for _, c := range r.Components {
 		texts = append(texts, c.Name, c.Version)
@@ -453,6 +463,20 @@ func (r *Release) check() error {
 		}
 	}
 	return checkText(r.Result, maxResult)
+}
+
+func checkFlags(flags []string) error {
+	size := 0
+	for _, text := range flags {
+		if err := checkText(text, maxFlags); err != nil {
+			return err
+		}
+		size += len(text) + 1
+	}
+	if size > maxFlags {
+		return fmt.Errorf("its flags have more than %d bytes", maxFlags)
+	}
+	return nil
 }
 
 func checkText(text string, limit int) error {

@@ -209,6 +209,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{`"config":"a`, `"config":"z`, "the fingerprint of its configuration"},
 		{`"by":"op@laptop"`, `"by":"` + strings.Repeat("o", maxText+1) + `"`, "longer than 512 bytes"},
 		{`"locks":{"sha256:`, `"locks":{"md5:`, "unsupported digest algorithm"},
+		{`"bundle":`, `"flags":["--canary=1\u001b"],"bundle":`, "not fit for a terminal"},
+		{`"bundle":`, `"flags":["a","` + strings.Repeat("b", maxFlags-2) + `"],"bundle":`, "its flags have more than 16384 bytes"},
 		{`"components":[`, `"components":[` + strings.Repeat(`{"name":"a","version":"b"},`, maxComponents), "257 components"},
 		{`"releases":[`, `"releases":[` + strings.Repeat(`{},`, maxReleases), "it has 21 releases"},
 	} {
@@ -223,6 +225,36 @@ func TestDecodeRefuses(t *testing.T) {
 	r.Newest().Config = "none"
 	if _, err := r.Encode(); !errors.Is(err, ErrInvalid) {
 		t.Errorf("what could not be read is written: %v", err)
+	}
+}
+
+// Flags are kept as a whole or not at all: some of them would be another run.
+func TestFlags(t *testing.T) {
+	flags := []string{"--batch-size=1", "--encrypt-backup-to=age1" + strings.Repeat("q", 2000)}
+	for _, test := range []struct {
+		name        string
+		flags, want []string
+	}{
+		{"none", nil, nil},
+		{"a long one", flags, flags},
+		{"not fit for a terminal", []string{"--batch-size=1", "--encrypt-backup-to=\x1b"}, nil},
+		{"too long", append([]string{"--encrypt-backup-to=" + strings.Repeat("q", maxFlags)}, flags...), nil},
+	} {
+		r := New("lan-1")
+		one := run("a", "a", "upgrade")
+		one.Flags = test.flags
+		begin(t, r, one)
+		document, err := r.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Decode(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(test.want, again.Newest().Flags); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", test.name, diff)
+		}
 	}
 }
 

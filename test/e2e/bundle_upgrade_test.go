@@ -137,7 +137,8 @@ func TestUpgrade(t *testing.T) {
 		t.Errorf("backups: %v", backups)
 	}
 
-	// The laptop is lost: another folder has the configuration, and the bundle.
+	// The laptop is lost, and another one has the configuration and the bundle.
+	testResumeElsewhere(t, site, next)
 	for _, name := range []string{"releases", "state.json", "state.json.lock"} {
 		if err := os.RemoveAll(filepath.Join(site.Bed.Dir, name)); err != nil {
 			t.Fatal(err)
@@ -263,6 +264,30 @@ func testServerIsDown(t *testing.T, site *testbed.Site, next string, configure f
 		t.Errorf("after the server went back once more: %+v", h)
 	}
 	onHost(t, server, "rm", "/root/fault")
+}
+
+// testResumeElsewhere goes on, in another folder, with the upgrade that failed on one agent, which
+// is still broken: the cluster tells what to go on with, and how.
+func testResumeElsewhere(t *testing.T, site *testbed.Site, next string) {
+	t.Helper()
+	before := kubelets(t, site.Hosts[0])
+	r := run(t, elsewhere(t, site)("resume", "--bundle", next, "--key", "boxlift.pub"))
+	if r.code != 6 {
+		t.Errorf("want exit code 6: %v", r)
+	}
+	contains(t, "resume in another folder", r.stderr, "going on with boxlift upgrade --accept-untested-cilium=true --batch-size=1, as of release 3 of the cluster",
+		site.Hosts[2].Address.String()+": start k3s", "the host went back to k3s "+release.K3s, "not touched because of that: "+site.Hosts[3].Address.String())
+	if diff := cmp.Diff(before, kubelets(t, site.Hosts[0])); diff != "" {
+		t.Errorf("after resume in another folder: %s", diff)
+	}
+	if h := history(t, site); len(h) != 3 || h[0].State != "failed" {
+		t.Errorf("after resume in another folder: %+v", h)
+	}
+	nothing := run(t, elsewhere(t, site)("resume", "--bundle", site.Bed.Bundle(), "--key", "boxlift.pub"))
+	if nothing.code != 3 {
+		t.Errorf("want exit code 3: %v", nothing)
+	}
+	contains(t, "resume with another bundle", nothing.stderr, "release 3 of the cluster (boxlift upgrade", "give that bundle")
 }
 
 // elsewhere is boxlift in a folder that has nothing but what was carried there: configuration, the
@@ -454,7 +479,10 @@ func TestUpgradeKilled(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			command = ways[ended%len(ways)]
+			// The cluster tells what to go on with, unless boxlift died right at the end. Only the
+			// record knows a rollback.
+			awaitAPI(t, server)
+			command = func() *exec.Cmd { return resume(t, site, "--bundle", []string{next, "bundle.tar"}[ended%len(ways)]) }
 		case wasKilled:
 			command = func() *exec.Cmd { return resume(t, site) }
 			if readState(t, site).Result == "done" {
@@ -469,14 +497,13 @@ func TestUpgradeKilled(t *testing.T) {
 				// All boundaries are known by now: what is left is left to chance.
 				clear(k.boundaries)
 			}
+		case r.code == 3 && strings.Contains(r.stderr, "nothing to go on with: release"):
+			wasKilled, command = true, ways[ended%len(ways)]
 		case tries > 0 && (r.code == 6 || r.code == 3 && strings.Contains(r.stderr, "not Ready")):
 			// A host that has lost its power may not be back yet.
 			wasKilled = true
 			t.Logf("tried again: %v", r)
-			eventually(t, "the API", 2*time.Minute, func() (bool, string) {
-				out, err := tryKubectl(t, server, "get", "--raw", "/readyz")
-				return err == nil, out
-			})
+			awaitAPI(t, server)
 		default:
 			t.Fatal(r)
 		}
@@ -491,6 +518,15 @@ func TestUpgradeKilled(t *testing.T) {
 	checkAll(t, site, version)
 	statusIsWell(t, site, bundle)
 	checkNothingLeakedButServices(t, site)
+}
+
+// awaitAPI waits until a server's API is ready.
+func awaitAPI(t *testing.T, server *lab.Host) {
+	t.Helper()
+	eventually(t, "the API", 2*time.Minute, func() (bool, string) {
+		out, err := tryKubectl(t, server, "get", "--raw", "/readyz")
+		return err == nil, out
+	})
 }
 
 // checkNothingLeakedButServices is for sites whose hosts were booted with pods on them: these

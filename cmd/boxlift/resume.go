@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/progress"
+)
+
+// resumeFromCluster goes on with the run that the cluster tells of, of which there is no state.
+func resumeFromCluster(ctx context.Context, out io.Writer, global *globalOptions, o installOptions, reporter progress.Reporter) error {
+	found, err := o.findUnfinished(ctx, global, reporter)
+	if err != nil {
+		return err
+	}
+	where := fmt.Sprintf("release %d of the cluster", found.Release)
+	if found.Release == 0 {
+		where = "what a server keeps to go back to"
+		reporter.Message("warning: the cluster cannot be asked which flags the run began with, such as --encrypt-backup-to, and whether it was a rollback: it goes on as an upgrade without flags; where that is not right, end this and run the command itself")
+	}
+	reporter.Message(fmt.Sprintf("going on with boxlift %s, as of %s", found, where))
+	o.fromCluster = true
+	last := journal.State{Run: journal.Run{Command: found.Command, Flags: found.Flags}}
+	if to, isUpgrade := install.UpgradeOf(found.Command); isUpgrade {
+		u := upgradeOptions{installOptions: o}
+		if err := u.takeUp(last, u.keptFlags()); err != nil {
+			return err
+		}
+		return runUpgrade(ctx, out, global, u, to, reporter)
+	}
+	// What else a command was given, such as hosts or a backup, is not on record.
+	if o.scope, err = scopeOfRun(last); err == nil && o.scope.Command() != found.Command {
+		err = fmt.Errorf("%w: %s is boxlift %s: run that command again", install.ErrNothingToResume, where, found.Command)
+	}
+	if err != nil {
+		return err
+	}
+	if err := o.takeUp(last, o.keptFlags()); err != nil {
+		return err
+	}
+	return runInstall(ctx, out, global, o, reporter)
+}
+
+// findUnfinished asks the cluster. The bundle is verified as a whole by the run that follows.
+func (o *installOptions) findUnfinished(ctx context.Context, global *globalOptions, reporter progress.Reporter) (*install.Unfinished, error) {
+	c, r, err := o.load(ctx, func(string) {}) // that run warns
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close() //nolint:errcheck // it was only read
+	path, err := filepath.Abs(o.config)
+	if err != nil {
+		return nil, err
+	}
+	return install.FindUnfinished(ctx, install.Options{
+		Config: c, ConfigPath: path, Bundle: r, StatePath: statePath(o.state, o.config), Reporter: reporter, Log: global.logger(reporter),
+	})
+}
