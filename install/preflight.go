@@ -64,6 +64,10 @@ func (in *installer) preflight(ctx context.Context) error {
 			return err
 		}
 	}
+	if lost := in.findPassword(ctx); lost != nil && err == nil {
+		task.Done(lost)
+		return lost
+	}
 	for _, h := range in.hosts {
 		if in.mode != inspect {
 			for _, text := range h.differences {

@@ -72,6 +72,8 @@ type openedAuthority struct {
 	once  sync.Once
 	found *authority.Authority
 	err   error
+	// password is the one that nodes have, where it does not lie beside the state.
+	password string
 }
 
 // authority is that of the cluster's registry. It lies beside the state, and is made at the
@@ -86,7 +88,7 @@ func (in *installer) openAuthority() (*authority.Authority, error) {
 	o := in.authorityOptions()
 	if _, err := os.Stat(o.Dir); !in.changing() && errors.Is(err, fs.ErrNotExist) {
 		if in.mode == inspect {
-			in.differences = append(in.differences, o.Dir+" is missing, which has the authority and the password of boxlift's registry; boxlift install would make others, for all nodes")
+			in.differences = append(in.differences, o.Dir+" is missing, which has the authority of boxlift's registry; boxlift install would make another one, for all nodes")
 		}
 		return openForNow(o)
 	}
@@ -95,7 +97,62 @@ func (in *installer) openAuthority() (*authority.Authority, error) {
 
 func (in *installer) authorityOptions() authority.Options {
 	r, name := in.Config.Seeding.Registry, in.Config.Cluster.Name
-	return authority.Options{Dir: filepath.Join(filepath.Dir(in.StatePath), "registry-ca", name), Cluster: name, CAFile: r.CAFile, CAKeyFile: r.CAKeyFile}
+	return authority.Options{Dir: filepath.Join(filepath.Dir(in.StatePath), "registry-ca", name), Cluster: name, CAFile: r.CAFile, CAKeyFile: r.CAKeyFile, Password: in.registryCA.password}
+}
+
+// findPassword finds what a cluster that is there has of the authority which does not lie beside
+// the state, as on another machine: the password, which every server has. Another one would keep
+// nodes from pulling until each of them has been started with it. The authority's key no host has;
+// another authority is brought to all hosts of the run before anything relies on it, and to no
+// others.
+func (in *installer) findPassword(ctx context.Context) error {
+	if in.Config.Seeding.Mode != config.SeedRegistry || in.Scope == OnlyLiteBoxd {
+		return nil
+	}
+	o := in.authorityOptions()
+	lacksCA, lacksPassword := o.Lacks()
+	if !lacksCA && !lacksPassword {
+		return nil
+	}
+	for _, h := range in.servers() {
+		if h.conn == nil {
+			continue
+		}
+		if file, err := h.nodeRegistries(ctx); err == nil { // one that cannot be read is written anew
+			in.registryCA.password = in.passwordIn(file)
+		}
+		if in.registryCA.password != "" {
+			return in.judgeLostAuthority(o.Dir, lacksCA)
+		}
+	}
+	return nil // none has pulled from there yet
+}
+
+// passwordIn is the password of boxlift's registry in a server's registries.yaml, "" for none.
+func (in *installer) passwordIn(file *registriesFile) string {
+	for _, s := range in.servers() {
+		auth := file.Configs[in.registryAddress(s)].Auth
+		if auth.Username == registryUsername && authority.IsPassword(auth.Password) {
+			return auth.Password
+		}
+	}
+	return ""
+}
+
+// judgeLostAuthority says what becomes of a cluster whose authority is not at hand.
+func (in *installer) judgeLostAuthority(dir string, lacksCA bool) error {
+	switch {
+	case !lacksCA || in.mode == inspect: // which has its own words for it
+		return nil
+	case in.Only != nil:
+		return fmt.Errorf("%w: %s is not here, which has the authority of the cluster's registry: the hosts that are not worked on would not trust another one: bring that folder, or run boxlift install, which brings another one to all hosts", ErrRefused, dir)
+	}
+	const text = "%s is not here, which has the authority of the cluster's registry: another one is made and brought to all hosts; until all servers have certificates of it, some pulls of images fail and are tried again; bring that folder first to avoid it"
+	if in.changing() {
+		in.note(text, dir) // before anything is changed
+	}
+	in.warn(text, dir)
+	return nil
 }
 
 // openForNow opens an authority that is not kept.

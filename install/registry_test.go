@@ -17,9 +17,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/liteboxd/boxlift/install/authority"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/progress"
 )
 
 // Who asks a registry learns whether it is the right one and takes the login.
@@ -197,5 +199,59 @@ func TestBootIsForAgents(t *testing.T) {
 	}
 	if c := seeded(t, exampleConfig+ownRegistry).Config; c.Seeding.Agents != config.AgentsBoot {
 		t.Errorf("agents are %s", c.Seeding.Agents)
+	}
+}
+
+// The password that nodes have is that of boxlift's user at one of the servers' registries.
+func TestPasswordIn(t *testing.T) {
+	in := seeded(t, exampleConfig+ownRegistry)
+	const good = "0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a"
+	for text, want := range map[string]string{
+		"": "",
+		"configs: {'10.0.0.11:5443': {auth: {username: boxlift, password: " + good + "}}}":                                                     good,
+		"configs: {'10.0.0.11:5443': {auth: {username: somebody, password: " + good + "}}}":                                                    "",
+		"configs: {'10.0.0.99:5443': {auth: {username: boxlift, password: " + good + "}}}":                                                     "",
+		"configs: {'10.0.0.11:5443': {auth: {username: boxlift, password: word}}}":                                                             "",
+		"configs: {a.lan: {auth: {username: boxlift, password: word}}, '10.0.0.11:5443': {auth: {username: boxlift, password: " + good + "}}}": good,
+	} {
+		var file registriesFile
+		if err := yaml.Unmarshal([]byte(text), &file); err != nil {
+			t.Fatal(err)
+		}
+		if got := in.passwordIn(&file); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// Where the cluster's authority is not at hand, all hosts get another one, or none does.
+func TestLostAuthority(t *testing.T) {
+	for _, test := range []struct {
+		name            string
+		mode            mode
+		only            []string
+		lacksCA         bool
+		refused, warned bool
+	}{
+		{name: "it is the user's own", mode: apply},
+		{name: "all hosts", mode: apply, lacksCA: true, warned: true},
+		{name: "a plan", mode: plan, lacksCA: true, warned: true},
+		{name: "status", mode: inspect, lacksCA: true},
+		{name: "a host that joins", mode: apply, only: []string{"10.0.0.12"}, lacksCA: true, refused: true},
+		{name: "a host that would join", mode: plan, only: []string{"10.0.0.12"}, lacksCA: true, refused: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			in := seeded(t, exampleConfig+ownRegistry)
+			in.mode, in.Only, in.Reporter = test.mode, test.only, progress.Discard
+			err := in.judgeLostAuthority("/registry-ca/example", test.lacksCA)
+			if errors.Is(err, ErrRefused) != test.refused || len(in.warnings) > 0 != test.warned {
+				t.Errorf("%v, %q", err, in.warnings)
+			}
+		})
+	}
+	in := seeded(t, exampleConfig+ownRegistry)
+	in.StatePath, in.registryCA.password = filepath.Join(t.TempDir(), "state.json"), strings.Repeat("0a", 32)
+	if a, err := in.authority(); err != nil || a.Password() != in.registryCA.password {
+		t.Errorf("the password that nodes have is not kept: %v", err)
 	}
 }

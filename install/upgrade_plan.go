@@ -147,6 +147,7 @@ func (u *upgradePlanner) look(ctx context.Context) error {
 	task := u.Reporter.Task(fmt.Sprintf("look at %s", counted(len(u.hosts), "host")), 0)
 	_ = u.eachHost(ctx, u.hosts, u.lookAt) // the hosts keep their errors
 	_ = u.checkForeign(ctx)
+	_ = u.findPassword(ctx) // it refuses no whole cluster
 	task.Done(nil)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -2,7 +2,8 @@
 // run, and the password that nodes log in with.
 //
 // Contract: a cluster's authority lives in a folder of its own, 0700, in files that only
-// their owner can read: ca.crt, ca.key and password. They are made at the first Open, each
+// their owner can read: ca.crt, ca.key and password. They are made at the first Open, unless the
+// password is known from elsewhere, each
 // written as a whole or not at all, and kept after that; two boxlifts at once make one
 // authority. Every Open and every certificate that is not needed again changes nothing.
 // Keys of servers are not kept here: they are made for one server and go there.
@@ -53,6 +54,12 @@ const (
 	leafRenewal  = 90 * day // left when a server's certificate is renewed
 )
 
+// Files in the folder of an authority, beside its key.
+const (
+	caFile       = "ca.crt"
+	passwordFile = "password"
+)
+
 // ErrOwn is wrapped by errors about the user's own authority.
 var ErrOwn = errors.New("the authority of seeding.registry cannot be used")
 
@@ -65,7 +72,9 @@ type Options struct {
 	// CAFile and CAKeyFile are the user's own authority in PEM; "" for none. CAFile may hold
 	// a chain, the certificate that signs first.
 	CAFile, CAKeyFile string
-	Now               func() time.Time // nil for the machine's clock
+	// Password is kept where the folder has none; "" makes one.
+	Password string
+	Now      func() time.Time // nil for the machine's clock
 }
 
 // Authority signs certificates. Its methods may be called by several goroutines.
@@ -74,6 +83,15 @@ type Authority struct {
 	key      crypto.Signer
 	password string
 	now      func() time.Time
+}
+
+// Lacks tells what Open would make: the authority itself, and the password.
+func (o Options) Lacks() (lacksCA, lacksPassword bool) {
+	lacks := func(name string) bool {
+		_, err := os.Stat(filepath.Join(o.Dir, name))
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	return o.CAFile == "" && lacks(caFile), lacks(passwordFile)
 }
 
 // Open opens a cluster's authority and makes what is missing.
@@ -100,7 +118,7 @@ func Open(o Options) (*Authority, error) {
 }
 
 func (a *Authority) open(o Options) (err error) {
-	if a.password, err = openPassword(filepath.Join(o.Dir, "password")); err != nil {
+	if a.password, err = openPassword(filepath.Join(o.Dir, passwordFile), o.Password); err != nil {
 		return err
 	}
 	if o.CAFile != "" {
@@ -113,7 +131,7 @@ func (a *Authority) open(o Options) (err error) {
 // openMade opens the authority that boxlift makes. The key is written first: without the
 // certificate it was never used.
 func (a *Authority) openMade(o Options) error {
-	certificateFile, keyFile := filepath.Join(o.Dir, "ca.crt"), filepath.Join(o.Dir, "ca.key")
+	certificateFile, keyFile := filepath.Join(o.Dir, caFile), filepath.Join(o.Dir, "ca.key")
 	chain, err := readChain(certificateFile)
 	var old *x509.Certificate
 	switch {
@@ -328,9 +346,16 @@ func makeKey(file string) (crypto.Signer, error) {
 
 var password = lazyregexp.New(`^[0-9a-f]{64}\n?$`)
 
-func openPassword(file string) (string, error) {
+// IsPassword tells whether a text is what Password returns of an authority.
+func IsPassword(text string) bool {
+	return password.MatchString(text) && !strings.HasSuffix(text, "\n")
+}
+
+func openPassword(file, given string) (string, error) {
 	content, err := readFile(file)
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && IsPassword(given):
+		return given, writeFile(file, []byte(given+"\n"))
 	case errors.Is(err, fs.ErrNotExist):
 		random := make([]byte, 32)
 		if _, err := rand.Read(random); err != nil {

@@ -528,3 +528,35 @@ func TestChangeOfAuthority(t *testing.T) {
 		t.Error("the authority that was made first is lost")
 	}
 }
+
+// A password that is known from elsewhere stays, and gives way to the one in the folder.
+func TestGivenPassword(t *testing.T) {
+	given := strings.Repeat("0a", 32)
+	o := Options{Dir: filepath.Join(t.TempDir(), "plant"), Cluster: "plant", Password: given}
+	lacks := func(wantCA, wantPassword bool) {
+		t.Helper()
+		if ca, password := o.Lacks(); ca != wantCA || password != wantPassword {
+			t.Errorf("it lacks the authority: %t, the password: %t", ca, password)
+		}
+	}
+	lacks(true, true)
+	if got := mustOpen(t, o).Password(); got != given {
+		t.Errorf("the password is %q", got)
+	}
+	lacks(false, false)
+	o.Password = strings.Repeat("0b", 32)
+	if got := mustOpen(t, o).Password(); got != given {
+		t.Errorf("the second time the password is %q", got)
+	}
+	for _, wrong := range []string{"word", given + "\n", given + given} {
+		o := Options{Dir: filepath.Join(t.TempDir(), "plant"), Cluster: "plant", Password: wrong}
+		if got := mustOpen(t, o).Password(); got == wrong || !IsPassword(got) {
+			t.Errorf("%q is taken for a password: %q", wrong, got)
+		}
+	}
+	o.CAFile = "own.crt"
+	if err := os.RemoveAll(o.Dir); err != nil {
+		t.Fatal(err)
+	}
+	lacks(false, true)
+}

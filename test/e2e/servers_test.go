@@ -194,8 +194,36 @@ func checkSeededUpgrade(t *testing.T, s *seeded, first, agent *lab.Host) {
 	for _, c := range s.health(t)["registry"] {
 		contains(t, "health", c, ": ok: 3 of 3 registries answer")
 	}
+	checkLostAuthority(t, s, next, agent)
 	applyYAML(t, s.server, pod("after", "agent", upstream.SandboxRef))
 	s.awaitPod(t, "after")
+}
+
+// checkLostAuthority installs from a machine that has no more than the configuration and the bundle:
+// nodes keep the password that they have, and all get the authority that takes the other's place.
+func checkLostAuthority(t *testing.T, s *seeded, next string, agent *lab.Host) {
+	t.Helper()
+	if err := os.RemoveAll(filepath.Join(s.Bed.Dir, "registry-ca")); err != nil {
+		t.Fatal(err)
+	}
+	registries := func() string { return onHost(t, agent, "sha256sum", k3sRegistries) }
+	before := registries()
+	refused := run(t, s.Boxlift(t.Context(), passwords, "node", "add", "--hosts", agent.Address.String(), "--bundle", next, "--key", "boxlift.pub"))
+	if refused.code != 3 {
+		t.Errorf("want exit code 3: %v", refused)
+	}
+	contains(t, "node add without the authority", refused.stderr, "would not trust another one")
+	plan := run(t, s.Boxlift(t.Context(), passwords, "upgrade", "plan", "--bundle", next, "--key", "boxlift.pub"))
+	contains(t, "the plan without the authority", plan.stdout, "which has the authority of the cluster's registry")
+	r := mustRun(t, s.Boxlift(t.Context(), passwords, "install", "--bundle", next, "--key", "boxlift.pub"))
+	contains(t, "the run without the authority", r.stderr, "which has the authority of the cluster's registry", "write the certificate of boxlift's registry")
+	if after := registries(); after != before {
+		t.Errorf("the agent's registries.yaml is another one: %s, before %s", after, before)
+	}
+	for _, c := range s.health(t)["registry"] {
+		contains(t, "health", c, ": ok: 3 of 3 registries answer")
+	}
+	statusIsWell(t, s.Site, next)
 }
 
 // nodesSeen is whether nodes are Ready, as a server sees it.
