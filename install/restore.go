@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -419,11 +418,11 @@ func (in *installer) compareWithBackup(ctx context.Context, m backup.Manifest, b
 			losses.Sandboxes = append(losses.Sandboxes, fmt.Sprintf("%s on %s", s.Name, s.Node))
 		}
 	}
-	dir, err := os.MkdirTemp("", "boxlift-losses-")
+	dir, remove, err := backup.ClearFolder(filepath.Dir(in.StatePath))
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // a copy that nobody needs any more
+	defer remove() //nolint:errcheck // a copy that nobody needs any more, and the next run removes it
 	_, rows, err := u.copyDatabase(ctx, filepath.Join(dir, backupDatabase))
 	losses.Rows = rows.Missing(before.Rows)
 	return err

@@ -27,14 +27,22 @@ type Report struct {
 }
 
 // Verify proves a backup: every entry's digest, and that its databases open and are sound.
-// They are opened as files in a folder of their own, which is its owner's alone and does
-// not stay.
-func (r *Reader) Verify(ctx context.Context) (report *Report, err error) {
-	dir, err := os.MkdirTemp("", "boxlift-backup-")
+// They are opened as files in a folder beside the backup, or, where there can be none, in that
+// for temporary files; it is its owner's alone and does not stay ([ClearFolder]).
+func (r *Reader) Verify(ctx context.Context) (*Report, error) {
+	report, err := r.verifyIn(ctx, filepath.Dir(r.path))
+	if cannotHold(err) {
+		report, err = r.verifyIn(ctx)
+	}
+	return report, err
+}
+
+func (r *Reader) verifyIn(ctx context.Context, parents ...string) (report *Report, err error) {
+	dir, remove, err := ClearFolder(parents...)
 	if err != nil {
 		return nil, fmt.Errorf("make a folder to open the backup in: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, remove()) }()
 	opened := map[string]bool{r.manifest.Datastore.Entry(): true, LiteBoxdDatabase: true}
 	for _, e := range r.manifest.Entries {
 		if ctx.Err() != nil {
