@@ -17,6 +17,8 @@ import (
 	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/node"
 	"github.com/liteboxd/boxlift/printable"
@@ -360,11 +362,15 @@ type Losses struct {
 	Since   time.Time `json:"since"`
 	// Unknown is why the cluster could not be asked what it has since then; "" when it was.
 	Unknown string `json:"unknown,omitempty"`
-	// Nodes have joined since, Rows are the templates and the like in LiteBoxd's database that
-	// are new, Sandboxes were begun.
-	Nodes     []string `json:"nodes,omitempty"`
-	Rows      []string `json:"rows,omitempty"`
-	Sandboxes []string `json:"sandboxes,omitempty"`
+	// Releases have changed the cluster since, Nodes have joined, Objects are those of the kinds
+	// that people make, no more than maxLostObjects, of which MoreObjects are left. Rows are the
+	// templates and the like in LiteBoxd's database that are new, Sandboxes were begun.
+	Releases    []string `json:"releases,omitempty"`
+	Nodes       []string `json:"nodes,omitempty"`
+	Objects     []string `json:"objects,omitempty"`
+	MoreObjects int      `json:"moreObjects,omitempty"`
+	Rows        []string `json:"rows,omitempty"`
+	Sandboxes   []string `json:"sandboxes,omitempty"`
 }
 
 // LossesOf finds out what a cluster has that a backup has not. It changes nothing.
@@ -384,7 +390,13 @@ func LossesOf(ctx context.Context, o Options, r *backup.Reader) (*Losses, error)
 	}
 	err = in.connectServers(ctx, nil)
 	if err == nil {
-		err = in.compareWithBackup(ctx, m, before, losses)
+		err = in.lostReleases(ctx, r, losses)
+	}
+	if err == nil {
+		err = in.lostObjects(ctx, losses)
+	}
+	if err == nil {
+		err = in.compareWithBackup(ctx, r, before, losses)
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -395,7 +407,64 @@ func LossesOf(ctx context.Context, o Options, r *backup.Reader) (*Losses, error)
 	return losses, nil
 }
 
-func (in *installer) compareWithBackup(ctx context.Context, m backup.Manifest, before *Backup, losses *Losses) error {
+// lostReleases are those on record that a backup does not have, or not as they are now.
+func (in *installer) lostReleases(ctx context.Context, r *backup.Reader, losses *Losses) error {
+	now, _, err := readRecord(ctx, in.api)
+	if err != nil {
+		return err
+	}
+	var before *release.Record
+	if r.Has(backup.ReleaseRecord) {
+		document, err := r.ReadSmall(backup.ReleaseRecord, release.MaxSize)
+		if err != nil {
+			return err
+		}
+		// One that cannot be read has been of no use then: all of them are told.
+		before, _ = release.Decode(document)
+	}
+	losses.Releases = releasesSince(before, now)
+	return nil
+}
+
+// releasesSince says which releases a record has that an earlier one has not, or in another state.
+func releasesSince(before, now *release.Record) []string {
+	if now == nil {
+		return nil
+	}
+	var texts []string
+	for i := range now.Releases {
+		one := &now.Releases[i]
+		was := before.Find(one.Number)
+		if was == nil || was.Attempts != one.Attempts || was.State != one.State && one.State != release.RolledBack { // another one has taken it back
+			texts = append(texts, fmt.Sprintf("%d (%s, k3s %s, %s)", one.Number, one.Command, orUnknown(one.Version(k3sComponent)), one.State))
+		}
+	}
+	return texts
+}
+
+// maxLostObjects bounds the objects that are named.
+const maxLostObjects = 50
+
+// lostObjects are those that were made since. LiteBoxd's own are brought back by boxlift, and its
+// sandboxes are told as such.
+func (in *installer) lostObjects(ctx context.Context, losses *Losses) error {
+	but := kube.Exceptions{Releases: []kube.ReleaseName{{Namespace: releasesNamespace, Name: liteboxdRelease}}}
+	if in.Config.LiteBoxd != nil {
+		but.Namespaces = []string{in.Config.LiteBoxd.NamespaceSandbox}
+	}
+	objects, err := in.api.CreatedSince(ctx, losses.Since, but)
+	if err != nil {
+		return err
+	}
+	losses.MoreObjects = max(0, len(objects)-maxLostObjects)
+	for _, o := range objects[:len(objects)-losses.MoreObjects] {
+		losses.Objects = append(losses.Objects, printable.Text(o.String()))
+	}
+	return nil
+}
+
+func (in *installer) compareWithBackup(ctx context.Context, r *backup.Reader, before *Backup, losses *Losses) error {
+	m := r.Manifest()
 	nodes, err := in.api.Nodes(ctx)
 	if err != nil {
 		return err
@@ -418,7 +487,7 @@ func (in *installer) compareWithBackup(ctx context.Context, m backup.Manifest, b
 			losses.Sandboxes = append(losses.Sandboxes, fmt.Sprintf("%s on %s", s.Name, s.Node))
 		}
 	}
-	dir, remove, err := backup.ClearFolder(filepath.Dir(in.StatePath))
+	dir, remove, err := backup.ClearFolder(filepath.Dir(r.Path()))
 	if err != nil {
 		return err
 	}

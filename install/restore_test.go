@@ -14,6 +14,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/install/release"
 )
 
 // openBackup makes a backup of a server with SQLite, with a token.
@@ -233,5 +234,32 @@ func TestBackupRecord(t *testing.T) {
 	r := openBackup(t, backup.Manifest{Cluster: "example", K3s: "v1"}, fullToken)
 	if b, err := backupRecordOf(r); b != nil || err != nil {
 		t.Errorf("%v, %v", b, err)
+	}
+}
+
+// What a restore takes back of the record: releases that came, went on or ended since.
+func TestReleasesSince(t *testing.T) {
+	record := func(releases ...release.Release) *release.Record { return &release.Record{Releases: releases} }
+	one := func(number, attempts int, state release.State) release.Release {
+		return release.Release{Number: number, Attempts: attempts, State: state, Command: "upgrade", Components: []release.Component{{Name: "k3s", Version: "v1.34.4+k3s1"}}}
+	}
+	tests := []struct {
+		name        string
+		before, now *release.Record
+		want        []string
+	}{
+		{name: "no record"},
+		{"the same", record(one(1, 1, release.Succeeded)), record(one(1, 1, release.Succeeded)), nil},
+		{"none before", nil, record(one(1, 1, release.Succeeded)), []string{"1 (upgrade, k3s v1.34.4+k3s1, succeeded)"}},
+		{"it had begun", record(one(1, 1, release.Succeeded), one(2, 1, release.Created)), record(one(1, 1, release.Succeeded), one(2, 1, release.Failed)), []string{"2 (upgrade, k3s v1.34.4+k3s1, failed)"}},
+		{"it went on", record(one(2, 1, release.Failed)), record(one(2, 3, release.Failed)), []string{"2 (upgrade, k3s v1.34.4+k3s1, failed)"}},
+		{"it was taken back", record(one(2, 1, release.Succeeded)), record(one(2, 1, release.RolledBack), one(3, 1, release.Succeeded)), []string{"3 (upgrade, k3s v1.34.4+k3s1, succeeded)"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, releasesSince(test.before, test.now)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
 	}
 }

@@ -373,11 +373,16 @@ func printLosses(out io.Writer, l *install.Losses) {
 	for _, part := range []struct {
 		what  string
 		names []string
-	}{{"nodes that joined", l.Nodes}, {"rows of LiteBoxd's database", l.Rows}, {"sandboxes", l.Sandboxes}} {
+		more  int
+	}{{"releases since", l.Releases, 0}, {"nodes that joined", l.Nodes, 0}, {"objects that were made", l.Objects, l.MoreObjects}, {"rows of LiteBoxd's database", l.Rows, 0}, {"sandboxes", l.Sandboxes, 0}} {
 		if len(part.names) == 0 {
 			w.printf("  %s: none\n", part.what)
 			continue
 		}
-		w.printf("  %s: %s\n", part.what, indented(strings.Join(part.names, ", ")))
+		more := ""
+		if part.more > 0 {
+			more = fmt.Sprintf(" and %d more", part.more)
+		}
+		w.printf("  %s: %s%s\n", part.what, indented(strings.Join(part.names, ", ")), more)
 	}
 }

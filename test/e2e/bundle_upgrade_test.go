@@ -597,7 +597,7 @@ func TestUpgradeMinor(t *testing.T) {
 	contains(t, "the error", r.stderr, "no terminal", "--lose-what-changed-since-the-backup-of e2e does it")
 	checkAll(t, site, release.K3s)
 	confirmed := []string{"--lose-what-changed-since-the-backup-of", "e2e"}
-	killOnce(t, rollback(confirmed...), ": restore the backup")
+	killOnce(t, rollback(confirmed...), ": restore the backup", "releases since: 2 (upgrade, k3s "+release.K3s+", succeeded)", "ConfigMap default/after")
 	contains(t, "resume after the rollback was killed", run(t, resume(t, site)).stderr,
 		"go on with boxlift backup restore "+filepath.Join(site.Bed.Dir, "backups", "e2e", onlyFiles(t, filepath.Join(site.Bed.Dir, "backups", "e2e"))[0]))
 	r = succeeded(t, "the rollback", run(t, rollback(confirmed...)))
