@@ -104,6 +104,7 @@ func TestUpgrade(t *testing.T) {
 	boxes := []boxed{b.newSandbox(), b.newSandbox(), b.newSandbox()}
 	sandboxes := sandboxPods(t, server)
 
+	testNoBackup(t, site, next)
 	testServerGoesBack(t, site, next)
 	testServerIsDown(t, site, next, configure)
 	endsSoon := putAuthority(t, server, 30*24*time.Hour)
@@ -213,6 +214,43 @@ func putNetworkFault(t *testing.T, h *lab.Host) {
 [Service]
 ExecStartPre=/bin/sh -c 'umount -l /etc/cni/net.d 2>/dev/null; ! [ -e /root/fault ] || ! /usr/local/bin/k3s --version | grep -qF `+release.K3s+` || mount -t tmpfs hidden /etc/cni/net.d'
 END`, "sh", "/etc/systemd/system/k3s-agent.service.d")
+}
+
+// testNoBackup begins an upgrade that cannot make its backup: nothing is brought to any host, and no
+// k3s is started anew.
+func testNoBackup(t *testing.T, site *testbed.Site, next string) {
+	t.Helper()
+	seen := func() map[string]string {
+		found := make(map[string]string)
+		for _, h := range site.Hosts {
+			found[h.Name] = onHost(t, h, "sh", "-c", `ls -i /var/lib/rancher/k3s/agent/images /var/lib/boxlift/files /usr/local/bin /etc/rancher/k3s && systemctl show -p ExecMainStartTimestampMonotonic "$1"`, "sh", service(t, h))
+		}
+		return found
+	}
+	before := seen()
+	inTheWay := filepath.Join(site.Bed.Dir, "backups")
+	if err := os.WriteFile(inTheWay, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := upgrade(t, site, next)
+	if err := os.Remove(inTheWay); err != nil {
+		t.Fatal(err)
+	}
+	if r.code != 6 {
+		t.Errorf("want exit code 6: %v", r)
+	}
+	contains(t, "the error", r.stderr, "backup: back up the cluster: ", "not a directory")
+	if diff := cmp.Diff(before, seen()); diff != "" {
+		t.Errorf("without a backup, hosts were changed: %s", diff)
+	}
+	for _, s := range readState(t, site).Steps {
+		if s.Phase != "preflight" && s.Phase != "backup" {
+			t.Errorf("without a backup, the upgrade went on: %+v", s)
+		}
+	}
+	if h := history(t, site); len(h) != 3 || h[0].State != "failed" || h[0].Backup != "" || !h[1].Current {
+		t.Errorf("without a backup: %+v", h)
+	}
 }
 
 // testServerGoesBack upgrades a cluster whose server does not come up with the new k3s: it goes
@@ -447,6 +485,7 @@ func TestUpgradeKilled(t *testing.T) {
 			t.Fatalf("%s: %v", killsEnv, err)
 		}
 	}
+	testPowerCutInUpgrade(t, site, forth())
 	random := rand.New(rand.NewPCG(20261122, 6))
 	ways, ended := []func() *exec.Cmd{forth, back}, 0
 	command := ways[0]
@@ -518,6 +557,45 @@ func TestUpgradeKilled(t *testing.T) {
 	checkAll(t, site, version)
 	statusIsWell(t, site, bundle)
 	checkNothingLeakedButServices(t, site)
+}
+
+// testPowerCutInUpgrade cuts the power of an agent while boxlift, which lives on, starts its k3s.
+func testPowerCutInUpgrade(t *testing.T, site *testbed.Site, c *exec.Cmd) {
+	t.Helper()
+	agent := site.Hosts[1]
+	var stderr lockedBuffer
+	c.Stderr = &stderr
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = c.Wait() // its exit code is looked at
+		close(ended)
+	}()
+	eventually(t, "the agent is to be started", 5*time.Minute, func() (bool, string) {
+		select {
+		case <-ended:
+			t.Fatalf("it has ended: %s", stderr.String())
+		default:
+		}
+		return strings.Contains(stderr.String(), agent.Address.String()+": start k3s-agent"), stderr.String()
+	})
+	if err := agent.PowerCut(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	if code := c.ProcessState.ExitCode(); code != 6 {
+		t.Errorf("exit code %d after a power cut, want 6\n%s", code, stderr.String())
+	}
+	contains(t, "the report of the power cut", stderr.String(), "1 of 2 hosts failed\n", "boxlift: hint: ")
+	if err := agent.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the agent is back", 2*time.Minute, func() (bool, string) {
+		found := nodes(t, site.Hosts[0])
+		return found["agent"] == "True", fmt.Sprint(found)
+	})
 }
 
 // awaitAPI waits until a server's API is ready.
