@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -309,9 +310,23 @@ func (in *installer) liteboxd(ctx context.Context) error {
 		title:  "deploy LiteBoxd " + d.Version,
 		needed: func(context.Context) (string, error) { return differs() },
 		run: func(ctx context.Context) error {
-			return in.api.ApplyRelease(ctx, d.release, in.Reporter.Message)
+			return sayDatabase(in.api.ApplyRelease(ctx, d.release, in.Reporter.Message), in.backup)
 		},
 	})...))
+}
+
+// sayDatabase adds to what became of a change that failed what became of the database: nobody but
+// the operator can say whether what users did since is worth less than its form of before.
+func sayDatabase(err error, backup string) error {
+	file := filepath.Join(backup, backupDatabase)
+	if err == nil || backup == "" {
+		return err
+	}
+	if _, statErr := os.Stat(file); statErr != nil {
+		return err // there was none yet
+	}
+	return fmt.Errorf("%w\nthe database stays as it is: LiteBoxd only adds to its form, and works with what a newer version has added; as it was before, it is in %s. To go back to that, which loses all that was written since, scale %s, %s and %s to 0, put the file in the folder of the volume of %s, and scale them back",
+		err, file, manifests.API, manifests.Gateway, manifests.NetworkController, manifests.DataClaim)
 }
 
 // workloads are those of the control plane.

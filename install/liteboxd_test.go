@@ -226,3 +226,27 @@ func TestCheckLock(t *testing.T) {
 		}
 	}
 }
+
+// A rollout that failed says what became of the database, and where it is as it was before.
+func TestSayDatabase(t *testing.T) {
+	failed, dir := errors.New("rolled back to revision 3"), t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, backupDatabase), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name   string
+		err    error
+		backup string
+		says   bool
+	}{
+		{"it went well", nil, dir, false},
+		{"a first rollout", failed, "", false},
+		{"no database by then", failed, t.TempDir(), false},
+		{"a database", failed, dir, true},
+	} {
+		got := sayDatabase(test.err, test.backup)
+		if !errors.Is(got, test.err) || got != nil && strings.Contains(got.Error(), filepath.Join(dir, backupDatabase)) != test.says {
+			t.Errorf("%s: %v", test.name, got)
+		}
+	}
+}

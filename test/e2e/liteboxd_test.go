@@ -542,7 +542,7 @@ func testBrokenVersion(t *testing.T, site *testbed.Site, b *box, last string) {
 	if r.code != 6 {
 		t.Errorf("an upgrade to a version that never gets ready: %v", r)
 	}
-	contains(t, "the report", r.stderr, "liteboxd-api", "never becomes ready", "rolled back")
+	contains(t, "the report", r.stderr, "liteboxd-api", "never becomes ready", "rolled back", "the database stays as it is", "/liteboxd.db. To go back to that")
 	if h := history(t, site); h[0].State != "failed" || h[0].Command != "upgrade" || !strings.Contains(h[0].Result, "rolled back") {
 		t.Errorf("after LiteBoxd went back: %+v", h)
 	}
