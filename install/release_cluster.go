@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -192,6 +193,9 @@ type Adoption struct {
 	Nodes    map[string]string `json:"nodes"`
 	Cilium   string            `json:"cilium"`
 	LiteBoxd string            `json:"liteboxd,omitempty"`
+	// Foreign are the hosts whose k3s boxlift has not set up: it looks at them and backs the
+	// cluster up, and sets up nothing there.
+	Foreign []string `json:"foreign,omitempty"`
 }
 
 // Adopt records a bundle as the one that a cluster runs, when its versions are those of the
@@ -224,7 +228,40 @@ func Adopt(ctx context.Context, o Options) (*Adoption, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCluster, err)
 	}
-	return in.adopt(ctx, found)
+	foreign, err := in.foreignHosts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a, err := in.adopt(ctx, found)
+	if a != nil {
+		a.Foreign = foreign
+	}
+	return a, err
+}
+
+// foreignHosts are those whose k3s boxlift has not set up. With which settings it was, nobody can
+// say for sure: some, such as the networks of pods and services, must never change, and are not to
+// be found in any one place.
+func (in *installer) foreignHosts(ctx context.Context) ([]string, error) {
+	isForeign := make([]bool, len(in.hosts))
+	err := in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
+		out, err := h.root(ctx, "find out who has set up k3s", "/bin/sh", "-c", `for f in "$@"; do [ ! -e "$f" ] || echo boxlift; done`, "sh", k3sTokenFile, serviceFile)
+		isForeign[slices.Index(in.hosts, h)] = len(out) == 0
+		return err
+	})
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err != nil {
+		return nil, in.hostErrors()
+	}
+	var names []string
+	for i, h := range in.hosts {
+		if isForeign[i] {
+			names = append(names, h.name)
+		}
+	}
+	return names, nil
 }
 
 // lookAtMember connects to a host, and finds out what part it has in a cluster.

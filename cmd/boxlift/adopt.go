@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -27,7 +28,10 @@ func newAdoptCommand(global *globalOptions) *cobra.Command {
 boxlift or somebody else has installed, and for records that were lost. What runs is found
 out first: k3s on every node, Cilium's Helm release, LiteBoxd's image. All of it has to be
 of the bundle's versions, and the nodes have to be the hosts of install.yaml; otherwise
-everything that does not match is listed. Nothing but the record is written.`,
+everything that does not match is listed. Nothing but the record is written.
+
+A k3s that boxlift did not set up stays that: what runs is on record then, and backup create
+works with it; install, upgrade, rollback --to, node add and backup restore refuse its hosts.`,
 		Example: `  boxlift adopt --bundle bundle.tar --key boxlift.pub -f install.yaml`,
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -72,6 +76,9 @@ func printAdoption(out io.Writer, a *install.Adoption, format string) error {
 		w.printf("cluster %s is recorded as release %d, of bundle %s\n", a.Cluster, a.Release.Number, shortDigest(a.Release.Bundle.String()))
 	case a.Release.Number != 0:
 		w.printf("nothing to do: cluster %s is on record as release %d, of bundle %s\n", a.Cluster, a.Release.Number, shortDigest(a.Release.Bundle.String()))
+	}
+	if len(a.Foreign) > 0 {
+		w.printf("warning: boxlift did not set up k3s on %s: what runs there is on record, and can be backed up; install, upgrade, rollback --to, node add and backup restore refuse these hosts\n", strings.Join(a.Foreign, ", "))
 	}
 	return w.err
 }

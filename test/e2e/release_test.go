@@ -262,7 +262,16 @@ func testAdopt(t *testing.T, site *testbed.Site, next string) {
 		t.Errorf("adopt: %v", r)
 	}
 	contains(t, "adopt", r.stdout, "Cilium "+release.Cilium, "is recorded as release 1")
-	contains(t, "adopt again", adopt("bundle.tar").stdout, "nothing to do")
+	if strings.Contains(r.stdout, "did not set up k3s") {
+		t.Errorf("adopt takes boxlift's own hosts for somebody else's: %v", r)
+	}
+	agent := site.Hosts[1]
+	marks := []string{"/etc/rancher/k3s/boxlift-token", "/var/lib/boxlift/k3s-service"}
+	onHost(t, agent, append([]string{"mv", "-t", "/root"}, marks...)...)
+	contains(t, "adopt again", adopt("bundle.tar").stdout, "nothing to do", "boxlift did not set up k3s on "+agent.Address.String()+": ")
+	for _, mark := range marks {
+		onHost(t, agent, "mv", "/root/"+filepath.Base(mark), mark)
+	}
 	if h := history(t, site); len(h) != 1 || h[0].Command != "adopt" || h[0].State != "succeeded" || !h[0].Current {
 		t.Errorf("after it was adopted: %+v", h)
 	}
