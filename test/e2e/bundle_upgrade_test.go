@@ -77,7 +77,7 @@ func checkPodsReady(t *testing.T, server *lab.Host, node string) {
 // not touched, and when the cause is gone the upgrade goes on. Then the cluster goes back to where
 // it came from.
 func TestUpgrade(t *testing.T) {
-	parallel(t, 14*time.Minute)
+	parallel(t, 18*time.Minute)
 	var hosts []lab.HostOptions
 	for _, name := range []string{"server", "a", "b", "c"} {
 		hosts = append(hosts, lab.HostOptions{Name: name, RootPassword: rootPassword})
@@ -459,7 +459,7 @@ const killsEnv = "BOXLIFT_UPGRADE_KILLS"
 // are rebooted meanwhile, the run that goes on ends with a whole cluster in one of the two
 // versions: resume, or the same command from a machine that knows nothing.
 func TestUpgradeKilled(t *testing.T) {
-	parallel(t, 6*time.Minute)
+	parallel(t, 8*time.Minute)
 	site := newTwoHosts(t)
 	server, ctx := site.Hosts[0], t.Context()
 	next := bundleOf(t, upstream.LockOptions{Release: upstream.Patched.WithLiteBoxd(release.LiteBoxd)})
