@@ -43,14 +43,14 @@ test:
 	fi
 	# What takes long to compile comes first, so that no test has to wait for it.
 	go build "$${race[@]}" ./...
-	go run ./test/prepare
 	# The distribution is a module of its own; these are its parts without Kubernetes. The clusters
-	# come last, and have the machine for themselves. Other tests wait for much: one package more
-	# than there are cores runs at a time.
+	# come last, for which it is built then, and have the machine for themselves. Other tests wait
+	# for much: one package more than there are cores runs at a time.
 	( failed=0
 	  go test -p=$$(($$(nproc) + 1)) "$${race[@]}" -count=1 -timeout=30m -json $$(go list ./... | grep -v /test/e2e$$) || failed=1
 	  ( cd test/k3s && go test -count=1 -json ./settings ./token ./images ./registries ./containerd ./balancer ./cmd/ingress ./cmd/svclb ./cmd/cilium ) || failed=1
 	  ( cd test/k3s/cmd/busybox && go test -count=1 -json . ) || failed=1
+	  go run ./test/prepare >&2 || failed=1
 	  BOXLIFT_CLUSTERS=$(CLUSTERS) go test "$${race[@]}" -count=1 -timeout=100m -json $(if $(SKIP),-skip '$(SKIP)') ./test/e2e || failed=1
 	  exit $$failed ) | go run ./test/summary $$require
 
