@@ -48,8 +48,14 @@ func bundleWith(t *testing.T, version string) string {
 // bundleOf builds a bundle of what upstream offers.
 func bundleOf(t *testing.T, o upstream.LockOptions) string {
 	t.Helper()
+	return bundleFrom(t, connected(t).Upstream, o)
+}
+
+// bundleFrom builds a bundle of what some upstream offers, signed as all are.
+func bundleFrom(t *testing.T, server *upstream.Server, o upstream.LockOptions) string {
+	t.Helper()
 	from := connected(t)
-	bed := &testbed.Testbed{Dir: t.TempDir(), Programs: from.Programs, Upstream: from.Upstream}
+	bed := &testbed.Testbed{Dir: t.TempDir(), Programs: from.Programs, Upstream: server}
 	for _, key := range []string{"boxlift.key", "boxlift.pub"} {
 		if err := os.Symlink(filepath.Join(from.Dir, key), filepath.Join(bed.Dir, key)); err != nil {
 			t.Fatal(err)

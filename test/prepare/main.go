@@ -1,11 +1,13 @@
 // Command prepare builds what tests on LAN hosts need and takes long: boxlift's programs
-// for all platforms, and the Kubernetes of the test clusters, in both minor versions, which is
-// tested itself. What is in the cache is neither built nor tested again. Where no hosts can be
-// made, the tests that need it are left out, and nothing is built.
+// for all platforms, and the Kubernetes of the test clusters, which is tested itself; with -all
+// also its older minor version, which only the long tests of clusters need. What is in the cache
+// is neither built nor tested again. Where no hosts can be made, the tests that need it are left
+// out, and nothing is built.
 package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -20,19 +22,24 @@ func main() {
 	if len(lab.Missing()) > 0 {
 		return
 	}
+	all := flag.Bool("all", false, "build the older minor version of Kubernetes, too")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := prepare(ctx); err != nil {
+	if err := prepare(ctx, *all); err != nil {
 		fmt.Fprintln(os.Stderr, "prepare:", err)
 		os.Exit(1) //nolint:gocritic // nothing is left to be undone
 	}
 }
 
-func prepare(ctx context.Context) error {
+func prepare(ctx context.Context, all bool) error {
 	if _, err := testbed.BuildPrograms(ctx); err != nil {
 		return err
 	}
 	for _, version := range k3sbuild.Versions() {
+		if version == k3sbuild.V133 && !all {
+			continue
+		}
 		if _, err := k3sbuild.Build(ctx, version, logf); err != nil {
 			return err
 		}
