@@ -1,7 +1,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
-.PHONY: build demo test test-short lint bench fuzz clean
+.PHONY: build demo test test-long lint bench fuzz clean
 
 export GOTOOLCHAIN := local
 
@@ -25,40 +25,50 @@ build:
 demo: build
 	@go run ./test/demo
 
-# Everything. What cannot run here is named at the end; where BOXLIFT_REQUIRE_HOSTS=1, it fails.
-# The race detector needs a C compiler. Results are not taken from the cache: hosts, packages
-# and other programs have a part in them that go does not see. The Kubernetes of the test
-# clusters is built and tested first where it is missing, which takes twenty minutes on two
-# cores.
-test:
+# What both kinds of tests begin with: a C compiler for the race detector, and what takes long
+# to compile, so that no test has to wait for it. Computing of others, which takes up to ten
+# times as long when it is watched, is not. Results are not taken from the cache: hosts, packages
+# and other programs have a part in them that go does not see.
+UNWATCHED := golang.org/x/crypto/scrypt modernc.org/sqlite/lib modernc.org/libc github.com/klauspost/compress/...
+define begin_tests
 	@if ! command -v gcc >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends gcc libc6-dev >/dev/null
 	fi
-	# Opening a key takes six times as long when scrypt, which has no goroutines, is watched.
-	race=(-race '-gcflags=golang.org/x/crypto/scrypt=-race=false') require=
+	race=(-race $(UNWATCHED:%='-gcflags=%=-race=false')) require=
 	if [ "$${BOXLIFT_REQUIRE_HOSTS:-}" = 1 ]; then
 	    require=-require
 	elif ! command -v gcc >/dev/null; then
 	    race=(); echo 'no gcc: left out the race detector'
 	fi
-	# What takes long to compile comes first, so that no test has to wait for it.
 	go build "$${race[@]}" ./...
+	clusters() { BOXLIFT_CLUSTERS=$(CLUSTERS) go test "$${race[@]}" -count=1 -timeout=100m -json "$$@" ./test/e2e; }
+endef
+
+# Tests of clusters that are upgraded, restored, seeded in every way, or killed again and again.
+# They take longer than all others together.
+LONG := ^Test(Backup|LiteBoxd|LiteBoxdKilled|Seeding|ThreeServers|Upgrade.*)$$
+
+# All tests but the long ones. What cannot run here is named at the end; where
+# BOXLIFT_REQUIRE_HOSTS=1, it fails.
+test:
+	$(begin_tests)
 	# The distribution is a module of its own; these are its parts without Kubernetes. The clusters
-	# come last, for which it is built then, and have the machine for themselves. Other tests wait
-	# for much: one package more than there are cores runs at a time.
+	# come last, for which it is built and tested where it is missing, and have the machine for
+	# themselves. Other tests wait for much: one package more than there are cores runs at a time,
+	# and the one that takes longest comes first.
 	( failed=0
-	  go test -p=$$(($$(nproc) + 1)) "$${race[@]}" -count=1 -timeout=30m -json $$(go list ./... | grep -v /test/e2e$$) || failed=1
+	  go test -p=$$(($$(nproc) + 1)) "$${race[@]}" -count=1 -timeout=30m -json ./cmd/boxlift $$(go list ./... | grep -v -e /test/e2e$$ -e /cmd/boxlift$$) || failed=1
 	  ( cd test/k3s && go test -count=1 -json ./settings ./token ./images ./registries ./containerd ./balancer ./cmd/ingress ./cmd/svclb ./cmd/cilium ) || failed=1
 	  ( cd test/k3s/cmd/busybox && go test -count=1 -json . ) || failed=1
-	  go run ./test/prepare >&2 || failed=1
-	  BOXLIFT_CLUSTERS=$(CLUSTERS) go test "$${race[@]}" -count=1 -timeout=100m -json $(if $(SKIP),-skip '$(SKIP)') ./test/e2e || failed=1
+	  go run ./test/prepare >&2 && clusters -skip '$(LONG)' || failed=1
 	  exit $$failed ) | go run ./test/summary $$require
+	echo 'make test-long has the tests of clusters that take longer.'
 
-# All but tests of clusters that are upgraded, restored, seeded in every way, or killed again and
-# again, which take longer than the others together. For between two changes: .ci/run has all.
-test-short: SKIP := ^Test(Backup|KilledAtEveryStep|LiteBoxd|LiteBoxdKilled|Nodes|Seeding|ThreeServers|Upgrade.*)$$
-test-short: test
-	@echo 'make test has the tests of clusters that take longer, too.'
+# The long ones, in the same way.
+test-long:
+	$(begin_tests)
+	go run ./test/prepare -all
+	clusters -run '$(LONG)' | go run ./test/summary $$require
 
 lint:
 	CGO_ENABLED=0 go tool -modfile=tools/lint/go.mod golangci-lint run ./...
