@@ -44,7 +44,7 @@ define begin_tests
 	clusters() { BOXLIFT_CLUSTERS=$(CLUSTERS) go test "$${race[@]}" -count=1 -timeout=100m -json "$$@" ./test/e2e; }
 endef
 
-# Tests of clusters that are upgraded, restored, seeded in every way, or killed again and again.
+# Tests of clusters that are upgraded, restored or seeded in every way, and of LiteBoxd on them.
 # They take longer than all others together.
 LONG := ^Test(Backup|LiteBoxd|LiteBoxdKilled|Seeding|ThreeServers|Upgrade.*)$$
 

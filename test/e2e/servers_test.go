@@ -41,10 +41,11 @@ liteboxd: {ingressHost: box.example.lan}
 }
 
 // A cluster of one server gets two more, which join one by one, also when one of them goes down
-// while it joins; its objects move from SQLite to etcd. The servers seed the cluster. When all were stopped, the next run starts them together. With the one lost that began it, the cluster still answers, boxlift still works with
-// it, and an agent that would ask its registry first pulls from the next one; so it does while that
-// registry's certificate is not valid yet. It is upgraded from its own registries. A server that is
-// removed takes its registry with it.
+// while it joins; its objects move from SQLite to etcd. The servers seed the cluster. When all were
+// stopped, the next run starts them together. With the one lost that began it, the cluster still
+// answers, boxlift still works with it, and an agent that would ask its registry first pulls from
+// the next one; so it does while that registry's certificate is not valid yet. It is upgraded from
+// its own registries. A server that is removed takes its registry with it.
 func TestThreeServers(t *testing.T) {
 	parallel(t, 10*time.Minute)
 	var hosts []lab.HostOptions
