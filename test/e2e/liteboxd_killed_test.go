@@ -129,8 +129,6 @@ ssh: {knownHostsFile: known_hosts}
 	if diff := cmp.Diff(keys, key()); diff != "" {
 		t.Errorf("the Secret with the key: %s", diff)
 	}
-	if diff := cmp.Diff(sandboxes, sandboxPods(t, server)); diff != "" {
-		t.Errorf("sandboxes before and after: %s", diff)
-	}
+	samePods(t, site, "sandboxes", sandboxes, sandboxPods(t, server))
 	checkNothingLeaked(t, site)
 }
