@@ -415,6 +415,7 @@ func (in *installer) installation() []phase {
 		{"ship", in.ship},
 		// Before any node may pull from there.
 		{"registry", in.seed},
+		{"place", in.place},
 		{"servers", in.runServers},
 		// Before the network, so that Cilium comes up on all nodes at the same time.
 		{"agents", in.runAgents},

@@ -62,8 +62,6 @@ type k3sNode struct {
 	token string
 	// server is the URL of the server to join; "" begins a cluster.
 	server string
-	// reloaded says that systemd has read its units since they were changed.
-	reloaded bool
 	// goingBack says that what is started is what ran before an upgrade.
 	goingBack bool
 }
@@ -209,11 +207,11 @@ func (n *k3sNode) registriesStep() (step, error) {
 
 // steps bring k3s on a host to the wanted state.
 func (n *k3sNode) steps() ([]step, error) {
-	binary, err := n.k3sFile(k3sProgram, n.platform)
+	binary, err := n.binaryStep()
 	if err != nil {
 		return nil, err
 	}
-	script, err := n.k3sFile(installScript, n.platform)
+	unit, err := n.unitStep(enabled)
 	if err != nil {
 		return nil, err
 	}
@@ -225,16 +223,8 @@ func (n *k3sNode) steps() ([]step, error) {
 	if err != nil {
 		return nil, err
 	}
-	service := unit(n.host.config.Role)
 	steps := []step{
-		n.restarting(startedFile, step{
-			title: "place k3s " + n.installer.k3s,
-			needed: func(ctx context.Context) (string, error) {
-				digest, err := n.binaryDigest(ctx)
-				return differs(k3sBinary, digest, binary.Digest.Encoded()), err
-			},
-			run: func(ctx context.Context) error { return n.copyBinary(ctx, binary) },
-		}),
+		binary,
 		n.restarting(startedFile, n.fileStep("write k3s' token", k3sTokenFile, []byte(n.token+"\n"))),
 		n.restarting(startedFile, config),
 		registration,
@@ -243,15 +233,11 @@ func (n *k3sNode) steps() ([]step, error) {
 	if content := n.ownResolver(); content != "" {
 		steps = append(steps, n.restarting(startedFile, n.fileStep("write k3s' resolv.conf", k3sResolvConf, []byte(content))))
 	}
-	steps = append(steps, step{
-		title:  "set up the service " + service,
-		needed: func(ctx context.Context) (string, error) { return n.serviceReason(ctx, service, script) },
-		run:    func(ctx context.Context) error { return n.installService(ctx, service, script) },
-		starts: true,
-	})
+	steps = append(steps, unit)
 	if n.restoring != nil {
 		steps = append(steps, n.restoreStep())
 	}
+	service := n.service()
 	return append(steps,
 		step{
 			title: startTitle(service),
@@ -263,6 +249,41 @@ func (n *k3sNode) steps() ([]step, error) {
 			starts:  true,
 		}), nil
 }
+
+// binaryStep brings k3s' program into its place.
+func (n *k3sNode) binaryStep() (step, error) {
+	binary, err := n.k3sFile(k3sProgram, n.platform)
+	return n.restarting(startedFile, step{
+		title: "place k3s " + n.installer.k3s,
+		needed: func(ctx context.Context) (string, error) {
+			digest, err := n.binaryDigest(ctx)
+			return differs(k3sBinary, digest, binary.Digest.Encoded()), err
+		},
+		run: func(ctx context.Context) error { return n.copyBinary(ctx, binary) },
+	}), err
+}
+
+// Whether a unit is started when its host boots. One that has no config yet must not be: a server
+// would begin a cluster of its own.
+const (
+	enabled = true
+	idle    = false
+)
+
+// unitStep makes k3s' service.
+func (n *k3sNode) unitStep(enable bool) (step, error) {
+	service := n.service()
+	script, err := n.k3sFile(installScript, n.platform)
+	return step{
+		title:  "set up the service " + service,
+		needed: func(ctx context.Context) (string, error) { return n.serviceReason(ctx, service, script) },
+		run:    func(ctx context.Context) error { return n.installService(ctx, service, script, enable) },
+		starts: true,
+	}, err
+}
+
+// service is the name of k3s' unit on the host.
+func (n *k3sNode) service() string { return unit(n.host.config.Role) }
 
 // differs says why a file with a digest, or "" when it is missing, is not the wanted one.
 func differs(name, digest, wanted string) string {
@@ -400,16 +421,16 @@ mv -f "$tmp" "$2"`
 }
 
 // installService runs k3s' own install.sh with nothing to download and nothing to
-// start: it writes the unit, which it enables and makes known to systemd, and the scripts
-// that stop and remove k3s.
-func (n *k3sNode) installService(ctx context.Context, service string, script bundle.File) error {
+// start: it writes the unit, which it makes known to systemd if it is to enable it, and the
+// scripts that stop and remove k3s.
+func (n *k3sNode) installService(ctx context.Context, service string, script bundle.File, enable bool) error {
 	_, err := n.root(ctx, "run k3s' install.sh", "env",
-		"INSTALL_K3S_SKIP_DOWNLOAD=true", "INSTALL_K3S_SKIP_START=true", "INSTALL_K3S_SKIP_SELINUX_RPM=true",
+		"INSTALL_K3S_SKIP_DOWNLOAD=true", fmt.Sprintf("INSTALL_K3S_SKIP_ENABLE=%t", !enable),
+		"INSTALL_K3S_SKIP_START=true", "INSTALL_K3S_SKIP_SELINUX_RPM=true",
 		"INSTALL_K3S_EXEC="+string(n.host.config.Role), "/bin/sh", storedPath(script))
 	if err != nil {
 		return err
 	}
-	n.reloaded = true
 	made, err := n.madeFrom(ctx, service, script)
 	if err != nil {
 		return err
@@ -468,17 +489,17 @@ func (n *k3sNode) started(ctx context.Context, service string) (string, error) {
 // start starts k3s and waits until it says that it is ready. Starting must not block:
 // k3s imports its images first, which may take longer than any timeout of systemctl.
 func (n *k3sNode) start(ctx context.Context, service string) (err error) {
-	// First, so that systemd knows which drop-ins there are.
-	if !n.reloaded {
+	state, err := n.serviceState(ctx, service)
+	if err != nil {
+		return err
+	}
+	if state["NeedDaemonReload"] != "no" {
+		// First, so that systemd knows which drop-ins there are.
 		if _, err := n.root(ctx, "reload systemd's units", "systemctl", "daemon-reload"); err != nil {
 			return err
 		}
 	}
 	fingerprint, err := n.started(ctx, service)
-	if err != nil {
-		return err
-	}
-	state, err := n.serviceState(ctx, service)
 	if err != nil {
 		return err
 	}

@@ -29,6 +29,32 @@ func (in *installer) seedServer() *host {
 	return cmp.Or(member, well)
 }
 
+// place brings k3s' program and its service to all hosts that have none, at the same time and
+// before any k3s runs, which takes the time of all others on the way. Nothing is started, nor
+// will be when a host boots. What runs already is changed when it is its host's turn.
+func (in *installer) place(ctx context.Context) error {
+	if !in.changing() {
+		return nil // who only looks is told of these steps with all others of a host
+	}
+	return in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
+		n := &k3sNode{installer: in, host: h}
+		file := unitDir + n.service() + ".service"
+		digests, err := h.digests(ctx, file)
+		if err != nil || digests[file] != "" {
+			return err
+		}
+		binary, err := n.binaryStep()
+		if err != nil {
+			return err
+		}
+		unit, err := n.unitStep(idle)
+		if err != nil {
+			return err
+		}
+		return in.runSteps(ctx, "place", &h.subject, []step{binary, unit})
+	})
+}
+
 // runServers brings up k3s on the servers, one after the other: etcd takes in one member
 // at a time, and a restart of two at once may cost it its majority.
 func (in *installer) runServers(ctx context.Context) error {

@@ -80,7 +80,7 @@ systemctl restart --no-block "$1"`
 
 // serviceState asks systemd about a service.
 func (h *host) serviceState(ctx context.Context, service string) (map[string]string, error) {
-	out, err := h.root(ctx, "ask systemd about "+service, "systemctl", "show", "-p", "LoadState,ActiveState,UnitFileState,Result,NRestarts,Job", service+".service")
+	out, err := h.root(ctx, "ask systemd about "+service, "systemctl", "show", "-p", "LoadState,ActiveState,UnitFileState,NeedDaemonReload,Result,NRestarts,Job", service+".service")
 	if err != nil {
 		return nil, err
 	}
