@@ -29,6 +29,8 @@ demo: build
 # to compile, so that no test has to wait for it. Computing of others, which takes up to ten
 # times as long when it is watched, is not. Results are not taken from the cache: hosts, packages
 # and other programs have a part in them that go does not see.
+# The detector lets each program sleep for a second before it ends, and tests start hundreds.
+export GORACE := atexit_sleep_ms=20
 UNWATCHED := golang.org/x/crypto/scrypt modernc.org/sqlite/lib modernc.org/libc github.com/klauspost/compress/...
 define begin_tests
 	@if ! command -v gcc >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
@@ -44,9 +46,9 @@ define begin_tests
 	clusters() { BOXLIFT_CLUSTERS=$(CLUSTERS) go test "$${race[@]}" -count=1 -timeout=100m -json "$$@" ./test/e2e; }
 endef
 
-# Tests of clusters that are upgraded, restored or seeded in every way, and of LiteBoxd on them.
+# Tests of clusters that are killed at every step, upgraded, restored or seeded in every way, and of LiteBoxd on them.
 # They take longer than all others together.
-LONG := ^Test(Backup|LiteBoxd|LiteBoxdKilled|Seeding|ThreeServers|Upgrade.*)$$
+LONG := ^Test(Backup|KilledAtEveryStep|LiteBoxd|LiteBoxdKilled|Seeding|ThreeServers|Upgrade.*)$$
 
 # All tests but the long ones. What cannot run here is named at the end; where
 # BOXLIFT_REQUIRE_HOSTS=1, it fails.
