@@ -4,6 +4,8 @@ SHELL := bash
 .PHONY: build demo test test-long lint bench fuzz clean
 
 export GOTOOLCHAIN := local
+# What was compiled in one clone serves in all others.
+export GOFLAGS := -trimpath $(GOFLAGS)
 
 # The tag, or the tag and the commit after it.
 VERSION ?= $(shell git describe --tags --match 'v*' --dirty 2>/dev/null || echo v0.0.0-dev)
@@ -56,10 +58,10 @@ test:
 	$(begin_tests)
 	# The distribution is a module of its own; these are its parts without Kubernetes. The clusters
 	# come last, for which it is built and tested where it is missing, and have the machine for
-	# themselves. Other tests wait for much: one package more than there are cores runs at a time,
+	# themselves. Other tests wait for much: two packages more than there are cores run at a time,
 	# and the one that takes longest comes first.
 	( failed=0
-	  go test -p=$$(($$(nproc) + 1)) "$${race[@]}" -count=1 -timeout=30m -json ./cmd/boxlift $$(go list ./... | grep -v -e /test/e2e$$ -e /cmd/boxlift$$) || failed=1
+	  go test -p=$$(($$(nproc) + 2)) "$${race[@]}" -count=1 -timeout=30m -json ./cmd/boxlift $$(go list ./... | grep -v -e /test/e2e$$ -e /cmd/boxlift$$) || failed=1
 	  ( cd test/k3s && go test -count=1 -json ./settings ./token ./images ./registries ./containerd ./balancer ./cmd/ingress ./cmd/svclb ./cmd/cilium ) || failed=1
 	  ( cd test/k3s/cmd/busybox && go test -count=1 -json . ) || failed=1
 	  go run ./test/prepare >&2 && clusters -skip '$(LONG)' || failed=1

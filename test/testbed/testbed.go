@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
 
@@ -176,12 +175,20 @@ func BuildPrograms(ctx context.Context) (dir string, err error) {
 	return dir, nil
 }
 
-// Root is the folder of the repository.
+// Root is the folder of the repository: that of the working directory or one above it which has
+// boxlift's go.mod. Tests and what `go run` runs begin somewhere below it.
 func Root() (string, error) {
-	_, file, _, ok := runtime.Caller(0)
-	root := filepath.Join(filepath.Dir(file), "..", "..")
-	if _, err := os.Stat(filepath.Join(root, "go.mod")); !ok || err != nil {
-		return "", fmt.Errorf("find the repository: no go.mod in %s", root)
+	start, err := os.Getwd()
+	if err != nil {
+		return "", err
 	}
-	return root, nil
+	for dir := start; ; dir = filepath.Dir(dir) {
+		content, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && bytes.HasPrefix(content, []byte("module github.com/liteboxd/boxlift\n")) {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("find the repository: no folder above %s has boxlift's go.mod", start)
+		}
+	}
 }
