@@ -310,8 +310,9 @@ func TestChartCheck(t *testing.T) {
 
 	// It is in an older bundle, and a component need not have one.
 	older := mustOpen(t, path)
+	other := append(slices.Clip(content), "# not the lock of the older bundle\n"...)
 	for _, component := range []string{"cilium", "k3s"} {
-		if _, err := build(t.Context(), content, newClient(s), path, nil, check(component, nil), func(o *PlanOptions) { o.Reuse = []*Reader{older} }); err != nil {
+		if _, err := build(t.Context(), other, newClient(s), filepath.Join(t.TempDir(), "b.tar"), nil, check(component, nil), func(o *PlanOptions) { o.Reuse = []*Reader{older} }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -356,7 +357,11 @@ func TestChartCheckWhileCopying(t *testing.T) {
 		"accepted, as a delta": {nil, func(*BuildOptions) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o, err := planOptions(smallLock(t), newClient(s))
+			content := smallLock(t)
+			if strings.HasSuffix(name, "delta") {
+				content = append(slices.Clip(content), "# not the lock of the older bundle\n"...)
+			}
+			o, err := planOptions(content, newClient(s))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -412,6 +417,15 @@ func TestChartCheckWhileCopying(t *testing.T) {
 		t.Errorf("a bundle that is there: %v", err)
 	}
 	sameFiles(t, reference(t), path)
+
+	// What was built before was checked before.
+	again := filepath.Join(t.TempDir(), "b.tar")
+	if _, err := build(t.Context(), smallLock(t), newClient(s), again, nil, reusing(t, reference(t)), func(o *PlanOptions) {
+		o.Chart = &ChartCheck{Component: "cilium", Check: func(context.Context, []byte) error { return refused }}
+	}); err != nil {
+		t.Errorf("from the same bundle: %v", err)
+	}
+	sameFiles(t, reference(t), again)
 }
 
 // TestArchives takes images from air-gap archives of two platforms and checks that they

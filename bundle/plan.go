@@ -91,8 +91,8 @@ type PlanOptions struct {
 type ChartCheck struct {
 	// Component is whose first chart it is about.
 	Component string
-	// Check is called once, beside the rest of planning, with the chart's archive, which is
-	// empty when the component has none.
+	// Check is called with the chart's archive, which is empty when the component has none:
+	// once, beside the rest of planning; not at all when an older bundle is the planned one.
 	Check func(ctx context.Context, chart []byte) error
 }
 
@@ -179,26 +179,33 @@ func (p *planner) fetchChart(ctx context.Context) ([]byte, error) {
 // chartCheck is a check that is under way.
 type chartCheck struct {
 	cancel  context.CancelFunc
+	begin   chan struct{} // closed when content, once it is there, is to be checked
 	fetched chan struct{} // closed when content is there
 	ended   chan struct{} // closed when err is what there is to say
 	content []byte
 	err     error
 }
 
-// startChart begins the check; nil when there is none to be made. It has to be stopped.
+// startChart fetches the chart, and begins the check as soon as it is told to; nil when there
+// is none to be made. It has to be stopped.
 func (p *planner) startChart(ctx context.Context) *chartCheck {
 	if p.Chart == nil {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	c := &chartCheck{cancel: cancel, fetched: make(chan struct{}), ended: make(chan struct{})}
+	c := &chartCheck{cancel: cancel, begin: make(chan struct{}), fetched: make(chan struct{}), ended: make(chan struct{})}
 	go func() {
 		defer close(c.ended)
 		if c.content, c.err = p.fetchChart(ctx); c.err != nil {
 			return
 		}
 		close(c.fetched)
-		c.err = p.Chart.Check(ctx, c.content)
+		select {
+		case <-ctx.Done():
+			c.err = context.Cause(ctx)
+		case <-c.begin:
+			c.err = p.Chart.Check(ctx, c.content)
+		}
 	}()
 	return c
 }
@@ -328,10 +335,15 @@ func newPlan(ctx context.Context, o PlanOptions, from imageRegistry) (*Plan, err
 // long as the rest takes the others. When both fail, the rest is what is said: with images
 // that are not what was locked, what the chart asks for is not the point.
 //
-// Copies of older bundles are nothing that is fetched: where there are some, they are made
-// while the check goes on.
+// With older bundles, the rest is quick and the check goes on while they are copied, which is
+// nothing that is fetched. When one of them is the bundle that is planned, it was checked when
+// it was built.
 func (p *planner) plan(ctx context.Context) error {
 	check := p.startChart(ctx)
+	copies := len(p.Reuse) > 0 && p.SBOM == nil
+	if check != nil && !copies {
+		close(check.begin)
+	}
 	if err := p.planRest(ctx); err != nil {
 		check.stop()
 		return err
@@ -339,22 +351,29 @@ func (p *planner) plan(ctx context.Context) error {
 	if check == nil {
 		return nil
 	}
-	if len(p.Reuse) == 0 || p.SBOM != nil {
-		<-check.ended
+	if copies {
+		select {
+		case <-check.ended: // it could not be fetched
+		case <-check.fetched:
+			p.keep(check.content)
+			if p.isBuilt() {
+				check.stop()
+				return nil
+			}
+			close(check.begin)
+			p.chart = check
+			return nil
+		}
 	}
-	select {
-	case <-check.fetched:
-	case <-check.ended: // without a chart, or with all of it done
-	}
+	<-check.ended
+	check.stop()
 	p.keep(check.content)
-	select {
-	case <-check.ended:
-		check.stop()
-		return check.err
-	default:
-		p.chart = check
-		return nil
-	}
+	return check.err
+}
+
+// isBuilt reports whether an older bundle is what is planned.
+func (p *planner) isBuilt() bool {
+	return slices.ContainsFunc(p.Reuse, func(r *Reader) bool { return r.Digest() == p.Digest() })
 }
 
 // planRest does everything but what is about the chart.
