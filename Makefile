@@ -45,6 +45,9 @@ define begin_tests
 	    race=(); echo 'no gcc: left out the race detector'
 	fi
 	go build "$${race[@]}" ./...
+	for architecture in amd64 arm64; do
+	    CGO_ENABLED=0 GOOS=linux GOARCH=$$architecture go list -export -deps ./cmd/... >/dev/null
+	done
 	clusters() { BOXLIFT_CLUSTERS=$(CLUSTERS) go test "$${race[@]}" -count=1 -timeout=100m -json "$$@" ./test/e2e; }
 endef
 
@@ -64,15 +67,15 @@ test:
 	  go test -p=$$(($$(nproc) + 2)) "$${race[@]}" -count=1 -timeout=30m -json ./cmd/boxlift $$(go list ./... | grep -v -e /test/e2e$$ -e /cmd/boxlift$$) || failed=1
 	  ( cd test/k3s && go test -count=1 -json ./settings ./token ./images ./registries ./containerd ./balancer ./cmd/ingress ./cmd/svclb ./cmd/cilium ) || failed=1
 	  ( cd test/k3s/cmd/busybox && go test -count=1 -json . ) || failed=1
-	  go run ./test/prepare >&2 && clusters -skip '$(LONG)' || failed=1
-	  exit $$failed ) | go run ./test/summary $$require
+	  CGO_ENABLED=0 go run ./test/prepare >&2 && clusters -skip '$(LONG)' || failed=1
+	  exit $$failed ) | CGO_ENABLED=0 go run ./test/summary $$require
 	echo 'make test-long has the tests of clusters that take longer.'
 
 # The long ones, in the same way.
 test-long:
 	$(begin_tests)
-	go run ./test/prepare -all
-	clusters -run '$(LONG)' | go run ./test/summary $$require
+	CGO_ENABLED=0 go run ./test/prepare -all
+	clusters -run '$(LONG)' | CGO_ENABLED=0 go run ./test/summary $$require
 
 lint:
 	CGO_ENABLED=0 go tool -modfile=tools/lint/go.mod golangci-lint run ./...
