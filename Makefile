@@ -51,8 +51,8 @@ define begin_tests
 	clusters() { BOXLIFT_CLUSTERS=$(CLUSTERS) go test "$${race[@]}" -count=1 -timeout=100m -json "$$@" ./test/e2e; }
 endef
 
-# Tests of clusters that are killed at every step, upgraded, restored or seeded in every way, and of LiteBoxd on them.
-# They take longer than all others together.
+# Tests of clusters that are killed at every step, upgraded, restored or seeded in every way, and
+# of LiteBoxd on them. They take longer than all others together.
 LONG := ^Test(Backup|KilledAtEveryStep|LiteBoxd|LiteBoxdKilled|Seeding|ThreeServers|Upgrade.*)$$
 
 # All tests but the long ones. What cannot run here is named at the end; where
@@ -60,9 +60,9 @@ LONG := ^Test(Backup|KilledAtEveryStep|LiteBoxd|LiteBoxdKilled|Seeding|ThreeServ
 test:
 	$(begin_tests)
 	# The distribution is a module of its own; these are its parts without Kubernetes. The clusters
-	# come last, for which it is built and tested where it is missing, and have the machine for
-	# themselves. Other tests wait for much: two packages more than there are cores run at a time,
-	# and the one that takes longest comes first.
+	# come last, for which it is built where it is missing, and have the machine for themselves. Other
+	# tests wait for much: two packages more than there are cores run at a time, and the one that
+	# takes longest comes first.
 	( failed=0
 	  go test -p=$$(($$(nproc) + 2)) "$${race[@]}" -count=1 -timeout=30m -json ./cmd/boxlift $$(go list ./... | grep -v -e /test/e2e$$ -e /cmd/boxlift$$) || failed=1
 	  ( cd test/k3s && go test -count=1 -json ./settings ./token ./images ./registries ./containerd ./balancer ./cmd/ingress ./cmd/svclb ./cmd/cilium ) || failed=1
