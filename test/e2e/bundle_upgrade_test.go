@@ -77,7 +77,7 @@ func checkPodsReady(t *testing.T, server *lab.Host, node string) {
 // not touched, and when the cause is gone the upgrade goes on. Then the cluster goes back to where
 // it came from.
 func TestUpgrade(t *testing.T) {
-	parallelToFew(t, 18*time.Minute)
+	parallelIn(t, 18*time.Minute, alone)
 	var hosts []lab.HostOptions
 	for _, name := range []string{"server", "a", "b", "c"} {
 		hosts = append(hosts, lab.HostOptions{Name: name, RootPassword: rootPassword})

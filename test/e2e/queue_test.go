@@ -3,6 +3,7 @@ package e2e
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -79,18 +80,17 @@ func readClusters() (int, error) {
 // tests have drawn their tickets before go test lets the first of them go on.
 func parallel(t *testing.T, takes time.Duration) {
 	t.Helper()
-	inRoom(t, takes, 1)
+	parallelIn(t, takes, 1)
 }
 
-// parallelToFew does so for a test in which no request may fail: it takes the room of two.
-// Beside more that is busy, programs on its hosts, or on those of others, run into their time limits.
-func parallelToFew(t *testing.T, takes time.Duration) {
-	t.Helper()
-	inRoom(t, takes, min(2, clustersAtATime))
-}
+// alone is the room of a test that runs beside no other: in which no request may fail while an API
+// server is started again, which must not take longer than others wait for its answers.
+const alone = math.MaxInt
 
-func inRoom(t *testing.T, takes time.Duration, room int) {
+// parallelIn does so for a test that takes the room of several.
+func parallelIn(t *testing.T, takes time.Duration, room int) {
 	t.Helper()
+	room = min(room, clustersAtATime)
 	mine := clusters.draw(takes, room)
 	t.Parallel()
 	opened.Do(func() { clusters.widen(clustersAtATime) })
