@@ -280,8 +280,9 @@ func joinWithPowerCut(t *testing.T, site *testbed.Site) {
 		t.Errorf("exit code %d after a power cut, want 6\n%s", code, stderr.String())
 	}
 	contains(t, "the report of the power cut", stderr.String(), "1 of 4 hosts failed\n  "+second.Name+" ("+second.Address.String()+"):", "boxlift: hint: ", "command again")
-	if out := onHost(t, third, "sh", "-c", "ls -d /usr/local/bin/k3s /etc/rancher/k3s/config.yaml 2>/dev/null || true"); out != "" {
-		t.Errorf("the third server was begun before the second was one: there is %s", out)
+	// It has been placed, and must not even start with its host.
+	if out := onHost(t, third, "sh", "-c", "systemctl is-enabled k3s; ls -d /etc/rancher/k3s/config.yaml /var/lib/rancher/k3s/server 2>/dev/null || true"); out != "disabled\n" {
+		t.Errorf("the third server was begun before the second was one: %s", out)
 	}
 	if err := second.Up(t.Context()); err != nil {
 		t.Fatal(err)
