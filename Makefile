@@ -4,8 +4,6 @@ SHELL := bash
 .PHONY: build demo test test-long lint bench fuzz clean
 
 export GOTOOLCHAIN := local
-# What was compiled in one clone serves in all others.
-export GOFLAGS := -trimpath $(GOFLAGS)
 
 # The tag, or the tag and the commit after it.
 VERSION ?= $(shell git describe --tags --match 'v*' --dirty 2>/dev/null || echo v0.0.0-dev)
@@ -44,6 +42,7 @@ define begin_tests
 	elif ! command -v gcc >/dev/null; then
 	    race=(); echo 'no gcc: left out the race detector'
 	fi
+	export GOFLAGS="-trimpath $${GOFLAGS:-}" # what was compiled in one clone serves in all others
 	go build "$${race[@]}" ./...
 	for architecture in amd64 arm64; do
 	    CGO_ENABLED=0 GOOS=linux GOARCH=$$architecture go list -export -deps ./cmd/... >/dev/null
