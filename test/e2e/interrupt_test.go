@@ -206,19 +206,27 @@ func (k *killer) missing() []boundary {
 	return missing
 }
 
+// otherProgram makes another program of k3s, which may be running.
+const otherProgram = "set -e; cd /usr/local/bin; cp k3s k3s-new; echo >>k3s-new; mv k3s-new k3s"
+
 // spoil undoes what a step has done, so that it is needed again.
 func (k *killer) spoil(t *testing.T, step stepID) {
 	t.Helper()
-	server, h := k.Hosts[0], k.Hosts[0]
+	server, h, unit := k.Hosts[0], k.Hosts[0], "k3s"
 	if step.host == k.Hosts[1].Address.String() {
-		h = k.Hosts[1]
+		h, unit = k.Hosts[1], "k3s-agent"
 	}
 	sh := func(script string) { onHost(t, h, "sh", "-c", script) }
 	switch title := step.title; {
 	case title == "ship the bundle's contents":
 		sh("rm -f /var/lib/rancher/k3s/agent/images/boxlift-netcheck-*.tar")
+	case step.phase == "place": // it passes by hosts that have the unit
+		sh("rm -f /etc/systemd/system/" + unit + ".service")
+		if strings.HasPrefix(title, "place k3s ") {
+			sh(otherProgram)
+		}
 	case strings.HasPrefix(title, "place k3s "):
-		sh("set -e; cd /usr/local/bin; cp k3s k3s-new; echo >>k3s-new; mv k3s-new k3s") // it may be running
+		sh(otherProgram)
 	case title == "write k3s' token":
 		sh("echo >>/etc/rancher/k3s/boxlift-token")
 	case title == "write k3s' config":
@@ -230,9 +238,9 @@ func (k *killer) spoil(t *testing.T, step stepID) {
 	case title == "write k3s' resolv.conf":
 		sh("echo '# changed' >>/etc/rancher/k3s/boxlift-resolv.conf")
 	case strings.HasPrefix(title, "set up the service "):
-		sh("echo '# changed' >>/etc/systemd/system/" + service(t, h) + ".service")
+		sh("echo '# changed' >>/etc/systemd/system/" + unit + ".service")
 	case strings.HasPrefix(title, "start k3s"):
-		sh("systemctl stop " + service(t, h))
+		sh("systemctl stop " + unit)
 	case strings.HasPrefix(title, "set up Cilium "):
 		_, _ = tryKubectl(t, server, "-n", "kube-system", "patch", "configmap", "cilium-config", "-p", `{"data":{"routing-mode":"native"}}`)
 	case title == "place the cilium command":
