@@ -424,6 +424,10 @@ mv -f "$tmp" "$2"`
 // start: it writes the unit, which it makes known to systemd if it is to enable it, and the
 // scripts that stop and remove k3s.
 func (n *k3sNode) installService(ctx context.Context, service string, script bundle.File, enable bool) error {
+	// First, so that what a run leaves that dies in the script's middle is known as boxlift's.
+	if err := n.put(ctx, serviceFile, 0o600, []byte(script.Digest.Encoded()+"\n")); err != nil {
+		return err
+	}
 	_, err := n.root(ctx, "run k3s' install.sh", "env",
 		"INSTALL_K3S_SKIP_DOWNLOAD=true", fmt.Sprintf("INSTALL_K3S_SKIP_ENABLE=%t", !enable),
 		"INSTALL_K3S_SKIP_START=true", "INSTALL_K3S_SKIP_SELINUX_RPM=true",
