@@ -25,12 +25,13 @@ build:
 demo: build
 	@go run ./test/demo
 
+# The race detector lets each program sleep for a second before it ends, and tests start hundreds.
+export GORACE := atexit_sleep_ms=20
+
 # What both kinds of tests begin with: a C compiler for the race detector, and what takes long
-# to compile, so that no test has to wait for it. Computing of others, which takes up to ten
+# to compile, for this machine and for hosts, so that no test has to wait for it. Computing of others, which takes up to ten
 # times as long when it is watched, is not. Results are not taken from the cache: hosts, packages
 # and other programs have a part in them that go does not see.
-# The detector lets each program sleep for a second before it ends, and tests start hundreds.
-export GORACE := atexit_sleep_ms=20
 UNWATCHED := golang.org/x/crypto/scrypt modernc.org/sqlite/lib modernc.org/libc github.com/klauspost/compress/...
 define begin_tests
 	@if ! command -v gcc >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
@@ -42,7 +43,8 @@ define begin_tests
 	elif ! command -v gcc >/dev/null; then
 	    race=(); echo 'no gcc: left out the race detector'
 	fi
-	export GOFLAGS="-trimpath $${GOFLAGS:-}" # what was compiled in one clone serves in all others
+	# What was compiled in one clone then serves in all others.
+	export GOFLAGS="-trimpath $${GOFLAGS:-}"
 	go build "$${race[@]}" ./...
 	for architecture in amd64 arm64; do
 	    CGO_ENABLED=0 GOOS=linux GOARCH=$$architecture go list -export -deps ./cmd/... >/dev/null
