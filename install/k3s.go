@@ -266,8 +266,8 @@ func (n *k3sNode) binaryStep() (step, error) {
 // Whether a unit is started when its host boots. One that has no config yet must not be: a server
 // would begin a cluster of its own.
 const (
-	enabled = true
-	idle    = false
+	enabled  = true
+	disabled = false
 )
 
 // unitStep makes k3s' service.

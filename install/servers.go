@@ -47,7 +47,7 @@ func (in *installer) place(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		unit, err := n.unitStep(idle)
+		unit, err := n.unitStep(disabled)
 		if err != nil {
 			return err
 		}
