@@ -37,6 +37,32 @@ func kubectl(t *testing.T, server *lab.Host, args ...string) string {
 	return out
 }
 
+// samePods makes sure that no pod was ended or started again. If one was, how its containers
+// ended is told, with what containerd and the kubelet said at the time: only they know the reason.
+func samePods(t *testing.T, site *testbed.Site, what string, before, after map[string]string) {
+	t.Helper()
+	diff := cmp.Diff(before, after)
+	if diff == "" {
+		return
+	}
+	t.Errorf("%s before and after: %s", what, diff)
+	server := site.Hosts[0]
+	again := kubectl(t, server, "get", "pods", "-A", "-o", `jsonpath={range .items[*]}{.metadata.namespace} {.metadata.name} {.status.containerStatuses[*].lastState}{"\n"}{end}`)
+	for line := range strings.Lines(again) {
+		fields := strings.SplitN(strings.TrimSpace(line), " ", 3)
+		if len(fields) < 3 || !strings.Contains(fields[2], "terminated") {
+			continue
+		}
+		t.Logf("%s", line)
+		logs, err := tryKubectl(t, server, "-n", fields[0], "logs", fields[1], "--previous", "--tail", "40")
+		t.Logf("its log: %v\n%s", err, logs)
+	}
+	for _, h := range site.Hosts {
+		t.Logf("%s: %s", h.Name, onHost(t, h, "sh", "-c", `journalctl --no-pager -o short-precise -u k3s -u k3s-agent |
+			grep -i -E 'shim|failed to load|deadline exceeded|ContainerDied|exitCode|unknown state|Started|Stopped' | tail -n 60`))
+	}
+}
+
 // applyYAML applies objects.
 func applyYAML(t *testing.T, server *lab.Host, yaml string) {
 	t.Helper()

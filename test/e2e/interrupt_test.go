@@ -240,7 +240,7 @@ func (k *killer) spoil(t *testing.T, step stepID) {
 	case strings.HasPrefix(title, "set up the service "):
 		sh("echo '# changed' >>/etc/systemd/system/" + unit + ".service")
 	case strings.HasPrefix(title, "start k3s"):
-		sh("systemctl stop " + unit + " || true") // which may be gone
+		sh("! systemctl cat " + unit + " >/dev/null 2>&1 || systemctl stop " + unit) // it may have been taken away
 	case strings.HasPrefix(title, "set up Cilium "):
 		_, _ = tryKubectl(t, server, "-n", "kube-system", "patch", "configmap", "cilium-config", "-p", `{"data":{"routing-mode":"native"}}`)
 	case title == "place the cilium command":
