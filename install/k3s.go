@@ -497,7 +497,7 @@ func (n *k3sNode) start(ctx context.Context, service string) (err error) {
 	if err != nil {
 		return err
 	}
-	if state["NeedDaemonReload"] != "no" {
+	if state["NeedDaemonReload"] != "no" || state["LoadState"] != "loaded" {
 		// First, so that systemd knows which drop-ins there are.
 		if _, err := n.root(ctx, "reload systemd's units", "systemctl", "daemon-reload"); err != nil {
 			return err

@@ -30,7 +30,8 @@ func judgeKubernetes(j *judgement) {
 		found = append(found, u.Name+" "+state)
 		mend = "remove it from the host (kubeadm reset, rke2-uninstall.sh, k0s reset or snap remove microk8s; at least: systemctl disable --now " + u.Name + "), or choose another host"
 	}
-	hasK3s := slices.ContainsFunc(j.facts.Units, func(u node.Unit) bool { return k3sService(u.Name) && u.LoadState == "loaded" })
+	// Where boxlift's k3s has lost its unit, as when install.sh was interrupted, what it started still runs.
+	hasK3s := j.facts.K3s.Managed || slices.ContainsFunc(j.facts.Units, func(u node.Unit) bool { return k3sService(u.Name) && u.LoadState == "loaded" })
 	for _, p := range j.facts.Processes {
 		// What k3s runs is judged with k3s.
 		if hasK3s && (ofK3s(p) || k3sService(p.Unit)) {

@@ -339,6 +339,12 @@ func faultTests() []faultTest {
 			f.listen("udp", "0.0.0.0", 8472, node.Process{})
 			f.server.Facts.Processes = []node.Process{k3sItself, inPod}
 		}, nil},
+		{"the cluster without its unit", func(f fault) {
+			f.installed()
+			f.server.Facts.Units = slices.DeleteFunc(f.server.Facts.Units, func(u node.Unit) bool { return u.Name == "k3s.service" })
+			f.server.Facts.Processes = []node.Process{k3sItself, inPod}
+		}, nil},
+		{"another cluster's pods", func(f fault) { f.server.Facts.Processes = []node.Process{inPod} }, []string{s + "kubernetes error"}},
 		{"a stranger in the cluster", func(f fault) { f.installed(); f.listen("tcp", "0.0.0.0", 9964, nginx) }, []string{s + "ports error"}},
 
 		{"the registry's port in use", func(f fault) { f.registry(5443); f.listen("tcp", "0.0.0.0", 5443, nginx) }, []string{s + "ports error"}},
