@@ -72,7 +72,9 @@ func judgeK3s(j *judgement) {
 		other = config.Server
 	}
 	loaded := func(r config.Role) bool { return j.facts.Unit(serviceName(r)).LoadState == "loaded" }
-	installed := loaded(role) || loaded(other)
+	hasServerData := slices.Contains(k.DataDirs, k3sDataDir+"/server")
+	// boxlift's k3s is there without its unit too, as long as it has data, or what it started runs.
+	installed := loaded(role) || loaded(other) || k.Managed && (hasServerData || slices.ContainsFunc(j.facts.Processes, ofK3s))
 	uninstall := func(r config.Role) string {
 		if r == config.Server {
 			return "k3s-uninstall.sh"
@@ -91,7 +93,7 @@ func judgeK3s(j *judgement) {
 	case loaded(role) && !k.Managed:
 		j.fail("k3s "+cmpOr(k.Version, "of an unknown version")+" is installed, and not by boxlift", "a host without k3s, or with boxlift's",
 			"remove it with "+uninstall(role)+" (which deletes the node's data), or choose another host")
-	case !installed && !k.Managed && slices.Contains(k.DataDirs, k3sDataDir+"/server"):
+	case !installed && !k.Managed && hasServerData:
 		j.fail(k3sDataDir+"/server is left over from another k3s", "a host without the data of another cluster",
 			"save what is needed of it, and remove it with: rm -rf "+k3sDataDir+"/server")
 	}

@@ -109,6 +109,13 @@ func (f fault) installed() {
 	f.unit(node.Unit{Name: "k3s.service", LoadState: "loaded", ActiveState: "active", UnitFileState: "enabled"})
 }
 
+// withoutUnit lets k3s be installed and run, but for systemd's knowing of it.
+func (f fault) withoutUnit() {
+	f.installed()
+	f.server.Facts.Units = slices.DeleteFunc(f.server.Facts.Units, func(u node.Unit) bool { return u.Name == "k3s.service" })
+	f.server.Facts.Processes = []node.Process{k3sItself, inPod}
+}
+
 func (f fault) unit(u node.Unit) {
 	f.server.Facts.Units = append(slices.DeleteFunc(f.server.Facts.Units, func(o node.Unit) bool { return o.Name == u.Name }), u)
 }
@@ -339,11 +346,23 @@ func faultTests() []faultTest {
 			f.listen("udp", "0.0.0.0", 8472, node.Process{})
 			f.server.Facts.Processes = []node.Process{k3sItself, inPod}
 		}, nil},
-		{"the cluster without its unit", func(f fault) {
-			f.installed()
-			f.server.Facts.Units = slices.DeleteFunc(f.server.Facts.Units, func(u node.Unit) bool { return u.Name == "k3s.service" })
-			f.server.Facts.Processes = []node.Process{k3sItself, inPod}
-		}, nil},
+		{"the cluster without its unit", func(f fault) { f.withoutUnit() }, nil},
+		{"another version's cluster without its unit", func(f fault) {
+			f.withoutUnit()
+			f.server.Facts.K3s.Version = "v1.33.13+k3s1"
+		}, []string{s + "k3s error"}},
+		{"another version's data without its unit", func(f fault) {
+			f.withoutUnit()
+			f.server.Facts.K3s.Version = "v1.33.13+k3s1"
+			f.server.Facts.Processes = nil
+		}, []string{s + "k3s error"}},
+		{"another version's pods on an agent without its unit", func(f fault) {
+			f.agent.Facts.K3s = node.K3s{Path: "/usr/local/bin/k3s", Version: "v1.33.13+k3s1", Managed: true}
+			f.agent.Facts.Processes = []node.Process{inPod}
+		}, []string{a + "k3s error"}},
+		{"another version placed, and nothing begun", func(f fault) {
+			f.agent.Facts.K3s = node.K3s{Path: "/usr/local/bin/k3s", Version: "v1.33.13+k3s1", Managed: true}
+		}, []string{a + "k3s warning"}},
 		{"another cluster's pods", func(f fault) { f.server.Facts.Processes = []node.Process{inPod} }, []string{s + "kubernetes error"}},
 		{"a stranger in the cluster", func(f fault) { f.installed(); f.listen("tcp", "0.0.0.0", 9964, nginx) }, []string{s + "ports error"}},
 
