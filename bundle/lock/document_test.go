@@ -171,6 +171,13 @@ func TestDocumentFillsProjectLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range d.Lock().Components {
+		for i, f := range c.Files {
+			if f.Size == 0 {
+				if err := d.SetFilePin(c.Name, i, f.SHA256, 9); err != nil {
+					t.Error(err)
+				}
+			}
+		}
 		for i, m := range c.Images {
 			switch {
 			case m.Archive != "" && m.Contents == nil:

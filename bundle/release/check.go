@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,7 +58,7 @@ type outdated struct {
 	questions []question
 	digests   memo[string]            // of tags, by reference
 	sizes     memo[int64]             // of files, by address
-	sums      memo[map[string]string] // k3s' checksums, by address
+	sums      memo[map[string]string] // published checksums, by address
 	charts    memo[[]chartVersion]    // by address of their index
 }
 
@@ -139,6 +140,12 @@ func (o *outdated) file(component, entry, address, sha256 string, size int64) {
 		o.add(component, entry, "sha256:"+sha256, func(ctx context.Context) (string, error) { return o.checksum(ctx, folder, name) })
 		return
 	}
+	if strings.HasPrefix(address, ciliumCLIReleases) {
+		o.add(component, entry, "sha256:"+sha256, func(ctx context.Context) (string, error) {
+			return o.sum(ctx, address+ciliumCLISum, path.Base(address))
+		})
+		return
+	}
 	o.add(component, entry, strconv.FormatInt(size, 10)+" bytes", func(ctx context.Context) (string, error) {
 		now, err := o.sizes.get(address, func() (int64, error) { return o.Source.Size(ctx, address) })
 		if err != nil || now < 0 {
@@ -164,7 +171,11 @@ func (o *outdated) checksum(ctx context.Context, folder, name string) (string, e
 	if strings.Contains(name, "arm64") {
 		arch = "arm64"
 	}
-	address := folder + "sha256sum-" + arch + ".txt"
+	return o.sum(ctx, folder+"sha256sum-"+arch+".txt", name)
+}
+
+// sum is the one of a file in a list of checksums; "" when it is not there.
+func (o *outdated) sum(ctx context.Context, address, name string) (string, error) {
 	sums, err := o.sums.get(address, func() (map[string]string, error) { return o.sumsAt(ctx, address) })
 	if err != nil || sums[name] == "" {
 		return "", err

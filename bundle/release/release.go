@@ -42,6 +42,10 @@ const (
 	k3sChannels = "https://update.k3s.io/v1-release/channels"
 
 	ciliumCharts = "https://helm.cilium.io/"
+	// The cilium command goes by versions of its own. Each works with all Cilium that is maintained;
+	// ciliumCLIStable names the one that Cilium's documents install.
+	ciliumCLIReleases = "https://github.com/cilium/cilium-cli/releases/download/"
+	ciliumCLIStable   = "https://raw.githubusercontent.com/cilium/cilium-cli/main/stable.txt"
 
 	liteboxdServer  = "ghcr.io/fslongjin/liteboxd-server"
 	liteboxdGateway = "ghcr.io/fslongjin/liteboxd-gateway"
@@ -123,7 +127,7 @@ func (f *Finder) Find(ctx context.Context, name, version string, platforms []loc
 	case K3s:
 		r, err = f.k3s(ctx, version, platforms)
 	case Cilium:
-		r, err = f.cilium(ctx, version, k3s)
+		r, err = f.cilium(ctx, version, platforms, k3s)
 	case LiteBoxd:
 		r, err = f.liteboxd(version)
 	}
@@ -202,7 +206,7 @@ func (f *Finder) k3sPlatform(ctx context.Context, base string, platform lock.Pla
 	return file, archive, sums, nil
 }
 
-// sumsAt fetches checksums that k3s publishes.
+// sumsAt fetches checksums in the form of sha256sum.
 func (f *Finder) sumsAt(ctx context.Context, address string) (map[string]string, error) {
 	content, err := f.Source.File(ctx, address, maxList)
 	if err != nil {
@@ -217,7 +221,7 @@ func (f *Finder) sumsAt(ctx context.Context, address string) (map[string]string,
 
 func chartAddress(version string) string { return ciliumCharts + "cilium-" + version + ".tgz" }
 
-func (f *Finder) cilium(ctx context.Context, version, k3s string) (*Release, error) {
+func (f *Finder) cilium(ctx context.Context, version string, platforms []lock.Platform, k3s string) (*Release, error) {
 	address := chartAddress(version)
 	chart, err := f.Source.File(ctx, address, maxChart)
 	if err != nil {
@@ -234,7 +238,40 @@ func (f *Finder) cilium(ctx context.Context, version, k3s string) (*Release, err
 	r := &Release{}
 	r.Charts = []lock.Chart{{Name: "cilium", URL: address, SHA256: sum(chart), Size: int64(len(chart))}}
 	r.Images = images
+	if r.Files, err = f.ciliumCLI(ctx, platforms); err != nil {
+		return nil, fmt.Errorf("the cilium command: %w", err)
+	}
 	return r, nil
+}
+
+// ciliumCLI finds the archives of the cilium command.
+func (f *Finder) ciliumCLI(ctx context.Context, platforms []lock.Platform) ([]lock.File, error) {
+	content, err := f.Source.File(ctx, ciliumCLIStable, maxList)
+	if err != nil {
+		return nil, err
+	}
+	version := strings.TrimSpace(string(content))
+	if !ciliumCLIVersion.MatchString(version) {
+		return nil, fmt.Errorf("%s: found %.100q, expected a version such as v0.19.2", ciliumCLIStable, version)
+	}
+	var files []lock.File
+	for _, platform := range platforms {
+		name := "cilium-linux-" + platform.Architecture() + ".tar.gz"
+		address := ciliumCLIReleases + version + "/" + name
+		sums, err := f.sumsAt(ctx, address+ciliumCLISum)
+		if err != nil {
+			return nil, err
+		}
+		if sums[name] == "" {
+			return nil, &UnknownError{fmt.Errorf("%s has no checksum of %s", address+ciliumCLISum, name), "see what the release has on its page"}
+		}
+		size, err := f.Source.Size(ctx, address)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, lock.File{Name: name, Platform: platform, URL: address, SHA256: sums[name], Size: max(size, 0)})
+	}
+	return files, nil
 }
 
 func (f *Finder) liteboxd(version string) (*Release, error) {

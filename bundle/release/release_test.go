@@ -149,8 +149,26 @@ func TestFindCilium(t *testing.T) {
 	if diff := cmp.Diff(want, r.Images); diff != "" {
 		t.Errorf("images (-want +got):\n%s", diff)
 	}
-	if n := len(server.Requests()); n != 1 {
-		t.Errorf("%d requests for one chart", n)
+	var files []lock.File
+	for _, arch := range []string{"amd64", "arm64"} {
+		name := "cilium-linux-" + arch + ".tar.gz"
+		address := "https://github.com/cilium/cilium-cli/releases/download/" + upstream.CiliumCLIs[0] + "/" + name
+		all := server.Files()
+		at := slices.IndexFunc(all, func(f upstream.File) bool { return f.URL == address })
+		if at < 0 {
+			t.Fatalf("%s is not served", address)
+		}
+		f := all[at]
+		platform := lock.Platform("linux/" + arch)
+		files = append(files, lock.File{Name: name, Platform: platform, URL: address, SHA256: f.SHA256, Size: f.Size})
+	}
+	if diff := cmp.Diff(files, r.Files); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	for _, q := range server.Requests() {
+		if strings.HasSuffix(q.Path, ".tar.gz") && q.Method != http.MethodHead {
+			t.Errorf("%s %s: only what is small is fetched", q.Method, q.Path)
+		}
 	}
 }
 

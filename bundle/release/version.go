@@ -8,6 +8,12 @@ import (
 	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
+// ciliumCLIVersion is the form of cilium-cli's versions, and ciliumCLISum what follows the name of
+// an archive in that of its checksum.
+var ciliumCLIVersion = lazyregexp.New(`^v[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}$`)
+
+const ciliumCLISum = ".sha256sum"
+
 // forms say how the projects number their releases.
 var forms = map[string]struct {
 	pattern *lazyregexp.Regexp

@@ -3,13 +3,14 @@ package upstream
 import (
 	"archive/tar"
 	"bytes"
+	"crypto/sha256"
 	"fmt"
 
 	"github.com/klauspost/compress/gzip"
 )
 
-// CiliumCLIs are the versions of cilium-cli that a server with a release for clusters has.
-// Locks for such releases name the first.
+// CiliumCLIs are the versions of cilium-cli that servers have, the stable one first. Locks for
+// clusters name that.
 var CiliumCLIs = []string{"v0.18.9", "v0.19.4"}
 
 func ciliumCLIName(arch string) string { return "cilium-linux-" + arch + ".tar.gz" }
@@ -18,24 +19,21 @@ func ciliumCLIURL(version, arch string) string {
 	return "https://github.com/cilium/cilium-cli/releases/download/" + version + "/" + ciliumCLIName(arch)
 }
 
-// addCiliumCLIs serves archives like those of cilium-cli's releases, with one program each,
-// which does no more than to say its version.
+// addCiliumCLIs serves archives like those of cilium-cli's releases, with one program each, which
+// does no more than to say its version, their checksums, and which release is the stable one.
 func (s *Server) addCiliumCLIs() error {
-	for n := range s.set.Releases {
-		if !s.set.Releases[n].Release.cluster {
-			continue
+	for _, version := range CiliumCLIs {
+		archive, err := ciliumCLIArchive(version)
+		if err != nil {
+			return err
 		}
-		for _, version := range CiliumCLIs {
-			archive, err := ciliumCLIArchive(version)
-			if err != nil {
-				return err
-			}
-			for _, arch := range arches {
-				s.addData(ciliumCLIURL(version, arch), archive)
-			}
+		for _, arch := range arches {
+			url := ciliumCLIURL(version, arch)
+			s.addData(url, archive)
+			s.addData(url+".sha256sum", fmt.Appendf(nil, "%x  %s\n", sha256.Sum256(archive), ciliumCLIName(arch)))
 		}
-		return nil
 	}
+	s.addData("https://raw.githubusercontent.com/cilium/cilium-cli/main/stable.txt", []byte(CiliumCLIs[0]+"\n"))
 	return nil
 }
 
