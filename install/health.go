@@ -59,7 +59,8 @@ const (
 // The error is [ErrUnhealthy] when a check failed, and wraps [ErrHosts] or [ErrCluster] when
 // a host or the cluster could not be reached; the result is complete in all these cases.
 //
-// Only names the checks to make, as [HealthChecks] has them; nil means all. Failures of hosts
+// Only names the checks to make, as [HealthChecks] has them; nil means all but sandbox-to-internet,
+// which has to be asked for, since it alone addresses something outside the network. Failures of hosts
 // and of the API, on which all others depend, are told of in any case.
 func CheckHealth(ctx context.Context, o Options, only []string) (*Health, error) {
 	in, err := newInstaller(o)

@@ -324,9 +324,17 @@ func (e *examination) checkSandbox(ctx context.Context) []HealthCheck {
 	return append(checks, e.checkSandboxInternet(ctx, pod, checks[1]))
 }
 
-// checkSandboxInternet tries the internet from a sandbox, and only where sandboxes were seen
-// to be kept from what others reach: elsewhere, packets would leave the network.
+// checkSandboxInternet tries the internet from a sandbox, and only where somebody asked for this very
+// check and sandboxes were seen to be kept from what others reach: elsewhere, packets would leave the
+// network.
 func (e *examination) checkSandboxInternet(ctx context.Context, pod kube.ProbePod, api HealthCheck) HealthCheck {
+	if !slices.Contains(e.only, checkSandboxNet) {
+		return HealthCheck{
+			Check: checkSandboxNet, State: HealthSkipped,
+			Detail: "not asked for: where policies are not enforced it sends packets to " + internetTarget,
+			Hint:   "--only " + checkSandboxNet + " tries it",
+		}
+	}
 	if api.State != HealthOK {
 		return HealthCheck{Check: checkSandboxNet, State: HealthSkipped, Detail: "not tried, so that nothing leaves the network: it is only when " + checkSandboxAPI + " is ok"}
 	}

@@ -155,13 +155,22 @@ func TestJudgeSandbox(t *testing.T) {
 	}
 }
 
-// Nothing is sent to the internet from a sandbox that is open: there is no cluster here that
-// it could be sent from.
+// Nothing is sent to the internet from a sandbox that is open, nor by who did not ask for it: there is
+// no cluster here that it could be sent from.
 func TestInternetIsTriedOnlyBehindPolicies(t *testing.T) {
-	for _, state := range []HealthState{HealthFailed, HealthSkipped} {
-		c := (&examination{}).checkSandboxInternet(t.Context(), kube.ProbePod{}, HealthCheck{Check: checkSandboxAPI, State: state})
-		if c.State != HealthSkipped {
-			t.Errorf("where the check of the API is %s: %+v", state, c)
+	for _, test := range []struct {
+		only []string
+		api  HealthState
+	}{
+		{[]string{checkSandboxNet}, HealthFailed},
+		{[]string{checkSandboxNet}, HealthSkipped},
+		{nil, HealthOK},
+		{[]string{checkSandboxAPI, checkSandboxDNS}, HealthOK},
+	} {
+		e := &examination{only: test.only}
+		api := HealthCheck{Check: checkSandboxAPI, State: test.api}
+		if c := e.checkSandboxInternet(t.Context(), kube.ProbePod{}, api); c.State != HealthSkipped {
+			t.Errorf("only %q, where the check of the API is %s: %+v", test.only, test.api, c)
 		}
 	}
 	for state, want := range map[node.ReachState]HealthState{node.ReachOK: HealthFailed, node.ReachSilent: HealthOK, node.ReachRefused: HealthOK} {

@@ -34,7 +34,8 @@ bundle is not needed. Nothing is changed; a few pods that it takes are gone at t
 Exit code 7 means that something is not well, 6 that a host or the cluster cannot be
 reached. Warnings and what was skipped do not count.
 
---only makes some checks alone: ` + strings.Join(install.HealthChecks(), ", ") + `.`,
+--only makes some checks alone: ` + strings.Join(install.HealthChecks(), ", ") + `.
+sandbox-to-internet is made only when it is named there: it addresses a host outside.`,
 		Example: `  boxlift health -f install.yaml
   boxlift health -f install.yaml --only registry,certificate
   boxlift health -f install.yaml -o json`,

@@ -559,8 +559,9 @@ func testBrokenVersion(t *testing.T, site *testbed.Site, b *box, last string) {
 // testHealth asks how the platform is while it is well and while a part of it is not.
 func testHealth(t *testing.T, site *testbed.Site) {
 	t.Helper()
-	health := func() (int, map[string]string) {
-		r := run(t, site.Boxlift(t.Context(), passwords, "health", "-f", "install.yaml", "-o", "json"))
+	health := func(more ...string) (int, map[string]string) {
+		args := append([]string{"health", "-f", "install.yaml", "-o", "json"}, more...)
+		r := run(t, site.Boxlift(t.Context(), passwords, args...))
 		var report struct {
 			Checks []struct{ Check, Subject, State, Detail string }
 		}
@@ -581,8 +582,14 @@ func testHealth(t *testing.T, site *testbed.Site) {
 	// A probe that a machine short of time does not answer makes a pod unready for a while.
 	eventually(t, "a platform that is well", time.Minute, func() (bool, string) {
 		code, states := health()
+		if code == 0 && states["sandbox-to-internet"] != "skipped" {
+			t.Errorf("nobody asked for the internet, and it is %q", states["sandbox-to-internet"])
+		}
 		return code == 0, fmt.Sprintf("exit code %d, %v", code, states)
 	})
+	if code, states := health("--only", "sandbox-to-internet"); code != 0 || states["sandbox-to-internet"] != "ok" {
+		t.Errorf("the internet from a sandbox: exit code %d, %v", code, states)
+	}
 	server := site.Hosts[0]
 	kubectl(t, server, "scale", "deployment", "-n", "liteboxd-system", "liteboxd-web", "--replicas", "0")
 	kubectl(t, server, "delete", "networkpolicy", "-n", "liteboxd-sandbox", "--all")
