@@ -58,7 +58,7 @@ func TestJudge(t *testing.T) {
 	k3s := func(from, to string) func(*Cluster, *Target, *Accept) {
 		return func(c *Cluster, t *Target, _ *Accept) {
 			c.Nodes[0].Kubelet, c.Nodes[1].Kubelet, t.K3s = from, from, to
-			c.Cilium, t.Cilium, t.UpgradesFrom = "1.19.3", "1.19.3", nil
+			c.Cilium, t.Cilium, t.UpgradesFrom = "1.20.3", "1.20.3", nil
 		}
 	}
 	cilium := func(from, to string, ranges ...string) func(*Cluster, *Target, *Accept) {
@@ -69,7 +69,7 @@ func TestJudge(t *testing.T) {
 			}
 		}
 	}
-	const unknownTests = "cilium-kubernetes warning cilium: which versions of Kubernetes Cilium 1.19 is tested with is not known to this boxlift; the bundle has "
+	const unknownTests = "cilium-kubernetes warning cilium: which versions of Kubernetes Cilium 1.20 is tested with is not known to this boxlift; the bundle has "
 	tests := []struct {
 		name   string
 		change func(*Cluster, *Target, *Accept)
@@ -208,7 +208,8 @@ func TestJudge(t *testing.T) {
 			k3s("v1.33.13+k3s1", "v1.34.4+k3s1")(c, t, nil)
 			c.Cilium, t.Cilium, a.UntestedCilium = "1.18.6", "1.18.6", true
 		}, []string{"cilium-kubernetes accepted cilium: Cilium 1.18 is tested with Kubernetes 1.30 to 1.33, and the bundle has 1.34"}},
-		{"a Cilium that is not known", cilium("1.18.6", "1.19.3"), []string{unknownTests + "1.33"}},
+		{"a Cilium that is not known", cilium("1.19.6", "1.20.3"), []string{unknownTests + "1.33"}},
+		{"a Cilium that is tested with this Kubernetes", cilium("1.18.12", "1.19.6"), nil},
 		{"another major version", func(c *Cluster, t *Target, a *Accept) { k3s("v1.36.4+k3s1", "v2.0.0+k3s1")(c, t, a) },
 			[]string{"kubernetes-minor refused k3s: from Kubernetes 1.36 to 2.0: Kubernetes goes by one minor version at a time",
 				"kubelet-skew refused s1: its kubelet is v1.36.4+k3s1: an API server of 2.0 works with kubelets that are up to 3 minor versions older",
