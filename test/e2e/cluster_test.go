@@ -236,9 +236,15 @@ func (c *cluster) run(t *testing.T, parts []part) {
 	checkNothingLeaked(t, c.Site)
 }
 
+// A dry run changes nothing, whether a flag or install.yaml asks for it.
 func testDryRun(t *testing.T, c *cluster) {
-	dry := mustRun(t, install(t.Context(), c.Site, "--dry-run"))
-	contains(t, "the dry run", dry.stdout, "would ship the bundle's contents", "would start k3s", "would start k3s-agent", "would set up Cilium", "nothing was changed")
+	c.write(t, "", 60, "  dryRun: true")
+	runs := []result{mustRun(t, install(t.Context(), c.Site))}
+	c.write(t, "", 60, "")
+	for _, dry := range append(runs, mustRun(t, install(t.Context(), c.Site, "--dry-run"))) {
+		contains(t, "the dry run", dry.stdout, "would ship the bundle's contents", "would start k3s",
+			"would start k3s-agent", "would set up Cilium", "nothing was changed")
+	}
 	for _, h := range c.Hosts {
 		if out := onHost(t, h, "sh", "-c", "ls -d /var/lib/boxlift /var/lib/rancher /etc/rancher 2>/dev/null || true"); out != "" {
 			t.Errorf("%s: after a dry run there is %s", h.Name, out)
