@@ -80,7 +80,9 @@ func (c *Client) Resolve(ctx context.Context, ref string) (ocispec.Descriptor, e
 // resolveByContent fetches the manifest of a tag for its digest. Without anything else that
 // proves it, an answer that does not call itself a manifest is none.
 func (c *Client) resolveByContent(ctx context.Context, t target, url string) (ocispec.Descriptor, error) {
-	content, mediaType, err := c.small(ctx, url, maxWhole, func() (*Stream, error) { return c.open(ctx, t, acceptManifests(), 0, false) })
+	content, mediaType, err := c.small(ctx, url, maxWhole, func() (*Stream, error) {
+		return c.begin(ctx, &Stream{target: t, header: acceptManifests(), small: true})
+	})
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
@@ -108,7 +110,7 @@ func (c *Client) whole(ctx context.Context, repository, path string, header http
 	if err != nil {
 		return nil, "", err
 	}
-	stream, err := c.open(ctx, t, header, 0, true)
+	stream, err := c.begin(ctx, &Stream{target: t, header: header, pinned: true, small: true})
 	if err != nil {
 		return nil, "", err
 	}
@@ -138,7 +140,7 @@ func (c *Client) BlobFrom(ctx context.Context, repository string, d digest.Diges
 	if err != nil {
 		return nil, err
 	}
-	return c.open(ctx, t, nil, from, true)
+	return c.begin(ctx, &Stream{target: t, next: from, pinned: true})
 }
 
 // registry is something below a repository.

@@ -22,7 +22,9 @@ const (
 
 // File fetches a small file whole. One of more than limit bytes is refused.
 func (c *Client) File(ctx context.Context, url string, limit int64) ([]byte, error) {
-	content, _, err := c.small(ctx, withoutQuery(url), limit, func() (*Stream, error) { return c.Open(ctx, url) })
+	content, _, err := c.small(ctx, withoutQuery(url), limit, func() (*Stream, error) {
+		return c.openFile(ctx, url, &Stream{small: true})
+	})
 	return content, err
 }
 

@@ -38,6 +38,10 @@ import (
 	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
+// maxAnswer bounds what an answer that is no download of a [Stream] may bring, in bytes: twice
+// the largest that is asked for whole, the index of a chart repository.
+const maxAnswer = 32 << 20
+
 // Error says that a server could not give what was asked for.
 type Error struct {
 	// URL is what was asked for, without any query.
@@ -111,6 +115,9 @@ type Options struct {
 	// IdleTimeout ends an answer on which no byte has arrived for so long; 0 means one
 	// minute.
 	IdleTimeout time.Duration
+	// AnswerTimeout ends an answer whose body takes longer than that, unless it is a download
+	// that the caller reads as a [Stream]; 0 means five minutes.
+	AnswerTimeout time.Duration
 	// Log is told of every request, at level debug; nil discards it.
 	Log *slog.Logger
 	// Retrying is told of every failed attempt that will be repeated after the pause.
@@ -152,6 +159,9 @@ func New(o Options) *Client {
 	if o.IdleTimeout == 0 {
 		o.IdleTimeout = time.Minute
 	}
+	if o.AnswerTimeout == 0 {
+		o.AnswerTimeout = 5 * time.Minute
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -181,10 +191,12 @@ func New(o Options) *Client {
 		TLSNextProto:      map[string]func(string, *tls.Conn) http.RoundTripper{},
 		ReadBufferSize:    64 << 10,
 	}
+	bounded := &httpanswer.Bounded{Next: plain, Idle: o.IdleTimeout, Whole: o.AnswerTimeout, Size: maxAnswer}
+	polite := &considerate{next: bounded, until: make(map[string]time.Time)}
 	return &Client{
 		options:      o,
 		mirrors:      mirrors,
-		plain:        transport.NewUserAgent(tlsOnly{&considerate{next: plain, until: make(map[string]time.Time)}}, o.UserAgent),
+		plain:        transport.NewUserAgent(tlsOnly{polite}, o.UserAgent),
 		repositories: make(map[string]*authentication),
 		resting:      make(map[string]bool),
 	}
@@ -236,24 +248,24 @@ func (c *Client) rest(endpoint string, resting bool) {
 // [OpenDisk]). Where the connection breaks, the stream goes on only when the server vouches
 // by a strong ETag that it has the same bytes still; otherwise its error wraps [ErrAnew].
 func (c *Client) Open(ctx context.Context, url string) (*Stream, error) {
-	return c.openFile(ctx, url, 0, false)
+	return c.openFile(ctx, url, &Stream{})
 }
 
 // OpenPinned opens like Open, from an offset on. The caller has to prove the whole content
 // against a digest: its bytes may come from several answers and several mirrors.
 func (c *Client) OpenPinned(ctx context.Context, url string, from int64) (*Stream, error) {
-	return c.openFile(ctx, url, from, true)
+	return c.openFile(ctx, url, &Stream{next: from, pinned: true})
 }
 
-func (c *Client) openFile(ctx context.Context, url string, from int64, pinned bool) (*Stream, error) {
+func (c *Client) openFile(ctx context.Context, url string, s *Stream) (*Stream, error) {
 	if path, ok := strings.CutPrefix(url, "file:"); ok {
-		return c.openDisk(path, from)
+		return c.openDisk(path, s.next)
 	}
-	t, err := c.address(url)
-	if err != nil {
+	var err error
+	if s.target, err = c.address(url); err != nil {
 		return nil, fmt.Errorf("get %s: %w", withoutQuery(url), err)
 	}
-	return c.open(ctx, t, nil, from, pinned)
+	return c.begin(ctx, s)
 }
 
 // address returns how to ask for a file.

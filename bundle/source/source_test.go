@@ -23,6 +23,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/liteboxd/boxlift/test/upstream"
 )
@@ -676,4 +677,119 @@ func TestSecretsInAddresses(t *testing.T) {
 	wantError(t, err, 404, "/none.tgz: ")
 	_, err = New(Options{MaxTries: 1}).Open(t.Context(), "https://127.0.0.1:1/none.tgz?token="+password)
 	wantError(t, err, 0, "get https://127.0.0.1:1/none.tgz: ", "refused")
+}
+
+// TestStalledAnswers has answers that stop in the middle, or have no end, whatever they are for.
+func TestStalledAnswers(t *testing.T) {
+	const repository = "ghcr.io/fslongjin/web"
+	resolve := func(ctx context.Context, c *Client) error {
+		_, err := c.Resolve(ctx, webRef)
+		return err
+	}
+	tags := func(ctx context.Context, c *Client) error {
+		_, err := c.Tags(ctx, repository)
+		return err
+	}
+	fetch := func(ctx context.Context, c *Client) error {
+		_, err := c.File(ctx, releaseURL, 1<<20)
+		return err
+	}
+	refused := upstream.Rule{Path: "sha256sum-amd64.txt", Fault: upstream.Status{Code: 503}}
+	tests := map[string]struct {
+		rules []upstream.Rule
+		login bool
+		do    func(context.Context, *Client) error
+		whole time.Duration // AnswerTimeout
+		want  string        // empty where it succeeds nevertheless
+	}{
+		"error": {
+			rules: []upstream.Rule{refused, {Path: refused.Path, Fault: upstream.Stall{}}}, do: fetch,
+			want: "the server answered 503 Service Unavailable",
+		},
+		"file": {
+			rules: []upstream.Rule{{Path: refused.Path, Fault: upstream.Stall{After: 10}}}, do: fetch,
+			want: "nothing arrived for 100ms",
+		},
+		"slow file": {
+			rules: []upstream.Rule{{Path: refused.Path, Fault: upstream.Slow{BytesPerSecond: 40}}}, do: fetch,
+			whole: 150 * time.Millisecond, want: "it did not end within 150ms",
+		},
+		"how to log in": {
+			rules: []upstream.Rule{{Path: "^/v2/$", Fault: upstream.Stall{}}}, do: resolve,
+		},
+		"how to log in, without end": {
+			rules: []upstream.Rule{{Path: "^/v2/$", Fault: upstream.Endless{}}}, do: resolve,
+		},
+		"token": {
+			rules: []upstream.Rule{{Path: "^/token$", Fault: upstream.Stall{After: 5}}}, login: true, do: resolve,
+			want: "nothing arrived for 100ms",
+		},
+		"slow token": {
+			rules: []upstream.Rule{{Path: "^/token$", Fault: upstream.Slow{BytesPerSecond: 40}}}, login: true,
+			do: resolve, whole: 150 * time.Millisecond, want: "it did not end within 150ms",
+		},
+		"tags": {
+			rules: []upstream.Rule{{Path: "/tags/list", Fault: upstream.Stall{After: 5}}}, do: tags,
+			want: "nothing arrived for 100ms",
+		},
+		"redirect": {
+			rules: []upstream.Rule{
+				{Path: "/blobs/", Fault: upstream.Redirect{}},
+				{Path: "^/v2/.*/blobs/", Fault: upstream.Stall{After: 5}},
+			},
+			do: func(ctx context.Context, c *Client) error {
+				content, _, err := c.Manifest(ctx, repository, resolved(t))
+				if err != nil {
+					return err
+				}
+				_, err = c.Config(ctx, repository, manifestConfig(t, content))
+				return err
+			},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			heal(t)
+			var faults []*upstream.Injection
+			for _, rule := range test.rules {
+				faults = append(faults, server.Inject(rule))
+			}
+			if test.login {
+				server.RequireAuth(upstream.Auth{Prefix: repository})
+			}
+			// Only so that a test that fails says so soon.
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 30*time.Second, errors.New("it hangs"))
+			defer cancel()
+			err := test.do(ctx, client(t, func(o *Options) {
+				o.IdleTimeout, o.AnswerTimeout = 100*time.Millisecond, test.whole
+			}))
+			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("got %v, expected %q", err, test.want)
+			}
+			for i, fault := range faults {
+				if fault.Hits() == 0 {
+					t.Errorf("rule %d was never applied", i)
+				}
+			}
+		})
+	}
+}
+
+// resolved is the digest of webRef.
+func resolved(t *testing.T) digest.Digest {
+	t.Helper()
+	d, err := client(t).Resolve(t.Context(), webRef)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.Digest
+}
+
+func manifestConfig(t *testing.T, content []byte) digest.Digest {
+	t.Helper()
+	var manifest ocispec.Manifest
+	if err := json.Unmarshal(content, &manifest); err != nil {
+		t.Fatal(err)
+	}
+	return manifest.Config.Digest
 }

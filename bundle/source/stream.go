@@ -12,6 +12,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/liteboxd/boxlift/httpanswer"
 	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
@@ -46,6 +47,8 @@ type Stream struct {
 	// pinned says that the caller proves the content, so that pieces may be put together
 	// although nothing vouches that they belong to each other.
 	pinned bool
+	// small says that it is read whole into memory: no answer may take as long as it likes.
+	small bool
 
 	// The answer that is being read.
 	body      io.ReadCloser
@@ -53,9 +56,6 @@ type Stream struct {
 	url       string
 	from      string // the endpoint that gave it
 	etag      string // a strong one, or empty
-	idle      *time.Timer
-	answerCtx context.Context
-	endAnswer context.CancelCauseFunc
 
 	next     int64 // offset in the whole of the byte that is handed out next
 	skip     int64 // bytes of the answer that come before it
@@ -67,16 +67,13 @@ type Stream struct {
 	failed   error // for good
 }
 
-// open asks for a target from an offset on.
-func (c *Client) open(ctx context.Context, t target, header http.Header, from int64, pinned bool) (*Stream, error) {
+// begin asks for what a stream is to carry.
+func (c *Client) begin(ctx context.Context, s *Stream) (*Stream, error) {
+	s.Size, s.client, s.pauses = -1, c, c.pauses()
 	// The context has to outlive this call, because the bodies hang on it.
-	ctx, cancel := context.WithCancelCause(ctx)
-	s := &Stream{
-		Size: -1, client: c, ctx: ctx, cancel: cancel, target: t, header: header, pinned: pinned,
-		next: from, pauses: c.pauses(),
-	}
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	if err := s.ask(); err != nil {
-		cancel(err)
+		s.cancel(err)
 		return nil, err
 	}
 	return s, nil
@@ -88,10 +85,8 @@ func (s *Stream) Spliced() bool { return s.answers > 1 }
 
 // ask sends a request for what is left, and makes its answer the one that is read.
 func (s *Stream) ask() error {
-	ctx, end := context.WithCancelCause(s.ctx)
-	response, from, err := s.client.request(ctx, http.MethodGet, s.target, s.headerFor)
+	response, from, err := s.client.request(s.ctx, http.MethodGet, s.target, s.headerFor)
 	if err != nil {
-		end(err)
 		var failed *Error
 		if s.asksForRange() && errors.As(err, &failed) && failed.Status == http.StatusRequestedRangeNotSatisfiable {
 			return s.askForAll()
@@ -104,8 +99,7 @@ func (s *Stream) ask() error {
 		total, ok := checkRange(response, s.next, s.Size)
 		if !ok {
 			// Its ranges are not to be relied on.
-			err := response.Body.Close()
-			end(err)
+			s.close(response)
 			return s.askForAll()
 		}
 		size = total
@@ -124,21 +118,27 @@ func (s *Stream) ask() error {
 		}
 		if reason != "" {
 			err := &Error{URL: url, Status: response.StatusCode, Err: fmt.Errorf("it changed while it came: %s: %w", reason, ErrAnew)}
-			end(errors.Join(err, response.Body.Close()))
+			s.close(response)
 			return err
 		}
 	}
 	s.body, s.mediaType, s.url, s.from, s.etag = response.Body, response.Header.Get("Content-Type"), url, from, etag
-	s.answerCtx, s.endAnswer = ctx, end
-	limit := s.client.options.IdleTimeout
-	s.idle = time.AfterFunc(limit, func() { end(fmt.Errorf("nothing arrived for %v", limit)) })
-	s.idle.Stop() // it runs while somebody reads
+	if !s.small {
+		httpanswer.Streamed(response)
+	}
 	if s.Size < 0 {
 		s.Size = size
 	}
 	s.skip, s.begun = skip, s.next
 	s.answers++
 	return nil
+}
+
+// close gives up an answer that is not read.
+func (s *Stream) close(response *http.Response) {
+	if err := response.Body.Close(); err != nil {
+		s.client.options.Log.DebugContext(s.ctx, "close", "url", askedFor(response), "error", err)
+	}
 }
 
 // askedFor returns the address that was asked for, wherever it led to.
@@ -252,9 +252,7 @@ func (s *Stream) readAnswer(p []byte) (int, error) {
 		if s.skip > 0 {
 			piece = p[:min(int64(len(p)), s.skip)]
 		}
-		s.idle.Reset(s.client.options.IdleTimeout)
 		n, err := s.body.Read(piece)
-		s.idle.Stop()
 		if s.skip == 0 || n == 0 {
 			return n, err
 		}
@@ -269,14 +267,12 @@ func (s *Stream) readAnswer(p []byte) (int, error) {
 func (s *Stream) goOn(broken error) error {
 	if s.ctx.Err() != nil {
 		broken = context.Cause(s.ctx)
-	} else if cause := context.Cause(s.answerCtx); cause != nil {
-		broken = cause
 	}
 	failed := &Error{URL: s.url, Status: http.StatusOK, Err: fmt.Errorf("the connection broke: %w", broken)}
 	if s.Size >= 0 {
 		failed.Err = fmt.Errorf("the connection broke after %d of %d bytes: %w", s.next, s.Size, broken)
 	}
-	if err := s.endOfAnswer(failed); err != nil {
+	if err := s.body.Close(); err != nil { // however much of it is still to come
 		s.client.options.Log.DebugContext(s.ctx, "close", "url", s.url, "error", err)
 	}
 	if s.ctx.Err() != nil {
@@ -306,18 +302,11 @@ func (s *Stream) goOn(broken error) error {
 	return s.ask()
 }
 
-// endOfAnswer gives up the answer, whose remaining bytes may be many.
-func (s *Stream) endOfAnswer(reason error) error {
-	s.idle.Stop()
-	s.endAnswer(reason)
-	return s.body.Close()
-}
-
 // Close ends the download, wherever it is.
 func (s *Stream) Close() error {
 	if s.disk != "" {
 		return s.body.Close()
 	}
 	s.cancel(context.Canceled)
-	return s.endOfAnswer(context.Canceled)
+	return s.body.Close()
 }

@@ -255,19 +255,29 @@ func TestStall(t *testing.T) {
 	})
 }
 
-// TestSilence asks a registry that does not answer.
+// TestSilence asks a registry that does not answer, or stops in the middle of an answer.
 func TestSilence(t *testing.T) {
-	s := target.Start(t, target.Options{})
-	s.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
-		<-r.Context().Done()
-		return true
-	})
-	_, err := pushWith(t.Context(), optionsFor(t, s), func(p *pusher) {
-		impatient(p)
-		p.client.patient.tries, p.client.patient.answer = 2, 100*time.Millisecond
-	})
-	if err == nil || !strings.Contains(err.Error(), "no answer came within 100ms") {
-		t.Errorf("got %v", err)
+	for name, begin := range map[string]func(http.ResponseWriter){
+		"no answer": func(http.ResponseWriter) {},
+		"an error":  func(w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := target.Start(t, target.Options{})
+			s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+				if begin(w); s.Requests()[0].Status != 0 {
+					_ = http.NewResponseController(w).Flush() // the client may be gone
+				}
+				<-r.Context().Done()
+				return true
+			})
+			_, err := pushWith(t.Context(), optionsFor(t, s), func(p *pusher) {
+				impatient(p)
+				p.client.patient.tries, p.client.patient.answer = 2, 100*time.Millisecond
+			})
+			if err == nil || !strings.Contains(err.Error(), "no answer came within 100ms") {
+				t.Errorf("got %v", err)
+			}
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -29,10 +30,11 @@ type Rule struct {
 	Fault Fault
 }
 
-// Fault is one kind of misbehaviour: [Status], [Redirect], [Cut], [WrongByte], [NewETag],
-// [Slow], [IgnoreRange] or [ShiftRange].
+// Fault is one kind of misbehaviour: [Status], [Redirect], [Stall], [Endless], [Cut], [WrongByte],
+// [NewETag], [Slow], [IgnoreRange] or [ShiftRange].
 //
-// From Cut to Slow they apply to a GET that is answered with 200 or 206, and only such
+// Stall and Endless apply to every answer that may have a body, those with an error too. From Cut
+// to Slow they apply to a GET that is answered with 200 or 206, and only such
 // requests count for the rule's Skip and Times; the last two, to a GET with a Range header.
 type Fault interface {
 	check() error
@@ -50,6 +52,13 @@ type Status struct {
 // that needs no credentials and refuses them with 400: what the big registries do, though
 // it is no fault of theirs.
 type Redirect struct{}
+
+// Stall sends After bytes of the body and then nothing more, until the client is gone: what a
+// proxy does that dies in the middle. A body that is not longer than After stays as it is.
+type Stall struct{ After int64 }
+
+// Endless sends blanks after the body, as long as the client takes them.
+type Endless struct{}
 
 // Cut ends the connection with a TCP reset once After bytes of the body were sent. A body
 // that is not longer than After is not cut.
@@ -81,6 +90,8 @@ func (f Status) check() error {
 	return nil
 }
 func (Redirect) check() error    { return nil }
+func (f Stall) check() error     { return atLeast("stall after", f.After, 0) }
+func (Endless) check() error     { return nil }
 func (f Cut) check() error       { return atLeast("cut after", f.After, 0) }
 func (f WrongByte) check() error { return atLeast("wrong byte at", f.At, 0) }
 func (IgnoreRange) check() error { return nil }
@@ -224,19 +235,21 @@ type exchange struct {
 	logged  *logged       // as it came
 	rules   []*Injection
 
-	status int
-	sent   int64 // bytes of the body
-	base   int64 // offset in the whole file or blob at which the body starts
-	cut    int64 // cut once sent reaches it; negative: never
-	wrong  []int64
-	rate   int // bytes per second; 0: as fast as it goes
+	status  int
+	sent    int64 // bytes of the body
+	base    int64 // offset in the whole file or blob at which the body starts
+	cut     int64 // cut once sent reaches it; negative: never
+	stall   int64 // send nothing more once sent reaches it; negative: never
+	endless bool  // blanks come after the body
+	wrong   []int64
+	rate    int // bytes per second; 0: as fast as it goes
 }
 
 var errCut = errors.New("the connection was cut on purpose")
 
 func (s *Server) newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	x := &exchange{ResponseWriter: w, request: r, cut: -1, logged: &logged{
+	x := &exchange{ResponseWriter: w, request: r, cut: -1, stall: -1, logged: &logged{
 		Request: Request{Method: r.Method, Path: r.URL.Path, Range: r.Header.Get("Range"), Auth: scheme},
 		ended:   make(chan struct{}),
 	}}
@@ -315,12 +328,32 @@ func (x *exchange) refuse() bool {
 func (x *exchange) WriteHeader(status int) {
 	if x.status == 0 && status >= 200 {
 		x.status = status
+		if x.request.Method != http.MethodHead {
+			x.applyStalls()
+		}
 		if x.request.Method == http.MethodGet && (status == http.StatusOK || status == http.StatusPartialContent) {
 			x.base = rangeStart(x.Header().Get("Content-Range"))
 			x.applyRules()
 		}
 	}
 	x.ResponseWriter.WriteHeader(status)
+}
+
+// applyStalls puts those rules in force that any answer with a body may be hit by.
+func (x *exchange) applyStalls() {
+	for _, i := range x.rules {
+		switch f := i.rule.Fault.(type) {
+		case Stall:
+			if i.take() {
+				x.stall = f.After
+			}
+		case Endless:
+			if i.take() {
+				x.endless = true
+				x.Header().Del("Content-Length")
+			}
+		}
+	}
 }
 
 func (x *exchange) applyRules() {
@@ -372,7 +405,13 @@ func (x *exchange) Write(p []byte) (int, error) {
 		if x.sent == x.cut {
 			return written, x.reset()
 		}
+		if x.sent == x.stall {
+			return written, x.standStill()
+		}
 		piece := p
+		if x.stall >= 0 {
+			piece = piece[:min(int64(len(piece)), x.stall-x.sent)]
+		}
 		if x.cut >= 0 {
 			piece = piece[:min(int64(len(piece)), x.cut-x.sent)]
 		}
@@ -390,7 +429,31 @@ func (x *exchange) Write(p []byte) (int, error) {
 		}
 		p = p[n:]
 	}
+	if x.endless {
+		return written, x.goOn()
+	}
 	return written, nil
+}
+
+// standStill leaves the answer as it is until the client is gone.
+func (x *exchange) standStill() error {
+	if err := http.NewResponseController(x.ResponseWriter).Flush(); err != nil {
+		return err
+	}
+	<-x.request.Context().Done()
+	return x.request.Context().Err()
+}
+
+// goOn sends blanks until the client is gone.
+func (x *exchange) goOn() error {
+	blanks := bytes.Repeat([]byte{' '}, 32<<10)
+	for {
+		n, err := x.ResponseWriter.Write(blanks)
+		x.sent += int64(n)
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // spoil gives the piece with the wrong bytes in it, copied if there are any: the piece

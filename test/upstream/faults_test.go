@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -144,6 +145,36 @@ func TestIgnoreRange(t *testing.T) {
 }
 
 // What is slow can be left: Close does not wait for it.
+// TestStall has bodies that stop, and one that does not, of an answer and of an error.
+func TestStall(t *testing.T) {
+	s := start(t)
+	s.Inject(Rule{Path: "/none$", Fault: Stall{After: 3}})
+	s.Inject(Rule{Path: FilePath(chartRef), Times: 1, Fault: Stall{After: 100}})
+	s.Inject(Rule{Path: "^/v2/$", Fault: Endless{}})
+	for path, read := range map[string]int64{"/none": 3, pathOf(chartRef): 100, "/v2/": 1 << 20} {
+		ctx, cancel := context.WithCancel(t.Context())
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+s.Addr()+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := trustingTransport(t, s).RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.CopyN(io.Discard, response.Body, read); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		cancel()
+		_ = response.Body.Close()
+	}
+	for _, r := range s.Requests() {
+		if most := map[string]int64{"/none": 3, pathOf(chartRef): 100, "/v2/": 1 << 40}[r.Path]; r.Bytes > most {
+			t.Errorf("%s: %d bytes were sent", r.Path, r.Bytes)
+		}
+	}
+	get(t, s, chartRef) // it was hit once only
+}
+
 func TestSlow(t *testing.T) {
 	s := start(t)
 	good := get(t, s, chartRef)
