@@ -22,6 +22,8 @@ const (
 const (
 	// maxArchiveMembers bounds how many files an image archive may have.
 	maxArchiveMembers = 1 << 17
+	// maxMemberName bounds their names and what links lead to, in bytes, like Linux does.
+	maxMemberName = 4096
 	// maxWindow bounds what a zstd archive makes its reader hold in memory. k3s' own
 	// archives have 32 MiB (zstd --long=25).
 	maxWindow = 128 << 20
@@ -48,6 +50,9 @@ func readArchive(r io.Reader, visit func(path string, size int64, content io.Rea
 		}
 		if count == maxArchiveMembers {
 			return fmt.Errorf("read the archive: more than %d files", maxArchiveMembers)
+		}
+		if max(len(h.Name), len(h.Linkname)) > maxMemberName {
+			return fmt.Errorf("read the archive: a file's name has more than %d bytes", maxMemberName)
 		}
 		if h.Typeflag == tar.TypeSymlink {
 			if err := link(path.Clean(h.Name), h.Linkname); err != nil {

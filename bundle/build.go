@@ -632,6 +632,7 @@ func (b *builder) storeArchive(ctx context.Context, f *fetch, stream io.Reader) 
 	}
 	var index []byte // of docker's form
 	links := make(archiveLinks)
+	var compressor layerCompressor
 	err := readArchive(tee, func(path string, size int64, content io.Reader) error {
 		if path == dockerIndex {
 			var err error
@@ -644,7 +645,7 @@ func (b *builder) storeArchive(ctx context.Context, f *fetch, stream io.Reader) 
 		if !ok {
 			return nil
 		}
-		if err := b.storeMember(ctx, path, d, size, content); err != nil {
+		if err := b.storeMember(ctx, path, d, size, content, &compressor); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		delete(left, path)
@@ -683,7 +684,9 @@ func (b *builder) storeArchive(ctx context.Context, f *fetch, stream io.Reader) 
 }
 
 // storeMember stores a member of an archive as the blob that it is, or becomes.
-func (b *builder) storeMember(ctx context.Context, name string, d ocispec.Descriptor, size int64, content io.Reader) error {
+func (b *builder) storeMember(
+	ctx context.Context, name string, d ocispec.Descriptor, size int64, content io.Reader, compressor *layerCompressor,
+) error {
 	buffered := bufio.NewReaderSize(content, writeSize)
 	made, err := isMade(name, d, buffered)
 	if err != nil {
@@ -695,7 +698,7 @@ func (b *builder) storeMember(ctx context.Context, name string, d ocispec.Descri
 		}
 		return b.storeBlob(ctx, d, buffered)
 	}
-	layer := compressing(buffered)
+	layer := compressing(compressor, buffered)
 	err = b.storeBlob(ctx, d, layer)
 	if closeErr := layer.Close(); err == nil {
 		err = closeErr

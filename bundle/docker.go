@@ -38,10 +38,36 @@ type dockerImage struct {
 	Layers   []string `json:"Layers"`
 }
 
+// maxDockerImages bounds how many images an archive in docker's form may list: an entry takes much
+// more memory than the two bytes that may stand for it.
+const maxDockerImages = 1 << 12
+
 func parseDockerIndex(content []byte) ([]dockerImage, error) {
-	var images []dockerImage
-	if err := json.Unmarshal(content, &images); err != nil {
+	fail := func(err error) ([]dockerImage, error) {
 		return nil, fmt.Errorf("the archive's %s: %w", dockerIndex, err)
+	}
+	if err := json.Unmarshal(content, new(json.RawMessage)); err != nil {
+		return fail(err) // what comes after the list counts too
+	}
+	entries := json.NewDecoder(bytes.NewReader(content))
+	switch begin, err := entries.Token(); {
+	case err != nil:
+		return fail(err)
+	case begin == nil:
+		return nil, nil // null
+	case begin != json.Delim('['):
+		return fail(errors.New("it is no list of images"))
+	}
+	var images []dockerImage
+	for entries.More() {
+		if len(images) == maxDockerImages {
+			return fail(fmt.Errorf("it lists more than %d images", maxDockerImages))
+		}
+		var image dockerImage
+		if err := entries.Decode(&image); err != nil {
+			return fail(err)
+		}
+		images = append(images, image)
 	}
 	return images, nil
 }
@@ -95,6 +121,10 @@ type dockerListing struct {
 	members  map[string]dockerMember
 	links    archiveLinks
 	jsonSize int64
+	// What all members share: an archive may have very many.
+	buffered   *bufio.Reader
+	compressor layerCompressor
+	empty      *ocispec.Descriptor // what a member without a byte becomes
 }
 
 // dockerMember is a file of the archive: as a config, with its content, or as a layer.
@@ -107,8 +137,14 @@ type dockerMember struct {
 func (l *dockerListing) add(name string, size int64, content io.Reader) error {
 	if l.members == nil {
 		l.members = make(map[string]dockerMember)
+		l.buffered = bufio.NewReaderSize(nil, bufferSize)
 	}
-	buffered := bufio.NewReaderSize(content, bufferSize)
+	if size == 0 && l.empty != nil {
+		l.members[name] = dockerMember{layer: *l.empty}
+		return nil
+	}
+	buffered := l.buffered
+	buffered.Reset(content)
 	first, err := buffered.Peek(1)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -127,9 +163,12 @@ func (l *dockerListing) add(name string, size int64, content io.Reader) error {
 		l.members[name] = dockerMember{content: all}
 		return nil
 	}
-	layer, err := describeLayer(buffered, size)
+	layer, err := l.describeLayer(buffered, size)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", name, err)
+	}
+	if size == 0 {
+		l.empty = &layer
 	}
 	l.members[name] = dockerMember{layer: layer}
 	return nil
@@ -144,7 +183,7 @@ func (l *dockerListing) link(name, target string) error {
 }
 
 // describeLayer says what a member becomes as a layer.
-func describeLayer(content *bufio.Reader, size int64) (ocispec.Descriptor, error) {
+func (l *dockerListing) describeLayer(content *bufio.Reader, size int64) (ocispec.Descriptor, error) {
 	h := sha256.New()
 	mediaType, compressed, err := layerForm(content)
 	if err != nil {
@@ -152,7 +191,7 @@ func describeLayer(content *bufio.Reader, size int64) (ocispec.Descriptor, error
 	}
 	if !compressed {
 		counted := &countingWriter{writer: h}
-		err = compressLayer(counted, content)
+		err = l.compressor.compress(counted, content)
 		size = counted.count
 	} else {
 		_, err = io.Copy(h, content)
@@ -172,15 +211,28 @@ func layerForm(content *bufio.Reader) (mediaType string, compressed bool, err er
 	return ocispec.MediaTypeImageLayerZstd, string(magic) == zstdMagic, nil
 }
 
-// compressLayer makes a zstd layer. Locks state its digest, so the settings must stay.
-func compressLayer(to io.Writer, from io.Reader) error {
-	z, err := zstd.NewWriter(to, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithWindowSize(8<<20))
-	if err != nil {
-		return err
+// layerCompressor makes zstd layers, one after another. An encoder has megabytes of tables, which
+// all of them share.
+type layerCompressor struct{ encoder *zstd.Encoder }
+
+// compress makes one layer. Locks state its digest, so the settings must stay.
+func (c *layerCompressor) compress(to io.Writer, from io.Reader) (err error) {
+	if c.encoder == nil {
+		c.encoder, err = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1),
+			zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithWindowSize(8<<20))
+		if err != nil {
+			return err
+		}
 	}
+	c.encoder.Reset(to)
 	// The encoder itself would read from some sources in another way than from others.
-	_, err = io.Copy(struct{ io.Writer }{z}, from)
-	return errors.Join(err, z.Close())
+	_, err = io.Copy(struct{ io.Writer }{c.encoder}, from)
+	return errors.Join(err, c.encoder.Close())
+}
+
+// compressLayer makes one layer and no more.
+func compressLayer(to io.Writer, from io.Reader) error {
+	return new(layerCompressor).compress(to, from)
 }
 
 type countingWriter struct {
@@ -308,13 +360,14 @@ func isMade(member string, d ocispec.Descriptor, content *bufio.Reader) (bool, e
 	return !compressed, err
 }
 
-// compressing gives the zstd layer that is made from a member while it is read.
-func compressing(content io.Reader) *madeLayer {
+// compressing gives the zstd layer that is made from a member while it is read. Until it is
+// closed, the compressor is in use.
+func compressing(compressor *layerCompressor, content io.Reader) *madeLayer {
 	r, w := io.Pipe()
 	l := &madeLayer{PipeReader: r, ended: make(chan struct{})}
 	go func() {
 		defer close(l.ended)
-		_ = w.CloseWithError(compressLayer(w, content))
+		_ = w.CloseWithError(compressor.compress(w, content))
 	}()
 	return l
 }

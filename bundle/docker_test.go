@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -178,17 +180,103 @@ func layerDigest(t *testing.T, plain []byte) string {
 // TestCompressedLayers are the same bytes however they are read; locks state their digests.
 func TestCompressedLayers(t *testing.T) {
 	content := []byte(strings.Repeat("some layer, ", 30_000))
+	var compressor layerCompressor // what it has made before does not matter
 	for name, r := range map[string]io.Reader{
 		"at once": bytes.NewReader(content), "in halves": iotest.HalfReader(bytes.NewReader(content)), "byte by byte": iotest.OneByteReader(bytes.NewReader(content)),
 	} {
 		var b bytes.Buffer
-		if err := compressLayer(&b, r); err != nil {
+		if err := compressor.compress(&b, r); err != nil {
 			t.Fatal(err)
 		}
 		const want = "sha256:5779c66075765a4b35c1bd5b9eeeefc082591eaf5e3e164ea4454f1172f1f242"
 		if got := digest.FromBytes(b.Bytes()).String(); got != want {
 			t.Errorf("%s: %s, expected %s: locks of archives in docker's form have to be made anew", name, got, want)
 		}
+	}
+}
+
+// TestManySmallMembers has archives of so many files that what one of them takes counts.
+func TestManySmallMembers(t *testing.T) {
+	const count = 2000
+	for _, size := range []int{0, 1} {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for i := range count {
+			if err := w.WriteHeader(&tar.Header{Name: strconv.Itoa(i), Size: int64(size), Mode: 0o644}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.Write(make([]byte, size)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		listing := archiveListing{members: make(map[digest.Digest]archiveMember)}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if err := readArchive(&b, listing.add, listing.docker.link); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		if got := len(listing.docker.members); got != count {
+			t.Errorf("%d members were listed, expected %d", got, count)
+		}
+		if want := layerDigest(t, make([]byte, size)); listing.docker.members["1999"].layer.Digest.String() != want {
+			t.Errorf("%d bytes become %s, expected %s", size, listing.docker.members["1999"].layer.Digest, want)
+		}
+		// A compressor takes tens of megabytes; one for each would be tens of gigabytes.
+		if got := (after.TotalAlloc - before.TotalAlloc) / count; got > 128<<10 {
+			t.Errorf("a member of %d bytes takes %d bytes of memory", size, got)
+		}
+	}
+}
+
+// TestArchiveBounds has archives that name more, or longer, than they may.
+func TestArchiveBounds(t *testing.T) {
+	archive := func(count int, header tar.Header, content string) io.Reader {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		header.Size, header.Mode = int64(len(content)), 0o644
+		for range count {
+			if err := w.WriteHeader(&header); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.WriteString(w, content); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return &b
+	}
+	long := strings.Repeat("n", maxMemberName+1)
+	for name, test := range map[string]struct {
+		archive io.Reader
+		want    string
+	}{
+		"members": {archive(maxArchiveMembers+1, tar.Header{Name: "empty"}, ""), "more than 131072 files"},
+		"name":    {archive(1, tar.Header{Name: long}, ""), "a file's name has more than 4096 bytes"},
+		"link": {
+			archive(1, tar.Header{Typeflag: tar.TypeSymlink, Name: "link", Linkname: long}, ""),
+			"a file's name has more than 4096 bytes",
+		},
+		"images": {
+			archive(1, tar.Header{Name: dockerIndex}, "["+strings.Repeat("{},", maxDockerImages)+"{}]"),
+			"the archive's manifest.json: it lists more than 4096 images",
+		},
+		"no images": {archive(1, tar.Header{Name: dockerIndex}, "{}"), "manifest.json: it is no list of images"},
+		"no JSON":   {archive(1, tar.Header{Name: dockerIndex}, "[{}"), "manifest.json: unexpected end of JSON input"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			listing := archiveListing{members: make(map[digest.Digest]archiveMember)}
+			err := readArchive(test.archive, listing.add, listing.docker.link)
+			if err == nil {
+				_, err = listing.contents("linux/amd64")
+			}
+			wantError(t, err, test.want)
+		})
 	}
 }
 
