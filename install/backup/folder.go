@@ -9,7 +9,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/gofrs/flock"
+	"github.com/liteboxd/boxlift/internal/ownfile"
 )
 
 const (
@@ -39,7 +39,10 @@ func makeClearFolder(parent string) (_ string, remove func() error, err error) {
 		return "", nil, err
 	}
 	dir := filepath.Join(parent, strings.TrimPrefix(filepath.Base(made), ".new"))
-	lock := flock.New(filepath.Join(made, clearLock), flock.SetPermissions(0o600))
+	lock, err := os.OpenFile(filepath.Join(made, clearLock), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return "", nil, errors.Join(err, os.RemoveAll(made))
+	}
 	remove = func() error { return errors.Join(os.RemoveAll(dir), lock.Close()) }
 	defer func() {
 		if err != nil {
@@ -53,13 +56,20 @@ func makeClearFolder(parent string) (_ string, remove func() error, err error) {
 	if info.Mode().Perm()&0o077 != 0 {
 		return "", nil, fmt.Errorf("%s: the filesystem has no folders for their owner alone", parent)
 	}
-	if _, err := lock.TryLock(); err != nil {
+	if err := tryLock(lock); err != nil {
 		return "", nil, err
 	}
 	return dir, remove, os.Rename(made, dir)
 }
 
-// removeLeftFolders removes what nobody uses. What cannot be removed is another user's.
+// tryLock takes the lock on an open file, or fails with syscall.EWOULDBLOCK when somebody has it.
+func tryLock(f *os.File) error {
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+}
+
+// removeLeftFolders removes what nobody uses. Folders of other users stay, and nothing in them is
+// looked at: anybody may make one by that name in a folder that is everybody's, with links and
+// pipes in it.
 func removeLeftFolders(parent string) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
@@ -70,8 +80,15 @@ func removeLeftFolders(parent string) {
 			continue
 		}
 		dir := filepath.Join(parent, e.Name())
-		lock := flock.New(filepath.Join(dir, clearLock), flock.SetPermissions(0o600))
-		if locked, err := lock.TryLock(); err == nil && locked {
+		info, err := os.Lstat(dir)
+		if err != nil || !info.IsDir() || !ownfile.Owned(info) {
+			continue
+		}
+		lock, err := ownfile.Open(filepath.Join(dir, clearLock), os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			continue
+		}
+		if tryLock(lock) == nil {
 			_ = os.RemoveAll(dir)
 		}
 		_ = lock.Close()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"filippo.io/age"
@@ -73,6 +74,43 @@ func TestClearFolder(t *testing.T) {
 	}
 	if err := remove(); err != nil || len(names(t, temporary)) != 0 {
 		t.Errorf("%v, left: %v", err, names(t, temporary))
+	}
+}
+
+// What another user has prepared in a folder that is everybody's is neither followed, nor waited
+// for, nor removed.
+func TestClearFolderOfOthers(t *testing.T) {
+	parent, elsewhere := t.TempDir(), t.TempDir()
+	prepare := func(name string, lock func(path string) error) {
+		dir := filepath.Join(parent, name)
+		if err := errors.Join(os.Mkdir(dir, 0o777), lock(filepath.Join(dir, "lock"))); err != nil {
+			t.Fatal(err)
+		}
+		if os.Geteuid() == 0 {
+			if err := errors.Join(os.Lchown(filepath.Join(dir, "lock"), 65534, 65534), os.Chown(dir, 65534, 65534)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	prepare(".in-the-clear-link", func(path string) error { return os.Symlink(filepath.Join(elsewhere, "nologin"), path) })
+	prepare(".in-the-clear-pipe", func(path string) error { return syscall.Mkfifo(path, 0o666) })
+	want := []string{".in-the-clear-link", ".in-the-clear-pipe"}
+	if os.Geteuid() == 0 {
+		prepare(".in-the-clear-file", func(path string) error { return os.WriteFile(path, nil, 0o666) })
+		want = append([]string{".in-the-clear-file"}, want...)
+	}
+	_, remove, err := backup.ClearFolder(parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remove(); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(want, names(t, parent)); diff != "" {
+		t.Errorf("what is there afterwards: %s", diff)
+	}
+	if diff := cmp.Diff([]string{}, names(t, elsewhere)); diff != "" {
+		t.Errorf("where the link leads: %s", diff)
 	}
 }
 
