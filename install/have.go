@@ -87,8 +87,8 @@ func (in *installer) holding(ctx context.Context, h *host) (*have.Host, error) {
 
 // The scripts that look at a host. Both list nothing where there is nothing.
 const (
-	// packsScript lists the members of all packs in a folder.
-	packsScript = `for f in "$1"/boxlift-*.tar; do [ ! -f "$f" ] || tar -tvf "$f" || exit 1; done`
+	// packsScript lists the members of all packs in a folder, of those that are set aside as well.
+	packsScript = `for f in "$1"/boxlift-*.tar "$1"/boxlift-*.tar.aside; do [ ! -f "$f" ] || tar -tvf "$f" || exit 1; done`
 	// filesScript prints size and sha256 of all files in a folder, and of one more.
 	filesScript = `for f in "$1"/* "$2"; do [ ! -f "$f" ] || { stat -c %s "$f" && sha256sum <"$f"; } || exit 1; done`
 )

@@ -119,9 +119,14 @@ func (in *installer) imagesStep(h *host) step {
 }
 
 // checkImages lets the helper compare containerd with the packs.
+// Where the packs of two releases disagree, those of the run's bundle are right.
 func (h *host) checkImages(ctx context.Context, flags ...string) (node.ImagesReport, error) {
 	var report node.ImagesReport
-	out, err := h.root(ctx, "check the images in containerd", append([]string{helperPath, "check", "--containerd"}, flags...)...)
+	args := append([]string{helperPath, "check", "--containerd"}, flags...)
+	for _, p := range h.packs {
+		args = append(args, "--current", packName(p))
+	}
+	out, err := h.root(ctx, "check the images in containerd", args...)
 	if err != nil {
 		return report, err
 	}

@@ -57,7 +57,7 @@ func Check(ctx context.Context, imagesDir string) (CheckReport, error) {
 		return report, fmt.Errorf("list %s: %w", imagesDir, err)
 	}
 	for _, name := range names {
-		if !IsPackName(name) {
+		if !IsStoredPack(name) {
 			continue
 		}
 		p := PackCheck{Name: name}
@@ -81,7 +81,7 @@ func (c *PackCheck) check(ctx context.Context, root *os.Root) error {
 			return err
 		}
 		c.Digest = digest.FromBytes(index)
-		if !strings.HasSuffix(c.Name, PackName("", index)[len("boxlift-"):]) {
+		if !strings.HasSuffix(strings.TrimSuffix(c.Name, asideSuffix), PackName("", index)[len("boxlift-"):]) {
 			c.Problems = append(c.Problems, "its name does not end with the digest of its index.json")
 		}
 		c.checkBlobs(ctx, r)

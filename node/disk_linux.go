@@ -53,7 +53,7 @@ func MeasureDisk(ctx context.Context, o DiskOptions) DiskUse {
 		}
 	}
 	var err error
-	u.Packs, err = roomBelow(o.ImagesDir, IsPackName)
+	u.Packs, err = roomBelow(o.ImagesDir, IsStoredPack)
 	problem(err)
 	u.Files, err = roomBelow(path.Join(o.FilesDir, storedFiles), func(string) bool { return true })
 	problem(err)

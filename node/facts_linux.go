@@ -568,22 +568,20 @@ func (h *host) packs(dir string) []Pack {
 	}
 	defer func() { _ = root.Close() }() // it was only read
 	var packs []Pack
-	for _, name := range h.list(dir) {
-		if !IsPackName(name) {
-			continue
-		}
+	stored := storedPacks(h.list(dir))
+	for _, name := range sortedPacks(stored) {
 		p := Pack{Name: name}
-		if info, err := root.Lstat(name); err == nil {
+		if info, err := root.Lstat(stored[name]); err == nil {
 			p.Size = info.Size()
 		}
-		err := readPack(root, name, func(r *ocitar.Reader) error {
+		err := readPack(root, stored[name], func(r *ocitar.Reader) error {
 			index, err := r.ReadAll(ocitar.IndexFile, MaxIndex)
 			p.Digest = string(digest.FromBytes(index))
 			return err
 		})
 		if err != nil {
 			p.Digest = ""
-			h.problem("read the pack %s: %v", path.Join(dir, name), err)
+			h.problem("read the pack %s: %v", path.Join(dir, stored[name]), err)
 		}
 		packs = append(packs, p)
 	}

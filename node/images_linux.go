@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -52,6 +53,11 @@ type ImagesOptions struct {
 	ImagesDir string
 	// Packs are the names of the packs that count; none: all that are in ImagesDir.
 	Packs []string
+	// Current are the names of the packs of the release that runs, or is to run: where several packs give one name
+	// to different images, what these say is right. None: what FilesDir records as the current release.
+	Current []string
+	// FilesDir is the constant of that name when it is "".
+	FilesDir string
 	// Ctr is the command to ask containerd with; nil means DefaultK3s and "ctr".
 	Ctr []string
 	// ContentDir and VerifiedFile are the constants of similar names when they are "".
@@ -62,7 +68,8 @@ type ImagesOptions struct {
 	// Pin sets the label on images that do not have it.
 	Pin bool
 	// Repair throws damaged content away, imports again the packs whose images are not as
-	// they should be, and pins these images.
+	// they should be, and pins these images. It also sees to it that k3s imports no pack that
+	// gives a name of a current one to another image.
 	Repair bool
 }
 
@@ -83,6 +90,9 @@ type ImagesReport struct {
 	// imported again.
 	Pinned   []string `json:"pinned,omitempty"`
 	Imported []string `json:"imported,omitempty"`
+	// SetAside are the packs that k3s imports no more at its start, TakenBack those that it imports again.
+	SetAside  []string `json:"setAside,omitempty"`
+	TakenBack []string `json:"takenBack,omitempty"`
 }
 
 // ProblemKind sorts what can be wrong with an image.
@@ -102,6 +112,8 @@ const (
 	ProblemDamaged ProblemKind = "damaged"
 	// ProblemPin: nothing keeps the kubelet from deleting the image.
 	ProblemPin ProblemKind = "pin"
+	// ProblemOrder: k3s imports a pack at its start that it is not to import, or does not import one that it is to.
+	ProblemOrder ProblemKind = "order"
 )
 
 // ImageProblem is one thing that is wrong with one image.
@@ -140,14 +152,26 @@ var imageName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._:/@-]*$`)
 // records and from the disk, because an import keeps what is there under the right name
 // without looking at it.
 //
+// Packs of two releases may give one name to different images. Then only that of the current release is right, both in
+// containerd and in what k3s will import at its next start; the other pack's are looked at without that name.
+//
 // The error says that the check could not be made; what is wrong is in the report.
 func CheckImages(ctx context.Context, o ImagesOptions) (ImagesReport, error) {
 	o.ContentDir = cmp.Or(o.ContentDir, DefaultContentDir)
-	o.VerifiedFile = cmp.Or(o.VerifiedFile, VerifiedFile)
+	o.VerifiedFile, o.FilesDir = cmp.Or(o.VerifiedFile, VerifiedFile), cmp.Or(o.FilesDir, FilesDir)
 	if len(o.Ctr) == 0 {
 		o.Ctr = []string{DefaultK3s, "ctr"}
 	}
 	c := &imageCheck{ImagesOptions: o}
+	if len(c.Current) == 0 {
+		record, err := readRecord(o.FilesDir)
+		if err != nil {
+			return ImagesReport{}, fmt.Errorf("find out which release is the current one: %w", err)
+		}
+		if record != nil {
+			c.Current = record.Current.Packs
+		}
+	}
 	if err := c.readPromises(); err != nil {
 		return ImagesReport{}, err
 	}
@@ -160,6 +184,11 @@ func CheckImages(ctx context.Context, o ImagesOptions) (ImagesReport, error) {
 	c.verified = readVerified(o.VerifiedFile, o.ContentDir)
 	if err := c.look(ctx); err != nil {
 		return ImagesReport{}, err
+	}
+	if c.Repair {
+		if err := c.arrange(ctx); err != nil {
+			return ImagesReport{}, err
+		}
 	}
 	if c.Repair && len(c.report.Packs) > 0 {
 		if err := c.repair(ctx); err != nil {
@@ -181,6 +210,8 @@ func CheckImages(ctx context.Context, o ImagesOptions) (ImagesReport, error) {
 type imageCheck struct {
 	ImagesOptions
 	promises []promise
+	// files are the packs' files in the images directory.
+	files map[string]string
 	// unusable are the problems with the packs themselves.
 	unusable []ImageProblem
 	blobs    map[digest.Digest]int64
@@ -207,18 +238,21 @@ func (c *imageCheck) readPromises() error {
 		return fmt.Errorf("open the images directory: %w", err)
 	}
 	defer root.Close() //nolint:errcheck // it was only read
+	there, err := readDir(root, ".")
+	if err != nil {
+		return fmt.Errorf("list %s: %w", c.ImagesDir, err)
+	}
+	c.files = storedPacks(there)
 	names := c.Packs
 	if len(names) == 0 {
-		if names, err = readDir(root, "."); err != nil {
-			return fmt.Errorf("list %s: %w", c.ImagesDir, err)
-		}
-		names = slices.DeleteFunc(names, func(name string) bool { return !IsPackName(name) })
+		names = sortedPacks(c.files)
 	}
 	for _, name := range names {
 		if !IsPackName(name) {
 			return fmt.Errorf("%q is not the name of a pack", name)
 		}
-		if err := readPack(root, name, func(r *ocitar.Reader) error { return c.readPromisesOf(name, r) }); err != nil {
+		read := func(r *ocitar.Reader) error { return c.readPromisesOf(name, r) }
+		if err := readPack(root, cmp.Or(c.files[name], name), read); err != nil {
 			c.unusable = append(c.unusable, ImageProblem{Kind: ProblemPack, Pack: name, Text: err.Error()})
 		}
 	}
@@ -428,14 +462,12 @@ func (c *imageCheck) look(ctx context.Context) error {
 	for _, size := range c.blobs {
 		r.Bytes += size
 	}
-	r.Problems, r.Packs = slices.Clone(c.unusable), nil
-	// Bundles that follow each other may give a name to different images; the folder may
-	// still hold both packs.
-	allowed := make(map[string][]digest.Digest)
+	r.Problems, r.Packs = append(slices.Clone(c.unusable), c.misplaced()...), nil
+	allowed := c.allowed()
 	for _, p := range c.promises {
-		allowed[p.name] = append(allowed[p.name], p.target)
-	}
-	for _, p := range c.promises {
+		if !slices.Contains(allowed[p.name], p.target) {
+			continue // the name is another release's now
+		}
 		problem := func(kind ProblemKind, blob digest.Digest, format string, args ...any) {
 			r.Problems = append(r.Problems, ImageProblem{Kind: kind, Image: p.name, Pack: p.pack, Blob: blob, Text: fmt.Sprintf(format, args...)})
 			if kind != ProblemPin && !slices.Contains(r.Packs, p.pack) {
@@ -462,6 +494,45 @@ func (c *imageCheck) look(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// allowed are the targets that each name may have: what the current release says, and for names that it does not have,
+// what any pack says.
+func (c *imageCheck) allowed() map[string][]digest.Digest {
+	current, targets := make(map[string][]digest.Digest), make(map[string][]digest.Digest)
+	for _, p := range c.promises {
+		targets[p.name] = append(targets[p.name], p.target)
+		if slices.Contains(c.Current, p.pack) {
+			current[p.name] = append(current[p.name], p.target)
+		}
+	}
+	maps.Copy(targets, current)
+	return targets
+}
+
+// misplaced are the problems with what k3s will import at its next start.
+func (c *imageCheck) misplaced() []ImageProblem {
+	var problems []ImageProblem
+	allowed, seen := c.allowed(), make(map[string]bool)
+	for _, p := range c.promises {
+		isCurrent, isAside := slices.Contains(c.Current, p.pack), c.files[p.pack] != p.pack
+		contradicts := !slices.Contains(allowed[p.name], p.target)
+		text := ""
+		switch {
+		case isCurrent && isAside:
+			text = "pack %s is set aside, so k3s would not import image %s at its next start"
+		case contradicts && !isAside:
+			text = "pack %s of another release has another image %s, and k3s may give it the name at its next start"
+		}
+		if text == "" || seen[p.pack] {
+			continue
+		}
+		seen[p.pack] = true
+		problems = append(problems, ImageProblem{
+			Kind: ProblemOrder, Image: p.name, Pack: p.pack, Text: fmt.Sprintf(text, p.pack, p.name),
+		})
+	}
+	return problems
 }
 
 // badBlob is what is wrong with a blob.
@@ -702,6 +773,94 @@ func (c *imageCheck) lookAgain(ctx context.Context) error {
 	return c.look(ctx)
 }
 
+// k3sPinLabel is the label of its own that k3s sets with the pin. At its start it takes both away from images that have
+// it, and sets them again on those that it imports.
+const k3sPinLabel = "io.cattle.k3s.pinned"
+
+// arrange sets aside the packs that k3s is not to import at its start, and takes back those that it is to.
+func (c *imageCheck) arrange(ctx context.Context) error {
+	if !slices.ContainsFunc(c.report.Problems, func(p ImageProblem) bool { return p.Kind == ProblemOrder }) {
+		return nil
+	}
+	free, unlock, err := lockDir(c.ImagesDir)
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", c.ImagesDir, err)
+	}
+	defer unlock()
+	if !free {
+		return fmt.Errorf("another boxlift-node is at work in %s; wait for it to end", c.ImagesDir)
+	}
+	root, err := os.OpenRoot(c.ImagesDir)
+	if err != nil {
+		return fmt.Errorf("open the images directory: %w", err)
+	}
+	defer root.Close() //nolint:errcheck // a directory
+	for _, problem := range c.report.Problems {
+		if problem.Kind != ProblemOrder {
+			continue
+		}
+		pack := problem.Pack
+		if c.files[pack] != pack {
+			err = takeBack(root, pack)
+			c.files[pack] = pack
+			c.report.TakenBack = append(c.report.TakenBack, pack)
+		} else if err = c.keepPins(ctx, pack); err == nil {
+			err = setAside(root, pack)
+			c.files[pack] = pack + asideSuffix
+			c.report.SetAside = append(c.report.SetAside, pack)
+		}
+		if err != nil {
+			return fmt.Errorf("arrange the packs in %s: %w", c.ImagesDir, err)
+		}
+	}
+	return c.lookAgain(ctx)
+}
+
+// keepPins lets the pins of a pack's images outlive the starts of k3s, which will not import them any more.
+func (c *imageCheck) keepPins(ctx context.Context, pack string) error {
+	state, err := c.state(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range c.promises {
+		if p.pack != pack || state.targets[p.name] != p.target {
+			continue
+		}
+		if _, err := c.ctr(ctx, listTimeout, "images", "label", p.name, k3sPinLabel+"=", pinLabel+"="+pinned); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// importOrder are the packs to import, in an order that leaves every name with the current release: its packs come
+// last, and with them those whose names another one takes away.
+func (c *imageCheck) importOrder() []string {
+	isCurrent := func(pack string) bool { return slices.Contains(c.Current, pack) }
+	packs := slices.Clone(c.report.Packs)
+	allowed := c.allowed()
+	for _, taken := range c.promises {
+		if !slices.Contains(c.report.Packs, taken.pack) || slices.Contains(allowed[taken.name], taken.target) {
+			continue
+		}
+		for _, p := range c.promises {
+			if p.name == taken.name && isCurrent(p.pack) && !slices.Contains(packs, p.pack) {
+				packs = append(packs, p.pack)
+			}
+		}
+	}
+	slices.SortStableFunc(packs, func(a, b string) int {
+		switch {
+		case isCurrent(a) == isCurrent(b):
+			return 0
+		case isCurrent(a):
+			return 1
+		}
+		return -1
+	})
+	return packs
+}
+
 // repair imports again the packs that have something missing.
 func (c *imageCheck) repair(ctx context.Context) error {
 	var damaged []digest.Digest
@@ -720,9 +879,10 @@ func (c *imageCheck) repair(ctx context.Context) error {
 			return err
 		}
 	}
-	packs := c.report.Packs
+	packs := c.importOrder()
 	for _, pack := range packs {
-		if _, err := c.ctr(ctx, importTimeout, "images", "import", "--no-unpack", path.Join(c.ImagesDir, pack)); err != nil {
+		file := path.Join(c.ImagesDir, cmp.Or(c.files[pack], pack))
+		if _, err := c.ctr(ctx, importTimeout, "images", "import", "--no-unpack", file); err != nil {
 			return err
 		}
 	}

@@ -150,8 +150,14 @@ func (p *pruner) list() error {
 	p.sizes = make(map[string]int64)
 	err := p.eachEntry(p.PruneOptions.ImagesDir, func(name string, info fs.FileInfo) {
 		switch {
-		case IsPackName(name) && info.Mode().IsRegular():
-			p.packs = append(p.packs, name)
+		case IsStoredPack(name) && info.Mode().IsRegular():
+			pack, aside := strings.CutSuffix(name, asideSuffix)
+			if aside {
+				p.sizes[path.Join(p.PruneOptions.ImagesDir, pack)] += info.Size()
+			}
+			if !slices.Contains(p.packs, pack) {
+				p.packs = append(p.packs, pack)
+			}
 		case info.IsDir() || isArchive(name):
 			p.others = append(p.others, name)
 		}
@@ -551,14 +557,17 @@ func (p *pruner) remove(ctx context.Context) error {
 	}
 	for _, item := range p.report.Items {
 		dir := p.storedDir()
+		names := []string{item.Name}
 		if item.Kind == PrunePack {
-			dir = p.PruneOptions.ImagesDir
+			dir, names = p.PruneOptions.ImagesDir, []string{item.Name, item.Name + asideSuffix}
 		}
 		if item.Kind == PruneImage || !item.Remove {
 			continue
 		}
-		if err := removeIn(dir, item.Name); err != nil {
-			return fmt.Errorf("remove the %s %s: %w", item.Kind, item.Name, err)
+		for _, name := range names {
+			if err := removeIn(dir, name); err != nil {
+				return fmt.Errorf("remove the %s %s: %w", item.Kind, name, err)
+			}
 		}
 	}
 	p.report.Removed = true

@@ -353,6 +353,9 @@ func (r *receiver) prepare(w *Want) error {
 	if err := r.removeStale(); err != nil {
 		return err
 	}
+	if err := r.takeBackWanted(); err != nil {
+		return err
+	}
 	r.sources = make(map[digest.Digest]source)
 	for _, t := range r.targets {
 		if err := r.examine(t); err != nil {
@@ -498,6 +501,31 @@ func (r *receiver) removeIn(root *os.Root, dir string, match func(string) bool) 
 	return nil
 }
 
+// takeBackWanted takes the wanted packs back that are set aside. A file that is set aside beside the pack itself is of
+// no use to anybody.
+func (r *receiver) takeBackWanted() error {
+	for _, t := range r.targets {
+		if t.layout == nil {
+			continue
+		}
+		info, err := t.root.Lstat(t.rel + asideSuffix)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() {
+			continue
+		}
+		if err == nil {
+			if _, err = t.root.Lstat(t.rel); err == nil {
+				err = t.root.Remove(t.rel + asideSuffix)
+			} else if errors.Is(err, fs.ErrNotExist) {
+				err = takeBack(t.root, t.rel)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("take back %s, which is set aside: %w", t.name, err)
+		}
+	}
+	return nil
+}
+
 // examine finds out what is there of a target, and notes the blobs in it.
 func (r *receiver) examine(t *target) error {
 	if r.ctx.Err() != nil {
@@ -543,7 +571,7 @@ func (r *receiver) findSources() error {
 		return fmt.Errorf("list %s: %w", r.images.Name(), err)
 	}
 	for _, name := range names {
-		if !IsPackName(name) {
+		if !IsStoredPack(name) {
 			continue
 		}
 		// A file that cannot be read as a pack is no source, and Check tells about it.

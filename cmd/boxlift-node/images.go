@@ -26,6 +26,7 @@ type checkFlags struct {
 	containerd bool
 	k3s        string
 	packs      list
+	current    list
 	options    node.ImagesOptions
 }
 
@@ -33,6 +34,7 @@ func (c *checkFlags) define(flags *flag.FlagSet) {
 	flags.BoolVar(&c.containerd, "containerd", false, "")
 	flags.StringVar(&c.k3s, "k3s", node.DefaultK3s, "")
 	flags.Var(&c.packs, "pack", "")
+	flags.Var(&c.current, "current", "")
 	flags.BoolVar(&c.options.Full, "full", false, "")
 	flags.BoolVar(&c.options.Pin, "pin", false, "")
 	flags.BoolVar(&c.options.Repair, "repair", false, "")
@@ -43,7 +45,7 @@ func (c *checkFlags) define(flags *flag.FlagSet) {
 func (c *checkFlags) run(ctx context.Context, stdout io.Writer, images string) (ok bool, err error) {
 	if c.containerd {
 		o := c.options
-		o.ImagesDir, o.Packs, o.Ctr = images, c.packs, []string{c.k3s, "ctr"}
+		o.ImagesDir, o.Packs, o.Current, o.Ctr = images, c.packs, c.current, []string{c.k3s, "ctr"}
 		report, err := node.CheckImages(ctx, o)
 		if err != nil {
 			return false, err

@@ -41,9 +41,10 @@ const usage = `usage: boxlift-node <command>
   snapshot-sqlite -source FILE -target FILE [-wait DURATION] [-max-bytes N]
                          copy a SQLite database while it is in use; prints JSON
   check [-images DIR]    read all packs and compare their digests; prints JSON
-  check -containerd [-images DIR] [-pack NAME]... [-k3s PATH] [-full] [-pin] [-repair]
-                         compare containerd with the packs; prints JSON, and exits with 0
-                         whatever it found
+  check -containerd [-images DIR] [-pack NAME]... [-current NAME]... [-k3s PATH] [-full] [-pin] [-repair]
+                         compare containerd with the packs, of which the current release's
+                         (-current) have the last word; prints JSON, and exits with 0 whatever
+                         it found
   digest -file FILE      print a file's sha256, and nothing when it is not there
   clean [-images DIR] [-dir DIR]... [-unfinished] [-age DURATION]
                          delete files that boxlift began and left; prints JSON

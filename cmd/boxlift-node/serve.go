@@ -110,7 +110,7 @@ func (f *serveFlags) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	packs := registry.OpenPacks(c.ImagesDir, node.IsPackName, log)
+	packs := registry.OpenPacks(c.ImagesDir, node.IsStoredPack, log)
 	defer packs.Close()
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", c.Address)
 	if err != nil {

@@ -1,0 +1,32 @@
+package node
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// asideSuffix ends the name of a pack that is set aside. K3s imports the folder in the order of its names at each
+// start, so of two packs that give one name to different images the last one would count, which is chance. It takes
+// only files whose names end as archives' do, and so the pack of the release that does not run waits beside the other
+// until that release comes again.
+const asideSuffix = ".aside"
+
+// IsStoredPack reports whether a file of this name can be a pack, be it one that k3s imports or one that is set aside.
+func IsStoredPack(name string) bool { return IsPackName(strings.TrimSuffix(name, asideSuffix)) }
+
+// storedPacks finds the packs among the names in a folder, and returns the file of each. One that is there twice is
+// the one that k3s imports.
+func storedPacks(names []string) map[string]string {
+	files := make(map[string]string)
+	for _, name := range names {
+		pack := strings.TrimSuffix(name, asideSuffix)
+		if IsStoredPack(name) && files[pack] != pack {
+			files[pack] = name
+		}
+	}
+	return files
+}
+
+// sortedPacks are the packs that storedPacks has found, by their names.
+func sortedPacks(files map[string]string) []string { return slices.Sorted(maps.Keys(files)) }

@@ -1,0 +1,175 @@
+//go:build linux
+
+package node_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/node"
+)
+
+// restart does to containerd what k3s does when it starts: it takes the pins away that it has set itself, and imports
+// the archives in the order of their names.
+func (l *pruneLab) restart(t *testing.T, packs ...node.PackWant) {
+	t.Helper()
+	const own = "io.cattle.k3s.pinned"
+	for name := range strings.FieldsSeq(l.ask(t, "images", "ls", "-q", `labels."`+own+`"==pinned`)) {
+		l.ask(t, "images", "label", name, own+"=", "io.cri-containerd.pinned=")
+	}
+	slices.SortFunc(packs, func(a, b node.PackWant) int { return strings.Compare(a.Name, b.Name) })
+	for _, p := range packs {
+		archive := filepath.Join(l.images, p.Name)
+		if _, err := os.Stat(archive); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		l.ask(t, "images", "import", "--no-unpack", archive)
+		for name := range targetsOf(t, p) {
+			l.pin(t, name)
+		}
+	}
+}
+
+// targetsOf are the images of a pack.
+func targetsOf(t *testing.T, p node.PackWant) map[string]digest.Digest {
+	t.Helper()
+	var index struct {
+		Manifests []struct {
+			Digest      digest.Digest
+			Annotations map[string]string
+		}
+	}
+	if err := json.Unmarshal(p.Index, &index); err != nil {
+		t.Fatal(err)
+	}
+	targets := make(map[string]digest.Digest)
+	for _, m := range index.Manifests {
+		targets[m.Annotations["io.containerd.image.name"]] = m.Digest
+	}
+	return targets
+}
+
+// TestMovedTag: a name that two bundles share means the image of the release that runs, whichever of their packs k3s
+// imports last, through an upgrade, a rollback and every start of k3s.
+func TestMovedTag(t *testing.T) {
+	for _, test := range []struct{ name, older, newer string }{
+		{"the newer pack is imported last", "a", "b"},
+		{"the older pack is imported last", "b", "a"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			l := withContainerd(t)
+			const moved = "docker.io/library/ubuntu:24.04"
+			const ownOld, ownNew = "docker.io/liteboxd/api:v1", "docker.io/liteboxd/api:v2"
+			old := l.bring(t, test.older,
+				member{moved, [][]byte{random(300, 5000)}}, member{ownOld, [][]byte{random(301, 5000)}})
+			check := func(repair bool, current ...node.PackWant) node.ImagesReport {
+				t.Helper()
+				o := node.ImagesOptions{
+					ImagesDir: l.images, FilesDir: l.files, Ctr: l.options.Ctr, ContentDir: l.content,
+					VerifiedFile: filepath.Join(l.files, "verified.json"), Repair: repair,
+				}
+				for _, p := range current {
+					o.Current = append(o.Current, p.Name)
+				}
+				r, err := node.CheckImages(t.Context(), o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return r
+			}
+			right := func(what string, p node.PackWant, r node.ImagesReport) {
+				t.Helper()
+				if want, got := targetsOf(t, p)[moved], l.target(t, moved); got != want || !r.OK {
+					t.Errorf("%s: %s is %s, want %s: %+v", what, moved, got, want, r)
+				}
+			}
+			right("one release", old, check(false, old))
+
+			// An upgrade: both packs are there, and k3s has imported the newer one when it came.
+			new := l.bring(t, test.newer,
+				member{moved, [][]byte{random(302, 5000)}}, member{ownNew, [][]byte{random(303, 5000)}})
+			if r := check(false, new); r.OK || r.Problems[0].Kind != node.ProblemOrder || r.Problems[0].Pack != old.Name {
+				t.Errorf("both packs are imported: %+v", r)
+			}
+			r := check(true, new)
+			right("upgraded", new, r)
+			if diff := cmp.Diff([]string{old.Name}, r.SetAside); diff != "" {
+				t.Error(diff)
+			}
+			l.restart(t, old, new)
+			// What the pack that waits has besides is kept, too.
+			right("started again", new, check(false, new))
+
+			// That k3s does it wrong is seen and mended.
+			l.ask(t, "images", "tag", "--force", ownOld, moved)
+			if r := check(false, new); r.OK || r.Problems[0].Kind != node.ProblemTarget || r.Problems[0].Pack != new.Name {
+				t.Errorf("the name of another image: %+v", r)
+			}
+			right("mended", new, check(true, new))
+			l.ask(t, "images", "rm", "--sync", ownOld)
+			if r := check(false, new); r.OK || r.Problems[0].Kind != node.ProblemName || r.Problems[0].Image != ownOld {
+				t.Errorf("an image of the pack that waits is gone: %+v", r)
+			}
+			r = check(true, new)
+			right("imported from the pack that waits", new, r)
+			if diff := cmp.Diff([]string{old.Name, new.Name}, r.Imported); diff != "" {
+				t.Error(diff)
+			}
+
+			// The host knows by itself which release is the current one.
+			id := node.PruneRequest{Release: release("old", []node.PackWant{old}), Current: true}
+			l.prune(t, id)
+			id.Release = release("new", []node.PackWant{new})
+			if r := l.prune(t, id); len(gone(r)) > 0 {
+				t.Errorf("the previous release loses %q", gone(r))
+			}
+			right("by the record", new, check(false))
+
+			// A rollback: the pack comes back without a byte of it being sent.
+			if report := l.mustSend(t, l.want(old)); report.Bytes != 0 {
+				t.Errorf("%d bytes were sent", report.Bytes)
+			}
+			r = check(true, old)
+			right("rolled back", old, r)
+			if diff := cmp.Diff([]string{new.Name}, r.SetAside); diff != "" {
+				t.Error(diff)
+			}
+			l.restart(t, old, new)
+			right("rolled back and started again", old, check(false, old))
+
+			// What no release needs goes under whatever name it has.
+			id.Release = release("old", []node.PackWant{old})
+			id.Version, id.DropPrevious, id.Remove = node.PruneVersion, true, true
+			report, err := node.Prune(t.Context(), l.options, id)
+			if err != nil || !slices.Contains(gone(report), new.Name) {
+				t.Errorf("%+v, %v", report, err)
+			}
+			if diff := cmp.Diff([]string{old.Name}, l.disk(t)); diff != "" {
+				t.Error(diff)
+			}
+			if _, err := os.Stat(filepath.Join(l.images, new.Name+".aside")); !errors.Is(err, fs.ErrNotExist) {
+				t.Error(err)
+			}
+			right("alone", old, check(false, old))
+		})
+	}
+}
+
+// target is the digest that a name stands for in containerd.
+func (l *pruneLab) target(t *testing.T, name string) digest.Digest {
+	t.Helper()
+	images, err := node.ParseImages([]byte(l.ask(t, "images", "ls", "name=="+name)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return images[name]
+}
