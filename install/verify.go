@@ -99,14 +99,14 @@ func (in *installer) imagesStep(h *host) step {
 	return step{
 		title: "make the images in containerd complete",
 		needed: func(ctx context.Context) (string, error) {
-			report, err := h.checkImages(ctx)
+			report, err := in.checkContainerd(ctx, h)
 			if err != nil {
 				return "", err
 			}
 			return imagesReason(report), nil
 		},
 		run: func(ctx context.Context) error {
-			report, err := h.checkImages(ctx, "--repair", "--pin")
+			report, err := in.checkContainerd(ctx, h, "--repair", "--pin")
 			if err != nil {
 				return err
 			}
@@ -118,13 +118,16 @@ func (in *installer) imagesStep(h *host) step {
 	}
 }
 
-// checkImages lets the helper compare containerd with the packs.
+// checkContainerd lets the helper compare containerd with the packs.
 // Where the packs of two releases disagree, those of the run's bundle are right.
-func (h *host) checkImages(ctx context.Context, flags ...string) (node.ImagesReport, error) {
+func (in *installer) checkContainerd(ctx context.Context, h *host, flags ...string) (node.ImagesReport, error) {
 	var report node.ImagesReport
 	args := append([]string{helperPath, "check", "--containerd"}, flags...)
 	for _, p := range h.packs {
 		args = append(args, "--current", packName(p))
+	}
+	if namesDigests(in.k3s) {
+		args = append(args, "--digests")
 	}
 	out, err := h.root(ctx, "check the images in containerd", args...)
 	if err != nil {

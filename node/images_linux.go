@@ -63,6 +63,9 @@ type ImagesOptions struct {
 	// ContentDir and VerifiedFile are the constants of similar names when they are "".
 	ContentDir   string
 	VerifiedFile string
+	// Digests says that k3s gives images a second name, with the digest instead of the tag, when it imports them: then
+	// pods may ask for them by it, and it must be there.
+	Digests bool
 	// Full reads all content, also what has been read before and not been changed since.
 	Full bool
 	// Pin sets the label on images that do not have it.
@@ -112,6 +115,8 @@ const (
 	ProblemDamaged ProblemKind = "damaged"
 	// ProblemPin: nothing keeps the kubelet from deleting the image.
 	ProblemPin ProblemKind = "pin"
+	// ProblemDigest: the image has no name with its digest, or that stands for something else.
+	ProblemDigest ProblemKind = "digest"
 	// ProblemOrder: k3s imports a pack at its start that it is not to import, or does not import one that it is to.
 	ProblemOrder ProblemKind = "order"
 )
@@ -192,6 +197,11 @@ func CheckImages(ctx context.Context, o ImagesOptions) (ImagesReport, error) {
 	}
 	if c.Repair && len(c.report.Packs) > 0 {
 		if err := c.repair(ctx); err != nil {
+			return ImagesReport{}, err
+		}
+	}
+	if c.Repair {
+		if err := c.nameDigests(ctx); err != nil {
 			return ImagesReport{}, err
 		}
 	}
@@ -470,7 +480,8 @@ func (c *imageCheck) look(ctx context.Context) error {
 		}
 		problem := func(kind ProblemKind, blob digest.Digest, format string, args ...any) {
 			r.Problems = append(r.Problems, ImageProblem{Kind: kind, Image: p.name, Pack: p.pack, Blob: blob, Text: fmt.Sprintf(format, args...)})
-			if kind != ProblemPin && !slices.Contains(r.Packs, p.pack) {
+			inPlace := kind == ProblemPin || kind == ProblemDigest
+			if !inPlace && !slices.Contains(r.Packs, p.pack) {
 				r.Packs = append(r.Packs, p.pack)
 			}
 		}
@@ -489,11 +500,27 @@ func (c *imageCheck) look(ctx context.Context) error {
 				problem(b.kind, d, "image %s: blob %s %s", p.name, d, b.text)
 			}
 		}
+		if name := digestName(p.name, p.target); ok && c.wantsDigest(p) && state.targets[name] != p.target {
+			problem(ProblemDigest, "", "image %s has no name %s, by which pods may ask for it", p.name, name)
+		}
 		if ok && !state.pinned[p.name] {
 			problem(ProblemPin, "", "image %s is not pinned: the kubelet may delete it when the disk fills up", p.name)
 		}
 	}
 	return nil
+}
+
+// wantsDigest reports whether k3s gives an image of a pack a name with its digest. It does so when it imports it.
+func (c *imageCheck) wantsDigest(p promise) bool {
+	return c.Digests && c.files[p.pack] == p.pack && !strings.Contains(p.name, "@")
+}
+
+// digestName is the name with which k3s has the digest of an image instead of its tag.
+func digestName(name string, target digest.Digest) string {
+	if colon := strings.LastIndex(name, ":"); colon > strings.LastIndex(name, "/") {
+		name = name[:colon]
+	}
+	return name + "@" + target.String()
 }
 
 // allowed are the targets that each name may have: what the current release says, and for names that it does not have,
@@ -742,6 +769,29 @@ func replaceFile(name string, content []byte) (err error) {
 		return err
 	}
 	return f.Close()
+}
+
+// nameDigests gives images their names with the digest, as k3s does and ctr's import does not, and looks again.
+func (c *imageCheck) nameDigests(ctx context.Context) error {
+	named := false
+	for _, problem := range c.report.Problems {
+		if problem.Kind != ProblemDigest {
+			continue
+		}
+		i := slices.IndexFunc(c.promises, func(p promise) bool { return p.pack == problem.Pack && p.name == problem.Image })
+		name := digestName(problem.Image, c.promises[i].target)
+		if _, err := c.ctr(ctx, listTimeout, "images", "tag", "--force", problem.Image, name); err != nil {
+			return err
+		}
+		if _, err := c.ctr(ctx, listTimeout, "images", "label", name, pinLabel+"="+pinned); err != nil {
+			return err
+		}
+		named = true
+	}
+	if !named {
+		return nil
+	}
+	return c.lookAgain(ctx)
 }
 
 // pin labels the images that are not pinned, and looks again.

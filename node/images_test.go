@@ -214,6 +214,28 @@ func TestCheckImages(t *testing.T) {
 	}
 	imported("other target", check(repair), b)
 
+	// The name with the digest, which k3s gives and ctr does not.
+	digests := func(o *node.ImagesOptions) { o.Digests = true }
+	withDigest := func(name string) string {
+		images, err := node.ParseImages([]byte(ask("images", "ls", "name=="+name)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return name[:strings.LastIndex(name, ":")] + "@" + images[name].String()
+	}
+	expect("without digests", check(digests), nil,
+		node.ImageProblem{Kind: node.ProblemDigest, Image: one, Pack: a.Name},
+		node.ImageProblem{Kind: node.ProblemDigest, Image: two, Pack: b.Name})
+	ask("images", "tag", one, withDigest(two))
+	ask("images", "rm", "--sync", one)
+	r = check(func(o *node.ImagesOptions) { o.Digests, o.Repair = true, true })
+	imported("without digests", r, a)
+	expect("with digests", check(digests), nil)
+	pins := strings.Fields(ask("images", "ls", "-q", `labels."io.cri-containerd.pinned"==pinned`))
+	if want := []string{one, withDigest(one), two, withDigest(two)}; !cmp.Equal(want, pins, sortStrings) {
+		t.Errorf("pinned are %q, want %q", pins, want)
+	}
+
 	// Only the packs that are asked for count; a pack that is damaged promises nothing.
 	ask("images", "rm", "--sync", two)
 	o := options
@@ -329,3 +351,5 @@ func TestVerifiedFileIsNotTrusted(t *testing.T) {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}
 }
+
+var sortStrings = cmpopts.SortSlices(strings.Compare)

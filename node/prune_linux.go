@@ -471,11 +471,7 @@ func isCopy(name string, of promise) bool {
 		_, rest, _ := strings.Cut(name, "/")
 		return rest
 	}
-	repository := of.name
-	if colon := strings.LastIndex(repository, ":"); colon > strings.LastIndex(repository, "/") {
-		repository = repository[:colon]
-	}
-	withDigest := repository + "@" + of.target.String()
+	withDigest := digestName(of.name, of.target)
 	return name == withDigest || path(name) != "" && (path(name) == path(of.name) || path(name) == path(withDigest))
 }
 

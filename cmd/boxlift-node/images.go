@@ -35,6 +35,7 @@ func (c *checkFlags) define(flags *flag.FlagSet) {
 	flags.StringVar(&c.k3s, "k3s", node.DefaultK3s, "")
 	flags.Var(&c.packs, "pack", "")
 	flags.Var(&c.current, "current", "")
+	flags.BoolVar(&c.options.Digests, "digests", false, "")
 	flags.BoolVar(&c.options.Full, "full", false, "")
 	flags.BoolVar(&c.options.Pin, "pin", false, "")
 	flags.BoolVar(&c.options.Repair, "repair", false, "")
