@@ -490,7 +490,7 @@ func (n *k3sNode) started(ctx context.Context, service string) (string, error) {
 	return binary + " " + effective(config) + " " + rest, err
 }
 
-// start starts k3s and waits until it says that it is ready. Starting must not block:
+// start starts k3s and waits until it says that it is ready, and its kubelet runs. Starting must not block:
 // k3s imports its images first, which may take longer than any timeout of systemctl.
 func (n *k3sNode) start(ctx context.Context, service string) (err error) {
 	state, err := n.serviceState(ctx, service)
@@ -537,7 +537,7 @@ const (
 	maxRestarts = 3
 )
 
-// waitReady polls until the service is active.
+// waitReady polls until the service is active and its kubelet runs.
 func (n *k3sNode) waitReady(ctx context.Context, service string) error {
 	limit := n.Config.Runtime.CommandTimeout
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%s was not ready after %v", service, limit))
@@ -556,9 +556,14 @@ func (n *k3sNode) poll(ctx context.Context, service string) error {
 		if err != nil && ctx.Err() == nil {
 			return err
 		}
+		ready := isReady(state)
+		if ready {
+			if up, err := n.kubeletRuns(ctx); (up || err != nil) && ctx.Err() == nil {
+				return err
+			}
+		}
 		switch {
-		case isReady(state):
-			return nil
+		case ready:
 		case state["ActiveState"] == "failed", restarts(state) >= maxRestarts,
 			state["ActiveState"] == "inactive" && isIdle(state):
 			tried := fmt.Sprintf("tried again %d times", restarts(state))

@@ -1,12 +1,14 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -118,9 +120,36 @@ func (in *installer) imagesStep(h *host) step {
 	}
 }
 
-// checkContainerd lets the helper compare containerd with the packs.
-// Where the packs of two releases disagree, those of the run's bundle are right.
+// checkContainerd lets the helper compare containerd with the packs. A run that changes things waits until k3s has
+// imported what it is importing. It waits for containerd itself not as long, which k3s starts before anything else.
 func (in *installer) checkContainerd(ctx context.Context, h *host, flags ...string) (node.ImagesReport, error) {
+	report, err := in.askContainerd(ctx, h, flags...)
+	if err != nil || report.Pending == "" || !in.changing() {
+		return report, err
+	}
+	start := time.Now()
+	waited := in.waiting(ctx, "wait for k3s to import its images on "+h.name, func(ctx context.Context) error {
+		return poll(ctx, func(ctx context.Context) (bool, error) {
+			report, err = in.askContainerd(ctx, h, flags...)
+			switch {
+			case err != nil || report.Pending == "":
+				return true, nil
+			case len(report.Problems) == 0 && time.Since(start) > containerdTime:
+				err = fmt.Errorf("check the images in containerd: %s, %v after it was first asked", report.Pending, containerdTime)
+				return true, nil
+			}
+			return false, errors.New(report.Pending)
+		})
+	})
+	return report, cmp.Or(waited, err)
+}
+
+// containerdTime is how long containerd may take to answer once k3s runs.
+const containerdTime = 3 * time.Minute
+
+// askContainerd lets the helper compare containerd with the packs, as it is now.
+// Where the packs of two releases disagree, those of the run's bundle are right.
+func (in *installer) askContainerd(ctx context.Context, h *host, flags ...string) (node.ImagesReport, error) {
 	var report node.ImagesReport
 	args := append([]string{helperPath, "check", "--containerd"}, flags...)
 	for _, p := range h.packs {
@@ -141,8 +170,11 @@ func (in *installer) checkContainerd(ctx context.Context, h *host, flags ...stri
 
 // imagesReason sums up what is wrong with the images of a host.
 func imagesReason(r node.ImagesReport) string {
-	if r.OK {
+	switch {
+	case r.OK:
 		return ""
+	case r.Pending != "":
+		return r.Pending
 	}
 	if len(r.Problems) == 0 {
 		return "boxlift-node says that they are not complete, and not why"

@@ -79,6 +79,9 @@ type ImagesOptions struct {
 // ImagesReport is what [CheckImages] found, after what it was to do has been done.
 type ImagesReport struct {
 	OK bool `json:"ok"`
+	// Pending says why the answer will soon be another one, "" when it will not: containerd is not up yet, or an archive
+	// is being imported. Nothing has been repaired then.
+	Pending string `json:"pending,omitempty"`
 	// Images counts the names that the packs promise, Blobs and Bytes what they consist
 	// of on this platform. Read is how many of these bytes have been read this time.
 	Images int   `json:"images"`
@@ -160,6 +163,9 @@ var imageName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._:/@-]*$`)
 // Packs of two releases may give one name to different images. Then only that of the current release is right, both in
 // containerd and in what k3s will import at its next start; the other pack's are looked at without that name.
 //
+// While containerd is started, or something imports an archive of the folder, the report says that it is pending, and
+// nothing is changed.
+//
 // The error says that the check could not be made; what is wrong is in the report.
 func CheckImages(ctx context.Context, o ImagesOptions) (ImagesReport, error) {
 	o.ContentDir = cmp.Or(o.ContentDir, DefaultContentDir)
@@ -180,7 +186,11 @@ func CheckImages(ctx context.Context, o ImagesOptions) (ImagesReport, error) {
 	if err := c.readPromises(); err != nil {
 		return ImagesReport{}, err
 	}
+	before := importing("/proc", o.ImagesDir)
 	content, err := os.OpenRoot(o.ContentDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ImagesReport{Pending: "containerd has no content yet"}, nil
+	}
 	if err != nil {
 		return ImagesReport{}, fmt.Errorf("open containerd's content: %w", err)
 	}
@@ -188,7 +198,16 @@ func CheckImages(ctx context.Context, o ImagesOptions) (ImagesReport, error) {
 	c.content = content
 	c.verified = readVerified(o.VerifiedFile, o.ContentDir)
 	if err := c.look(ctx); err != nil {
+		if notYet(err) {
+			return ImagesReport{Pending: "containerd does not answer yet"}, nil
+		}
 		return ImagesReport{}, err
+	}
+	if len(c.report.Problems) > 0 {
+		if archive := cmp.Or(before, importing("/proc", o.ImagesDir)); archive != "" {
+			c.report.Pending = "k3s is importing " + archive
+			return c.report, nil
+		}
 	}
 	if c.Repair {
 		if err := c.arrange(ctx); err != nil {

@@ -116,6 +116,21 @@ func TestCheckImages(t *testing.T) {
 		}
 	}
 
+	// What is not up yet is waited for.
+	pending := func(what, want string, change func(*node.ImagesOptions)) {
+		t.Helper()
+		o := options
+		o.Repair = true
+		change(&o)
+		r, err := node.CheckImages(t.Context(), o)
+		if err != nil || r.OK || !strings.Contains(r.Pending, want) || r.Imported != nil || r.Pinned != nil {
+			t.Errorf("%s: %+v, %v", what, r, err)
+		}
+	}
+	pending("no content", "no content yet", func(o *node.ImagesOptions) { o.ContentDir = filepath.Join(l.files, "none") })
+	closed := []string{ctr[0], "--address", filepath.Join(t.TempDir(), "none")}
+	pending("no containerd", "does not answer yet", func(o *node.ImagesOptions) { o.ContentDir, o.Ctr = l.images, closed })
+
 	// Before anything was imported containerd has not even made the directory.
 	if err := os.MkdirAll(content, 0o755); err != nil {
 		t.Fatal(err)
@@ -125,6 +140,18 @@ func TestCheckImages(t *testing.T) {
 		t.Errorf("nothing imported: %+v", r)
 	}
 	importPack(a, one)
+	// Another process has the other pack open, as k3s has as long as it imports it.
+	reader := exec.CommandContext(t.Context(), "sleep", "infinity")
+	open, err := os.Open(filepath.Join(l.images, b.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader.ExtraFiles = []*os.File{open}
+	if err := errors.Join(reader.Start(), open.Close()); err != nil {
+		t.Fatal(err)
+	}
+	pending("an import", "k3s is importing "+b.Name, func(*node.ImagesOptions) {})
+	_ = errors.Join(reader.Process.Kill(), reader.Wait()) // killed
 	importPack(b, two)
 	r = check(nil)
 	expect("all imported", r, nil)
