@@ -7,6 +7,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,6 +25,21 @@ const (
 	portOffset        = 2
 )
 
+// batchBuffer is how much, in bytes, the kernel holds of what is sent in one step and of its answers,
+// of which each rule has two. It is enough for a node with as many pods as a kubelet takes, all with
+// policies; what a socket has by default (net.core.rmem_default) is full with those of a few.
+const batchBuffer = 32 << 20
+
+func growBuffers(c *netlink.Conn) error {
+	if err := c.SetWriteBuffer(batchBuffer); err != nil {
+		return fmt.Errorf("grow the write buffer of nftables: %w", err)
+	}
+	if err := c.SetReadBuffer(batchBuffer); err != nil {
+		return fmt.Errorf("grow the read buffer of nftables: %w", err)
+	}
+	return nil
+}
+
 // ruleset builds the agent's table; nothing reaches the kernel before Flush.
 type ruleset struct {
 	conn  *nftables.Conn
@@ -34,7 +50,7 @@ type ruleset struct {
 // installRules replaces the agent's table in one step: connections that are open stay
 // where they are. own is this node's part of the pool.
 func installRules(t table, own, pool netip.Prefix) error {
-	conn, err := nftables.New()
+	conn, err := nftables.New(nftables.WithSockOptions(growBuffers))
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}

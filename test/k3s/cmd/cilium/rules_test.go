@@ -144,6 +144,7 @@ func testKernel(t *testing.T) {
 		}
 	}
 	testFilters(t, full, own, pool)
+	testManyFilters(t, full, own, pool)
 	// The routes of others stay.
 	if routes, err := netlink.RouteGet(net.IPv4(192, 0, 2, 1)); err != nil || routes[0].Gw.String() != "10.77.0.1" {
 		t.Errorf("the default route: %v, %v", routes, err)
@@ -185,6 +186,35 @@ func testFilters(t *testing.T, full table, own, pool netip.Prefix) {
 		}
 		if timeout := new(net.Error); (err == nil) != tc.want || err != nil && (!errors.As(err, timeout) || !(*timeout).Timeout()) {
 			t.Errorf("%s to %s: %v, want a connection: %t", tc.from, tc.to, err, tc.want)
+		}
+	}
+}
+
+// testManyFilters is about a node with as many pods as a kubelet takes, each with the policies of
+// a sandbox that may use the internet: all of it reaches the kernel in one step.
+func testManyFilters(t *testing.T, full table, own, pool netip.Prefix) {
+	full.Filters = nil
+	for n := range 110 {
+		pod := own.Addr()
+		for range 100 + n {
+			pod = pod.Next()
+		}
+		dns := []netip.Addr{netip.MustParseAddr("10.42.1.2"), netip.MustParseAddr("10.42.1.3")}
+		private := []netip.Prefix{pool, netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"),
+			netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("127.0.0.0/8")}
+		var allows []allow
+		for _, port := range []uint16{53, 80, 443} {
+			allows = append(allows, allow{Block: netip.MustParsePrefix("0.0.0.0/0"), Except: private,
+				Protocol: tcp, First: port, Last: port})
+			allows = append(allows, allow{Pods: dns, Protocol: udp, First: port, Last: port},
+				allow{Pods: dns, Protocol: tcp, First: port, Last: port})
+		}
+		full.Filters = append(full.Filters, filter{Pod: pod, Egress: true, Allow: allows},
+			filter{Pod: pod, Allow: []allow{{Pods: dns, Protocol: tcp, First: 3000, Last: 65535}}})
+	}
+	for range 2 { // the second one takes the first one's rules away
+		if err := installRules(full, own, pool); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
