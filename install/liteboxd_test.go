@@ -118,6 +118,13 @@ func TestPartsOfK3s(t *testing.T) {
 	}
 }
 
+// The manifests mark what LiteBoxd replaces with what install/kube looks for.
+func TestRewrittenMark(t *testing.T) {
+	if kube.RewrittenBy != manifests.RewrittenBy {
+		t.Errorf("install/kube looks for %s, the manifests have %s", kube.RewrittenBy, manifests.RewrittenBy)
+	}
+}
+
 func TestNamespacesStay(t *testing.T) {
 	in := carrying(t, "", "v1.34.4+k3s1")
 	running := func(system, sandbox string) []kube.Object {

@@ -51,6 +51,9 @@ func (p *part) apply(d document, parts []*part) error {
 	if target == nil {
 		return p.add(patch, d, parts)
 	}
+	if by := rewriter(target); by != "" {
+		return errRewritten(describe(target), by)
+	}
 	err = contained(func() error {
 		return p.objects.ApplySmPatch(resource.MakeIdSet([]*resource.Resource{target}), patch)
 	})
@@ -226,6 +229,10 @@ func (p *part) kustomize(s *site) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, oneLine(err))
 	}
+	fixed, err := p.rewritten()
+	if err != nil {
+		return err
+	}
 	if err := p.setNamespaces(p.namespace, ""); err != nil {
 		return err
 	}
@@ -254,6 +261,9 @@ func (p *part) kustomize(s *site) error {
 		return fmt.Errorf("%s: %w", file, oneLine(err))
 	}
 	p.objects = built
+	if err := p.checkRewritten(fixed); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
 	return p.setNamespaces("", p.namespace)
 }
 

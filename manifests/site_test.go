@@ -63,6 +63,23 @@ func TestSiteErrors(t *testing.T) {
 		{"values: namespace", "-- values.env --\nSANDBOX_NAMESPACE=abc\n", "liteboxd.namespaceSandbox"},
 		{"values: port", "-- values.env --\nPORT=1\n", "leave it out"},
 
+		{"rewritten", "-- sandbox/patches/a.yaml --\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n" +
+			"metadata: {name: allow-dns, labels: {a: b}}\n",
+			"sandbox/patches/a.yaml:1: NetworkPolicy allow-dns: liteboxd-api writes it anew whenever it starts, " +
+				"so that a change will not last: write an object of another name instead"},
+		{"rewritten, deleted", "-- sandbox/patches/a.yaml --\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n" +
+			"metadata: {name: deny-k8s-api}\n$patch: delete\n",
+			"NetworkPolicy deny-k8s-api: liteboxd-api writes it anew"},
+		{"rewritten by a kustomization", "-- sandbox/kustomization.yaml --\npatches: [{patch: " +
+			`'[{"op": "remove", "path": "/spec/egress/0"}]'` + ", target: {kind: NetworkPolicy, name: allow-internet-egress}}]\n",
+			"sandbox/kustomization.yaml: NetworkPolicy allow-internet-egress: liteboxd-api writes it anew"},
+		{"taken away by a kustomization", "-- sandbox/kustomization.yaml --\npatches: [{patch: " +
+			`"{$patch: delete, apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: allow-dns}}"` + "}]\n",
+			"sandbox/kustomization.yaml: NetworkPolicy allow-dns: liteboxd-api writes it anew"},
+		{"selected otherwise by a kustomization",
+			"-- sandbox/kustomization.yaml --\nlabels: [{pairs: {a: b}, includeSelectors: true}]\n",
+			"sandbox/kustomization.yaml: NetworkPolicy allow-dns: liteboxd-api writes it anew"},
+
 		{"kustomization: URL", "-- system/kustomization.yaml --\nresources: [https://example.com/x.yaml]\n", "not a plain relative path"},
 		{"kustomization: repository", "-- system/kustomization.yaml --\nresources: [github.com/a/b]\n-- system/github.com/a/b/kustomization.yaml --\nresources: []\n", "not a plain relative path"},
 		{"kustomization: scp", "-- system/kustomization.yaml --\ncomponents: ['git@host:a/b']\n", "not a plain relative path"},

@@ -27,6 +27,11 @@ const (
 	namespaceAnnotation = "meta.helm.sh/release-namespace"
 )
 
+// RewrittenBy is the annotation of objects that a program of the release replaces as a whole whenever
+// it starts, and with them Helm's marks and the annotation itself. They are compared without labels
+// and annotations. Its value is the program's name.
+const RewrittenBy = "boxlift.dev/rewritten-by"
+
 // owner is the release that an object belongs to.
 type owner struct{ namespace, name string }
 
@@ -149,6 +154,10 @@ func (c *Cluster) compareOne(ctx context.Context, rendered *unstructured.Unstruc
 			return out, nil
 		} else if err != nil {
 			return out, err
+		}
+		if rendered.GetAnnotations()[RewrittenBy] != "" {
+			out.want.SetLabels(out.is.GetLabels())
+			out.want.SetAnnotations(out.is.GetAnnotations())
 		}
 		if out.paths = changedPaths(settled(out.is), settled(out.want)); len(out.paths) == 0 {
 			break

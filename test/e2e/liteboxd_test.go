@@ -418,7 +418,11 @@ spec:
 	if got := kubectl(t, server, "get", "networkpolicy", "-n", "liteboxd-sandbox", "allow-monitoring", "-o", "jsonpath={.spec.ingress[0].ports[0].endPort}"); got != "9199" {
 		t.Errorf("the policy's last port is %q", got)
 	}
-	// The API rewrites its policies; that is no difference.
+	// The API has started, and has replaced its policies; that is no difference.
+	if got := kubectl(t, server, "get", "networkpolicy", "-n", "liteboxd-sandbox", "allow-dns", "-o",
+		"jsonpath={.metadata.annotations}{.metadata.labels}"); got != "" {
+		t.Errorf("the API has left labels and annotations on its policy: %s", got)
+	}
 	if r := render("--diff"); r.code != 0 || r.stdout != "" {
 		t.Errorf("manifests render --diff after the installation: %v", r)
 	}

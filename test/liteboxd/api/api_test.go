@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
+	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/test/liteboxd/edge"
 	"github.com/liteboxd/boxlift/test/liteboxd/edge/edgetest"
 	"github.com/liteboxd/boxlift/test/liteboxd/store"
@@ -233,11 +234,11 @@ func TestForbiddenLists(t *testing.T) {
 	}
 }
 
-// Whatever the policies say, the API brings them to its own form and leaves others alone.
+// Whatever the policies say, the API replaces them and leaves others alone.
 func TestPolicies(t *testing.T) {
 	const namespace = "liteboxd-sandbox"
 	changed := &networkingv1.NetworkPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: "allow-gateway-ingress", Namespace: namespace, Labels: map[string]string{"keep": "me"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "allow-gateway-ingress", Namespace: namespace, Labels: map[string]string{"of": "a site"}, Annotations: map[string]string{"of": "a site"}},
 		Spec:       networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{Ports: []networkingv1.NetworkPolicyPort{port(corev1.ProtocolTCP, 80, 0)}}}},
 	}
 	own := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "own", Namespace: namespace}}
@@ -253,8 +254,8 @@ func TestPolicies(t *testing.T) {
 	got := map[string]networkingv1.NetworkPolicySpec{}
 	for _, p := range list.Items {
 		got[p.Name] = p.Spec
-		if p.Name == changed.Name && p.Labels["keep"] != "me" {
-			t.Errorf("%s lost its labels: %v", p.Name, p.Labels)
+		if p.Name == changed.Name && (len(p.Labels) > 0 || len(p.Annotations) > 0) {
+			t.Errorf("%s keeps its labels %v and annotations %v", p.Name, p.Labels, p.Annotations)
 		}
 	}
 	want := policies("control")
@@ -265,6 +266,32 @@ func TestPolicies(t *testing.T) {
 	rule := got[changed.Name].Ingress[0]
 	if p := rule.Ports[0]; p.Port.IntVal != 3000 || *p.EndPort != 65535 || rule.From[0].NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"] != "control" {
 		t.Errorf("the gateway's rule is %+v", rule)
+	}
+}
+
+// What boxlift's manifests say of the policies that the API replaces is what it replaces them with,
+// and they, and nothing else, are marked.
+func TestPoliciesOfManifests(t *testing.T) {
+	r, err := manifests.Render(manifests.Overlay{Bases: manifests.Embedded(), Parameters: manifests.Parameters{
+		SystemNamespace: "control", SandboxResources: true,
+		Images: manifests.Images{API: "a.test/a:1", Gateway: "a.test/g:1", Web: "a.test/w:1", Helper: "a.test/h:1"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]networkingv1.NetworkPolicySpec{}
+	for _, object := range r.Objects() {
+		if object.GetAnnotations()[manifests.RewrittenBy] != manifests.API {
+			continue
+		}
+		var p networkingv1.NetworkPolicy
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, &p, true); err != nil {
+			t.Fatal(err)
+		}
+		got[p.Name] = p.Spec
+	}
+	if diff := cmp.Diff(policies("control"), got); diff != "" {
+		t.Errorf("(-written by the API +in the manifests):\n%s", diff)
 	}
 }
 

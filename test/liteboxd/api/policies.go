@@ -48,8 +48,10 @@ func policies(control string) map[string]networkingv1.NetworkPolicySpec {
 					CIDR:   "0.0.0.0/0",
 					Except: []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "127.0.0.0/8", "169.254.0.0/16"},
 				}}},
-				Ports: []networkingv1.NetworkPolicyPort{port(corev1.ProtocolTCP, 80, 0), port(corev1.ProtocolTCP, 443, 0)},
-			}},
+				Ports: []networkingv1.NetworkPolicyPort{
+					port(corev1.ProtocolTCP, 443, 0), port(corev1.ProtocolTCP, 80, 0),
+				},
+			}, dns.Egress[0]},
 		},
 	}
 }
@@ -63,17 +65,18 @@ func port(protocol corev1.Protocol, first, last int32) networkingv1.NetworkPolic
 	return p
 }
 
-// writePolicies overwrites what the policies say; their metadata stay.
+// writePolicies replaces the policies as a whole, as LiteBoxd does: it keeps of one that is there
+// nothing but its resourceVersion, so that labels and annotations are gone.
 func (a *api) writePolicies(ctx context.Context) error {
 	client := a.client.NetworkingV1().NetworkPolicies(a.SandboxNamespace)
 	for name, spec := range policies(a.ControlNamespace) {
-		p, err := client.Get(ctx, name, metav1.GetOptions{})
+		p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+		is, err := client.Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			p = &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
 			_, err = client.Create(ctx, p, metav1.CreateOptions{})
 		case err == nil:
-			p.Spec = spec
+			p.ResourceVersion = is.ResourceVersion
 			_, err = client.Update(ctx, p, metav1.UpdateOptions{})
 		}
 		if err != nil {
