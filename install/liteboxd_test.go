@@ -13,6 +13,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/install/database"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/manifests"
 )
@@ -150,21 +151,46 @@ func TestNamespacesStay(t *testing.T) {
 }
 
 func TestLostSandboxes(t *testing.T) {
-	a, b, c := Sandbox{Name: "sandbox-a", UID: "1", Node: "first"}, Sandbox{Name: "sandbox-b", UID: "2", Node: "first", Restarts: 1}, Sandbox{Name: "sandbox-c", UID: "3", Node: "second"}
+	a, b := Sandbox{Name: "sandbox-a", UID: "1", Node: "first"}, Sandbox{Name: "sandbox-b", UID: "2", Node: "first", Restarts: 1}
+	c := Sandbox{Name: "sandbox-c", UID: "3", Node: "second"}
 	again, anew := b, a
 	again.Restarts, anew.UID = 2, "9"
 	for name, one := range map[string]struct {
 		now             []Sandbox
+		restoring       bool
 		gone, restarted []string
 	}{
-		"the same":                 {[]Sandbox{c, b, a}, nil, nil},
-		"one more":                 {[]Sandbox{a, b, c, {Name: "sandbox-d", UID: "4"}}, nil, nil},
-		"one less":                 {[]Sandbox{a, b}, []string{"sandbox-c on second"}, nil},
-		"restarted":                {[]Sandbox{a, again, c}, nil, []string{"the sandbox sandbox-b on first was started again"}},
-		"another of the same name": {[]Sandbox{anew, b, c}, []string{"sandbox-a on first"}, nil},
+		"the same":                 {[]Sandbox{c, b, a}, false, nil, nil},
+		"one more":                 {[]Sandbox{a, b, c, {Name: "sandbox-d", UID: "4"}}, false, nil, nil},
+		"one less":                 {[]Sandbox{a, b}, false, []string{"sandbox-c on second"}, nil},
+		"restarted":                {[]Sandbox{a, again, c}, false, nil, []string{"the sandbox sandbox-b on first was started again"}},
+		"another of the same name": {[]Sandbox{anew, b, c}, false, []string{"sandbox-a on first"}, nil},
+		"restarted by a restore":   {[]Sandbox{a, again}, true, []string{"sandbox-c on second"}, nil},
 	} {
-		gone, restarted := lostSandboxes([]Sandbox{a, b, c}, one.now)
+		gone, restarted := lostSandboxes([]Sandbox{a, b, c}, one.now, one.restoring)
 		if diff := cmp.Diff([][]string{one.gone, one.restarted}, [][]string{gone, restarted}); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// A row that a user may have deleted is no loss; a table that was emptied is.
+func TestLostRows(t *testing.T) {
+	before := database.Keys{"templates": {"'a'", "'b'", "'c'"}, "image_prepulls": {"'p'"}, "template_versions": nil}
+	for name, one := range map[string]struct {
+		now              database.Keys
+		deleted, emptied []string
+	}{
+		"the same": {before, nil, nil},
+		"more":     {database.Keys{"templates": {"'a'", "'b'", "'c'", "'d'"}, "image_prepulls": {"'p'"}, "template_versions": {"1"}}, nil, nil},
+		"deleted by users": {database.Keys{"templates": {"'c'", "'d'"}},
+			[]string{"image_prepulls 'p'", "templates 'a'", "templates 'b'"}, nil},
+		"begun anew": {database.Keys{"templates": {"'x'"}, "image_prepulls": {"'p'"}},
+			nil, []string{"all 3 rows of the table templates of the database are gone"}},
+		"no tables": {nil, []string{"image_prepulls 'p'"}, []string{"all 3 rows of the table templates of the database are gone"}},
+	} {
+		deleted, emptied := lostRows(before, one.now)
+		if diff := cmp.Diff([][]string{one.deleted, one.emptied}, [][]string{deleted, emptied}); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -539,40 +540,60 @@ func (u *liteboxdUpgrade) compareWith(ctx context.Context, before *Backup, dir s
 	return nil
 }
 
-// compare lists what is not as it was before.
+// compare lists what was lost, and warns of what users may have done themselves.
 func (u *liteboxdUpgrade) compare(ctx context.Context, before *Backup, dir string) ([]string, error) {
 	now, err := u.listSandboxes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	gone, lost := lostSandboxes(before.Sandboxes, now)
+	since := before.Time.Format(time.RFC3339)
+	gone, restarted := lostSandboxes(before.Sandboxes, now, u.restoring != nil)
 	if len(gone) > 0 {
-		u.warn("since %s these sandboxes are gone: %s; that is well if their time was up or a user has ended them", before.Time.Format(time.RFC3339), strings.Join(gone, ", "))
+		u.warn("since %s these sandboxes are gone: %s; that is well if their time was up or a user has ended them",
+			since, strings.Join(gone, ", "))
 	}
 	if before.SHA256 == "" {
-		return lost, nil
+		return restarted, nil
 	}
 	after := filepath.Join(dir, "after.db")
 	_, rows, err := u.copyDatabase(ctx, after)
 	if err != nil {
 		return nil, err
 	}
-	for _, row := range before.Rows.Missing(rows) {
-		lost = append(lost, "the row "+row+" of the database is gone")
+	deleted, emptied := lostRows(before.Rows, rows)
+	if len(deleted) > 0 {
+		u.warn("since %s these rows of LiteBoxd's database are gone: %s; that is well if a user has deleted them",
+			since, strings.Join(deleted, ", "))
 	}
-	return lost, os.Remove(after)
+	return slices.Concat(restarted, emptied), os.Remove(after)
+}
+
+// lostRows compares the rows of the tables that a change of LiteBoxd leaves alone. Users go on working
+// meanwhile, and may delete some; that none is left of a table's rows, where there were several, is
+// not their work.
+func lostRows(before, now database.Keys) (deleted, emptied []string) {
+	for _, table := range slices.Sorted(maps.Keys(before)) {
+		rows := len(before[table])
+		missing := database.Keys{table: before[table]}.Missing(now)
+		if len(missing) == rows && rows > 1 {
+			emptied = append(emptied, fmt.Sprintf("all %d rows of the table %s of the database are gone", rows, table))
+			continue
+		}
+		deleted = append(deleted, missing...)
+	}
+	return deleted, emptied
 }
 
 // lostSandboxes compares sandboxes by what makes a pod this one and no other. Those that are
 // gone may have been ended by a user meanwhile, or by their time; a change of LiteBoxd ends
-// none.
-func lostSandboxes(before, now []Sandbox) (gone, restarted []string) {
+// none. A restore ends every container: there it is no loss that one was started again.
+func lostSandboxes(before, now []Sandbox, restoring bool) (gone, restarted []string) {
 	for _, b := range before {
 		i := slices.IndexFunc(now, func(s Sandbox) bool { return s.UID == b.UID })
 		switch {
 		case i < 0:
 			gone = append(gone, fmt.Sprintf("%s on %s", b.Name, b.Node))
-		case now[i].Restarts > b.Restarts:
+		case now[i].Restarts > b.Restarts && !restoring:
 			restarted = append(restarted, fmt.Sprintf("the sandbox %s on %s was started again", b.Name, b.Node))
 		}
 	}
