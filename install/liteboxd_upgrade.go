@@ -27,8 +27,6 @@ import (
 // Names beside the state. Everything there is the operator's alone (0700, 0600).
 const (
 	backupsDir       = "liteboxd-backups" // a folder for each backup, named by its time
-	lastGoodDir      = "liteboxd-last-good"
-	lastGoodRecord   = "release.json"
 	backupRecord     = "backup.json"
 	backupDatabase   = "liteboxd.db"
 	backupKeyFile    = "sandbox-token-encryption-key"
@@ -94,7 +92,7 @@ func (in *installer) upgradeTo(target string) *liteboxdUpgrade {
 func (u *liteboxdUpgrade) changeSteps(change step) []step {
 	apply := change.run
 	change.run = func(ctx context.Context) error { return u.roll(ctx, apply) }
-	return []step{change, u.drainStep(), u.keepStep(), u.compareStep()}
+	return []step{change, u.drainStep(), u.compareStep()}
 }
 
 // beside is a folder of the cluster's next to the state. Its path is shown to users: it is
@@ -598,69 +596,4 @@ func lostSandboxes(before, now []Sandbox, restoring bool) (gone, restarted []str
 		}
 	}
 	return gone, restarted
-}
-
-// lastGood says what a kept overlay is.
-type lastGood struct {
-	Cluster  string    `json:"cluster"`
-	Bundle   string    `json:"bundle,omitempty"`
-	Version  string    `json:"version"`
-	Revision int       `json:"revision"`
-	Time     time.Time `json:"time"`
-}
-
-// keepStep keeps what was deployed with success.
-func (u *liteboxdUpgrade) keepStep() step {
-	return step{
-		title: "keep LiteBoxd's last good objects",
-		own:   true,
-		needed: func(ctx context.Context) (string, error) {
-			if u.api == nil || !u.changing() {
-				return "", nil
-			}
-			running, err := u.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
-			if err != nil || running == nil {
-				return "", err
-			}
-			var kept lastGood
-			content, err := os.ReadFile(filepath.Join(u.beside(lastGoodDir), lastGoodRecord))
-			if err == nil {
-				err = json.Unmarshal(content, &kept)
-			}
-			if err == nil && kept.Revision == running.Revision {
-				return "", nil
-			}
-			return fmt.Sprintf("revision %d is new here", running.Revision), nil
-		},
-		run: u.keepLastGood,
-	}
-}
-
-// keepLastGood keeps what was deployed with success beside the state; the cluster keeps
-// it in the records of the release.
-func (in *installer) keepLastGood(ctx context.Context) error {
-	running, err := in.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
-	if err != nil {
-		return err
-	}
-	objects, err := in.api.ReleaseManifest(ctx, releasesNamespace, liteboxdRelease)
-	if err != nil {
-		return err
-	}
-	good := lastGood{Cluster: in.Config.Cluster.Name, Version: running.ChartVersion, Revision: running.Revision, Time: time.Now().UTC().Truncate(time.Second)}
-	if in.Bundle != nil {
-		good.Bundle = in.Bundle.Digest().String()
-	}
-	record, err := json.MarshalIndent(good, "", "  ")
-	if err != nil {
-		return err
-	}
-	dir := in.beside(lastGoodDir)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	return errors.Join(
-		renameio.WriteFile(filepath.Join(dir, backupObjects), objects, 0o600),
-		renameio.WriteFile(filepath.Join(dir, lastGoodRecord), append(record, '\n'), 0o600),
-	)
 }

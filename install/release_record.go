@@ -55,8 +55,8 @@ func isPreparing(phase string) bool {
 }
 
 // recordChange notes that a step of a phase is about to change something.
-func (in *installer) recordChange(ctx context.Context, phase string, s step) error {
-	if in.Bundle == nil || s.own {
+func (in *installer) recordChange(ctx context.Context, phase string) error {
+	if in.Bundle == nil {
 		return nil
 	}
 	state := release.Running

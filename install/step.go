@@ -21,8 +21,6 @@ type step struct {
 	starts bool
 	// alone says that no step follows from this one.
 	alone bool
-	// own says that the step changes only what lies beside the state.
-	own bool
 	// later gets what notes the step's end, when run only lines it up to be done together
 	// with those of other hosts.
 	later *func(error) error
@@ -65,7 +63,7 @@ func (in *installer) runSteps(ctx context.Context, phase string, s *subject, ste
 }
 
 func (in *installer) runStep(ctx context.Context, phase, name string, s step, reason string) error {
-	if err := in.recordChange(ctx, phase, s); err != nil {
+	if err := in.recordChange(ctx, phase); err != nil {
 		return err
 	}
 	end, err := in.journal.Start(phase, name, s.title, reason)

@@ -118,7 +118,7 @@ func TestBackup(t *testing.T) {
 	for _, h := range site.Hosts {
 		wipe(t, h)
 	}
-	for _, name := range []string{"state.json", "state.json.lock", "liteboxd-backups", "liteboxd-last-good"} {
+	for _, name := range []string{"state.json", "state.json.lock", "liteboxd-backups"} {
 		if err := os.RemoveAll(filepath.Join(site.Bed.Dir, name)); err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -684,11 +686,19 @@ liteboxd:
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := os.ReadFile(filepath.Join(site.Bed.Dir, "liteboxd-last-good", "default", "objects.yaml"))
+	record, err := gzip.NewReader(base64.NewDecoder(base64.StdEncoding, strings.NewReader(kubectl(t, site.Hosts[0],
+		"get", "secret", "-n", "kube-system", "sh.helm.release.v1.liteboxd.v1",
+		"-o", "go-template={{.data.release | base64decode}}"))))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, text := range map[string]string{"stdout": r.stdout, "stderr": r.stderr, "the state": string(state), "the last good overlay": string(objects)} {
+	released, err := io.ReadAll(record)
+	if err != nil || !strings.Contains(string(released), "liteboxd-api") {
+		t.Fatalf("the release's record: %v", err)
+	}
+	for what, text := range map[string]string{
+		"stdout": r.stdout, "stderr": r.stderr, "the state": string(state), "the release's record": string(released),
+	} {
 		for _, secret := range []string{key, password} {
 			if strings.Contains(text, secret) {
 				t.Errorf("%s holds a secret", what)
