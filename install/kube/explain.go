@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 )
 
 // Bounds of an explanation.
@@ -44,7 +43,8 @@ func (o Object) String() string {
 // Explain gathers what the cluster says about an object that does not become what it
 // should: its conditions and events, and for workloads also those of its pods that are in
 // trouble, why their containers wait, and the last lines of a container that crashes
-// or runs without getting ready.
+// or runs without getting ready. Of a claim without a volume, which its pods wait for, it also has the
+// pods in which k3s makes volumes.
 // It returns at most 60 printable lines of at most 400 characters, each ending with a
 // newline. What cannot be found out is said instead.
 func (c *Cluster) Explain(ctx context.Context, o Object) string {
@@ -57,6 +57,8 @@ func (c *Cluster) Explain(ctx context.Context, o Object) string {
 		err = e.pod(o)
 	case "Node":
 		err = e.node(o)
+	case "PersistentVolumeClaim":
+		err = e.namedClaim(o)
 	default:
 		e.line(0, "%s", o)
 		e.events(1, o)
@@ -82,6 +84,8 @@ type explainer struct {
 	ctx   context.Context
 	c     *Cluster
 	lines []string
+	// claims are those that were told of, by UID.
+	claims map[string]bool
 }
 
 func (e *explainer) line(depth int, format string, args ...any) {
@@ -186,7 +190,42 @@ func (e *explainer) describe(depth int, p *corev1.Pod) {
 			e.log(depth+2, p, t.container)
 		}
 	}
+	for _, claim := range e.c.unboundClaims(e.ctx, p) {
+		e.claim(depth+1, claim)
+	}
 	e.events(depth+1, Object{"Pod", p.Namespace, p.Name})
+}
+
+func (e *explainer) namedClaim(o Object) error {
+	claim, err := e.c.client.CoreV1().PersistentVolumeClaims(o.Namespace).Get(e.ctx, o.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	e.claim(0, claim)
+	return nil
+}
+
+// claim tells of a claim, once: several pods may wait for it.
+func (e *explainer) claim(depth int, claim *corev1.PersistentVolumeClaim) {
+	if e.claims[string(claim.UID)] {
+		return
+	}
+	if e.claims == nil {
+		e.claims = map[string]bool{}
+	}
+	e.claims[string(claim.UID)] = true
+	class := "the default storage class"
+	if claim.Spec.StorageClassName != nil {
+		class = "storage class " + *claim.Spec.StorageClassName
+	}
+	e.line(depth, "PersistentVolumeClaim %s/%s: %s, %s", claim.Namespace, claim.Name, claim.Status.Phase, class)
+	e.events(depth+1, Object{"PersistentVolumeClaim", claim.Namespace, claim.Name})
+	if claim.Status.Phase == corev1.ClaimBound {
+		return
+	}
+	for _, p := range e.c.helperPods(e.ctx, claim) {
+		e.describe(depth+1, &p)
+	}
 }
 
 func (e *explainer) log(depth int, p *corev1.Pod, container corev1.ContainerStatus) {
@@ -239,30 +278,28 @@ func (e *explainer) node(o Object) error {
 
 // events tells the newest events of an object, warnings before others.
 func (e *explainer) events(depth int, o Object) {
-	namespace := o.Namespace
-	if namespace == "" {
-		namespace = metav1.NamespaceDefault // where those of nodes are
-	}
-	list, err := e.c.client.CoreV1().Events(namespace).List(e.ctx, metav1.ListOptions{
-		FieldSelector: fields.Set{"involvedObject.kind": o.Kind, "involvedObject.name": o.Name}.String(),
-		Limit:         500,
-	})
+	list, err := e.c.events(e.ctx, o)
 	if err != nil {
-		e.line(depth, "list events: %v", err)
+		e.line(depth, "%v", err)
 		return
 	}
-	for _, text := range eventTexts(list.Items) {
+	for _, text := range eventTexts(list) {
 		e.line(depth, "%s", text)
 	}
 }
 
-func eventTexts(events []corev1.Event) []string {
+// sortEvents puts warnings before others, and newer ones before older ones.
+func sortEvents(events []corev1.Event) {
 	slices.SortStableFunc(events, func(a, b corev1.Event) int {
 		if a.Type != b.Type && (a.Type == corev1.EventTypeWarning || b.Type == corev1.EventTypeWarning) {
 			return cmp.Compare(b.Type, a.Type) // "Warning" is greater than "Normal"
 		}
 		return eventTime(b).Compare(eventTime(a))
 	})
+}
+
+// eventTexts are the first events that say something of their own.
+func eventTexts(events []corev1.Event) []string {
 	var texts []string
 	told := map[string]bool{}
 	for _, event := range events {
@@ -363,28 +400,4 @@ func (c *Cluster) pods(ctx context.Context, namespace string, selector *metav1.L
 	}
 	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	return list.Items, nil
-}
-
-// firstProblem says in a few words what holds up one of the pods, "" when there is nothing
-// but patience.
-func (c *Cluster) firstProblem(ctx context.Context, namespace string, selector *metav1.LabelSelector) string {
-	pods, err := c.pods(ctx, namespace, selector)
-	if err != nil {
-		return ""
-	}
-	for i := range pods {
-		p := &pods[i]
-		if podReady(p) {
-			continue
-		}
-		for _, condition := range p.Status.Conditions {
-			if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
-				return shorten(fmt.Sprintf("pod %s: %s: %s", p.Name, condition.Reason, condition.Message), maxProblem)
-			}
-		}
-		if t := troubles(p); len(t) > 0 {
-			return shorten(fmt.Sprintf("pod %s on %s: %s", p.Name, p.Spec.NodeName, t[0].text), maxProblem)
-		}
-	}
-	return ""
 }

@@ -436,6 +436,7 @@ func TestEventTexts(t *testing.T) {
 		events = append(events, event("Normal", fmt.Sprint("N", i), "n", time.Duration(i)*time.Hour))
 	}
 	events = append(events, event("Warning", "Old", "w", 9*time.Hour), event("Warning", "New", "w", 8*time.Hour), event("Warning", "New", "w", 10*time.Hour))
+	sortEvents(events)
 	var reasons []string
 	for _, text := range eventTexts(events) {
 		reasons = append(reasons, strings.Fields(text)[2])
@@ -490,7 +491,7 @@ func answer(t *testing.T, w http.ResponseWriter, kind string, object any) {
 		t.Error(err)
 	}
 	group := "v1"
-	if kind == "DaemonSet" {
+	if kind == "DaemonSet" || kind == "Deployment" {
 		group = "apps/v1"
 	}
 	var fields map[string]any

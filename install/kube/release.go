@@ -157,8 +157,8 @@ func joinSome(list []string) string {
 // A change that the cluster would refuse, such as to a field that cannot be changed, fails
 // before anything is changed.
 //
-// When an upgrade does not roll out in time, or a Deployment has exceeded its progress
-// deadline, the last good revision is rolled back to unless NoRollback is set, and
+// When an upgrade does not roll out in time, a Deployment has exceeded its progress deadline, or
+// a volume or an image cannot be had (see WaitRollouts), the last good revision is rolled back to unless NoRollback is set, and
 // the error says what held up the upgrade, and what became of the rollback. After a first
 // installation that does not roll out, everything stays as it is. When ctx ends, nothing is
 // rolled back: the next call goes on from there.

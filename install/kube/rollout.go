@@ -59,9 +59,9 @@ func (r Rollout) String() string {
 
 // WaitRollouts waits until the workloads of one namespace exist and are rolled out, a
 // DaemonSet on all registered nodes that it is for, but for those that are left out: see
-// [Options].Absent. Report is told of every change in what
-// it waits for; nil is nobody. When ctx ends first, or a Deployment exceeds its progress
-// deadline, the error says how far each one is, and explains.
+// [Options].Absent. Report is told of every change in what it waits for; nil is nobody. When ctx
+// ends first, a Deployment exceeds its progress deadline, or a volume or an image cannot be had for
+// so long that it will not come any more, the error says how far each one is, and explains.
 //
 // Nodes that register later are not waited for.
 func (c *Cluster) WaitRollouts(ctx context.Context, namespace string, workloads []Workload, report func(string)) error {

@@ -46,7 +46,7 @@ func joinWaiting(list []waitingFor) string {
 // objects of other kinds. It leaves it to its callers to name the cluster.
 func (c *Cluster) waitFor(ctx context.Context, objects []awaited, report func(string)) *Error {
 	tell := onChange(report)
-	w := &wait{cluster: c, start: time.Now(), settled: map[awaited]bool{}, deadlines: deadlines{}}
+	w := &wait{cluster: c, start: time.Now(), settled: map[awaited]bool{}, deadlines: deadlines{}, patience: newPatience()}
 	var waiting []waitingFor
 	var failure error
 	for {
@@ -97,6 +97,7 @@ type wait struct {
 	// settled are objects that have no pods and are there: they need no second look.
 	settled   map[awaited]bool
 	deadlines deadlines
+	patience  *patience
 }
 
 // unfinished returns those that have failed first, then those that have a known problem.
@@ -138,11 +139,17 @@ func (w *wait) workload(ctx context.Context, a awaited, nodes counted) (state *w
 	}
 	exceeded := r.deployment != nil && w.deadlines.exceeded(r.deployment, time.Since(w.start))
 	if r.Done {
+		w.patience.over(a.Object, nil, time.Now())
 		return nil, false, nil
 	}
 	state = &waitingFor{Object: a.Object, state: r.State}
-	if text := w.cluster.firstProblem(ctx, a.Namespace, r.selector); text != "" {
-		state.state, problem = state.state+", "+text, true
+	held := w.cluster.firstSetback(ctx, a.Namespace, r.selector)
+	if held != nil {
+		state.state, problem = state.state+", "+held.text, true
+	}
+	if w.patience.over(a.Object, held, time.Now()) {
+		state.state += fmt.Sprintf(", for %v now", held.patience)
+		state.failed = true
 	}
 	if exceeded {
 		state.state += fmt.Sprintf(", and its progress deadline of %d s is exceeded", progressDeadline(r.deployment)/time.Second)
