@@ -329,22 +329,26 @@ func (n *k3sNode) restorePassword(ctx context.Context) error {
 	return n.putEntry(ctx, entry, k3sNodePassword)
 }
 
+// restoreFolderScript makes the folder of a volume, with its owner and mode. The folder above it is made
+// as k3s' own provisioner leaves it: nobody but root gets to the volumes of others. What lies beside a
+// database belongs to the one that it was.
+const restoreFolderScript = `set -e
+[ -d "${1%/*}" ] || mkdir -p -m 0700 "${1%/*}"
+mkdir -p "$1"
+chown "$2:$3" "$1"
+chmod "$4" "$1"
+rm -f "$5" "$5-wal" "$5-shm" "$5-journal"`
+
 // restoreLiteBoxd puts LiteBoxd's database where it was, before anything can use it there.
 func (n *k3sNode) restoreLiteBoxd(ctx context.Context) error {
 	l := n.restoring.Manifest().LiteBoxd
 	if l == nil || l.Node != n.nodeName() {
 		return nil
 	}
-	// What lies beside a database belongs to the one that it was.
-	const script = `set -e
-mkdir -p "$1"
-chown "$2:$3" "$1"
-chmod "$4" "$1"
-rm -f "$5" "$5-wal" "$5-shm" "$5-journal"`
 	owner := func(o backup.Ownership) []string {
 		return []string{fmt.Sprint(o.UID), fmt.Sprint(o.GID), fmt.Sprintf("%o", o.Mode)}
 	}
-	args := append([]string{"/bin/sh", "-c", script, "sh", path.Dir(l.Path)}, owner(l.Folder)...)
+	args := append([]string{"/bin/sh", "-c", restoreFolderScript, "sh", path.Dir(l.Path)}, owner(l.Folder)...)
 	if _, err := n.root(ctx, "make LiteBoxd's folder", append(args, l.Path)...); err != nil {
 		return err
 	}

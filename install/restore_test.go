@@ -3,8 +3,11 @@ package install
 import (
 	"database/sql"
 	"errors"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -214,6 +217,38 @@ func TestUnfinishedRestore(t *testing.T) {
 				t.Errorf("%v, want %q", err, test.command)
 			}
 		})
+	}
+}
+
+// A volume's folder has its own owner and mode, and nobody else gets to the one above it, unless that is
+// there already. What belonged to another database is gone.
+func TestRestoreFolder(t *testing.T) {
+	for _, isThere := range []bool{false, true} {
+		storage := filepath.Join(t.TempDir(), "rancher", "storage")
+		volume := filepath.Join(storage, "pvc-1_box_data")
+		want := fs.FileMode(0o700)
+		if isThere {
+			want = 0o755
+			if err := os.MkdirAll(volume, want); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(volume, "liteboxd.db-wal"), []byte("old"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		script := exec.CommandContext(t.Context(), "/bin/sh", "-c", "umask 022\n"+restoreFolderScript, "sh", volume,
+			strconv.Itoa(os.Getuid()), strconv.Itoa(os.Getgid()), "777", filepath.Join(volume, "liteboxd.db"))
+		if out, err := script.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		for folder, mode := range map[string]fs.FileMode{filepath.Dir(storage): 0o755, storage: want, volume: 0o777} {
+			if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != mode {
+				t.Errorf("there: %v: %s: got %v, %v, want %v", isThere, folder, info.Mode(), err, mode)
+			}
+		}
+		if left, err := os.ReadDir(volume); err != nil || len(left) > 0 {
+			t.Errorf("there: %v: left are %v, %v", isThere, left, err)
+		}
 	}
 }
 
