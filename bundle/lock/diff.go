@@ -24,6 +24,9 @@ func Diff(old, next *Lock) []Change {
 		old = &Lock{}
 	}
 	var d differ
+	d.add("serial", old.SerialText(), next.SerialText())
+	d.add("audience", old.AudienceText(), next.AudienceText())
+	d.add("notAfter", old.NotAfterText(), next.NotAfterText())
 	d.add("platforms", joinPlatforms(old.Platforms), joinPlatforms(next.Platforms))
 	for i := range next.Components {
 		d.component(old.Component(next.Components[i].Name), &next.Components[i])

@@ -360,7 +360,7 @@ func (l *Lock) image(component string, index int) *Image {
 
 // withoutLines returns a deep copy of what is compared after an edit.
 func (l *Lock) withoutLines() *Lock {
-	c := &Lock{Platforms: l.Platforms, Components: slices.Clone(l.Components)}
+	c := &Lock{Validity: l.Validity.clone(), Platforms: l.Platforms, Components: slices.Clone(l.Components)}
 	for i, component := range c.Components {
 		c.Components[i] = component.withoutLines()
 	}

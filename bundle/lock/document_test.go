@@ -328,6 +328,10 @@ func FuzzParse(f *testing.F) {
 		if diff := cmp.Diff(d.Lock(), fresh); diff != "" {
 			t.Errorf("read again (-before +after):\n%s", diff)
 		}
+		before, serial := d.Bytes(), d.Lock().Serial
+		if err := d.SetSerial(serial + 1); err != nil && !bytes.Equal(before, d.Bytes()) {
+			t.Errorf("%v, and the document changed", err)
+		}
 		for _, c := range d.Lock().Components {
 			before := d.Bytes()
 			if err := d.Update(moved(c)); err != nil && !bytes.Equal(before, d.Bytes()) {

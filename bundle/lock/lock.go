@@ -31,6 +31,7 @@ const (
 
 // Lock is a whole versions.lock.
 type Lock struct {
+	Validity
 	Platforms  []Platform  // for which nodes; at least one, no two that match
 	Components []Component // in the order of the file
 }

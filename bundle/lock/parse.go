@@ -68,12 +68,13 @@ func parse(name string, data []byte) (*Lock, *yaml.Node, error) {
 
 func (r *reader) lock(l *Lock, v value) {
 	var apiVersion, kind string
-	r.mapping(v,
-		field{"apiVersion", required, text(r, &apiVersion, only(APIVersion))},
-		field{"kind", required, text(r, &kind, only(Kind))},
-		field{"platforms", required, r.platforms(&l.Platforms)},
-		field{"components", required, func(v value) { r.components(l, v) }},
-	)
+	r.mapping(v, slices.Concat([]field{
+		{"apiVersion", required, text(r, &apiVersion, only(APIVersion))},
+		{"kind", required, text(r, &kind, only(Kind))},
+	}, r.validity(&l.Validity), []field{
+		{"platforms", required, r.platforms(&l.Platforms)},
+		{"components", required, func(v value) { r.components(l, v) }},
+	})...)
 }
 
 func (r *reader) components(l *Lock, v value) {

@@ -37,6 +37,7 @@ type bundleLockOptions struct {
 	versions  map[string]*string // asked for, by component
 	platforms []string
 	updates   []string
+	serial    int64 // that is asked for; 0 for none
 	check     bool
 	format    string
 }
@@ -64,6 +65,10 @@ With --check, write nothing: report tags that have moved, files that were publis
 anew, and newer patch releases. Only tags, checksums and sizes are asked for. The exit
 code is 7 when there is something to report.
 
+A new lock has the serial 1, and the serial of a lock that has one rises by one whenever
+this command changes what the lock pins: a cluster refuses bundles with a lower serial than
+it has had. --serial sets it, or gives one to a lock that has none; it never gets lower.
+
 Everything comes from upstream's own addresses; --mirror HOST=ENDPOINT sends requests
 for one of these hosts elsewhere: github.com, release-assets.githubusercontent.com,
 raw.githubusercontent.com, update.k3s.io (with --check), helm.cilium.io, and the
@@ -75,6 +80,9 @@ these bytes are accepted.`,
   boxlift bundle lock --check`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("serial") && (o.serial < 1 || o.serial > lock.MaxSerial) {
+				return usagef("--serial %d: expected a whole number from 1 to %d", o.serial, int64(lock.MaxSerial))
+			}
 			if err := o.validate(); err != nil {
 				return err
 			}
@@ -89,6 +97,7 @@ these bytes are accepted.`,
 	}
 	c.Flags().StringArrayVar(&o.platforms, "platform", nil, "platform of a new lock, or COMPONENT=PLATFORM to narrow a component (repeatable; default linux/amd64)")
 	c.Flags().StringArrayVar(&o.updates, "update", nil, "move a component: COMPONENT=VERSION (repeatable)")
+	c.Flags().Int64Var(&o.serial, "serial", 0, "serial that the lock is to have (default: one more when pins change)")
 	c.Flags().BoolVar(&o.check, "check", false, "report what upstream has changed, and write nothing")
 	c.Flags().StringVarP(&o.format, "output", "o", "table", "format of what is reported: table or json")
 	return c
@@ -112,8 +121,8 @@ func (o *bundleLockOptions) validate() error {
 	}
 	asked := o.asked()
 	switch {
-	case o.check && (len(asked) > 0 || len(o.updates) > 0 || len(o.platforms) > 0):
-		return usagef("--check takes no versions and no platforms: it looks at the lock as it is")
+	case o.check && (len(asked) > 0 || len(o.updates) > 0 || len(o.platforms) > 0 || o.serial != 0):
+		return usagef("--check takes no versions, platforms or serial: it looks at the lock as it is")
 	case len(o.updates) > 0 && (len(asked) > 0 || len(o.platforms) > 0):
 		return usagef("--update excludes versions and platforms: it moves what is in the lock")
 	case len(o.platforms) > 0 && len(asked) == 0:
@@ -340,7 +349,8 @@ func (l *locking) complete(ctx context.Context) error {
 	if err := l.write(); err != nil {
 		return err
 	}
-	if err := l.printChanges(lock.Diff(l.was, l.document.Lock())); err != nil {
+	changes := lock.Diff(l.was, l.document.Lock())
+	if err := l.printChanges(changes); err != nil {
 		return err
 	}
 	if resolveErr != nil && missing == 0 {
@@ -350,8 +360,11 @@ func (l *locking) complete(ctx context.Context) error {
 		return fmt.Errorf("%s: %d of %d missing pins filled in: %w", l.lock, missing-left, missing, resolveErr)
 	}
 	text := fmt.Sprintf("%d pins filled in, none missing", missing)
-	if missing == 0 {
+	switch {
+	case missing == 0 && len(changes) == 0:
 		text = "nothing to do: every pin is there"
+	case missing == 0:
+		text = "every pin is there"
 	}
 	return l.say(text)
 }
@@ -429,8 +442,30 @@ func (l *locking) checkArchives(now *lock.Lock) error {
 	return errors.Join(errs...)
 }
 
-// write puts the document into its file, if that says something else.
+// raiseSerial gives the document the serial that is asked for, or else the next one when what it
+// pins has changed. A lock that has none gets none unasked: then its bundles are as before.
+func (l *locking) raiseSerial() error {
+	next := l.serial
+	switch {
+	case next != 0:
+	case l.was == nil:
+		next = 1
+	case l.was.Serial == 0 || len(lock.Diff(l.was, l.document.Lock())) == 0:
+		return nil
+	default:
+		next = l.was.Serial + 1
+	}
+	if err := l.document.SetSerial(next); err != nil {
+		return &inputError{err}
+	}
+	return nil
+}
+
+// write puts the document, with its serial, into its file, if that says something else.
 func (l *locking) write() error {
+	if err := l.raiseSerial(); err != nil {
+		return err
+	}
 	target, mode := l.lock, fs.FileMode(0o644)
 	if l.was != nil {
 		// A link stays one.
