@@ -120,7 +120,10 @@ func TestRefusedDeltas(t *testing.T) {
 		want   string
 	}{
 		"another schema": {func(_ *testing.T, d *craftedDelta) { d.index.SchemaVersion = 1 }, "schema version 1"},
-		"no outline":     {func(_ *testing.T, d *craftedDelta) { d.index.Manifests = []ocispec.Descriptor{} }, "one outline"},
+		"another serial": {func(_ *testing.T, d *craftedDelta) {
+			d.index.Annotations = map[string]string{AnnotationSerial: "7"}
+		}, "index.json of the delta: it has serial 7, audience all, end none, its bundle has serial none"},
+		"no outline": {func(_ *testing.T, d *craftedDelta) { d.index.Manifests = []ocispec.Descriptor{} }, "one outline"},
 		"another outline": {func(_ *testing.T, d *craftedDelta) {
 			d.index.Manifests = []ocispec.Descriptor{{MediaType: outlineMediaType, Digest: layer, Size: 9}}
 		}, "is not there"},

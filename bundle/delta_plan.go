@@ -23,7 +23,7 @@ func (p *Plan) delta(signed *signature.Signature) (*Plan, Amount, error) {
 	index := deltaIndex{
 		Index: ocispec.Index{
 			Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex,
-			ArtifactType: DeltaArtifactType, Annotations: map[string]string{AnnotationVersion: p.version},
+			ArtifactType: DeltaArtifactType, Annotations: indexAnnotations(p.version, p.validity),
 		},
 		Bundle: p.Digest(), Since: append([]digest.Digest{}, p.since.bundles...), LeftOut: []leftOutBlob{},
 	}

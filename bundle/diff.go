@@ -43,6 +43,7 @@ type Side struct {
 	// Size is that of the file, in bytes.
 	Size    int64  `json:"size"`
 	Builder string `json:"builder"`
+	lock.Validity
 }
 
 // Amount counts blobs.
@@ -121,7 +122,7 @@ func Compare(from, to *Reader) (*Difference, error) {
 }
 
 func (r *Reader) side() Side {
-	return Side{Path: r.path, Digest: r.Digest(), Size: r.Size(), Builder: r.Version()}
+	return Side{Path: r.path, Digest: r.Digest(), Size: r.Size(), Builder: r.Version(), Validity: r.validity}
 }
 
 func (a *Amount) add(size int64) {

@@ -108,6 +108,7 @@ type Plan struct {
 	parallel int
 	reporter progress.Reporter
 	version  string
+	validity lock.Validity
 
 	chart   *chartCheck                                          // under way; nil for none
 	isDelta bool                                                 // made of the plan of a whole bundle
@@ -319,6 +320,7 @@ func newPlan(ctx context.Context, o PlanOptions, from imageRegistry) (*Plan, err
 		parallel: o.Parallelism,
 		reporter: o.Reporter,
 		version:  o.Version,
+		validity: o.Lock.Validity,
 
 		since:     o.Since,
 		sbom:      o.SBOM,
@@ -538,7 +540,7 @@ func (p *planner) finish() error {
 		MediaType:    ocispec.MediaTypeImageIndex,
 		ArtifactType: ArtifactType,
 		Manifests:    p.entries,
-		Annotations:  map[string]string{AnnotationVersion: p.version},
+		Annotations:  indexAnnotations(p.version, p.validity),
 	})
 	if err != nil {
 		return fmt.Errorf("make index.json: %w", err)

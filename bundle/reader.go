@@ -29,8 +29,10 @@ type Reader struct {
 	tar    *ocitar.Reader // the same: stored, unless it is a delta
 	index  []byte
 	parsed ocispec.Index
-	delta  *delta // nil for a whole bundle
-	bases  []*Reader
+	// validity is what index.json says of when and where to use the bundle.
+	validity lock.Validity
+	delta    *delta // nil for a whole bundle
+	bases    []*Reader
 }
 
 // Open opens the bundle that path stands for: a file, or a set of volumes, encrypted for
@@ -88,6 +90,9 @@ func newReader(source io.ReaderAt, size int64) (*Reader, error) {
 	}
 	if err := checkNames(r.Version()); err != nil {
 		return nil, fmt.Errorf("index.json: %w", err)
+	}
+	if err := r.readValidity(); err != nil {
+		return nil, err
 	}
 	for i, d := range r.parsed.Manifests {
 		if err := checkDescriptor(d, maxManifestSize); err != nil {
@@ -368,6 +373,9 @@ func (r *Reader) lockIn(c *Contents) (*lock.Lock, []byte, error) {
 	l, err := lock.Parse(lockTitle, content)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if err := r.checkValidity(l); err != nil {
+		return nil, nil, err
 	}
 	return l, content, nil
 }

@@ -381,6 +381,30 @@ func TestRefused(t *testing.T) {
 			func(c *crafted) { c.index.Annotations[AnnotationVersion] = "\x1b[2J" },
 			[]string{`the name "\x1b[2J"`},
 		},
+		"serial that the lock does not have": {
+			func(c *crafted) { c.index.Annotations[AnnotationSerial] = "7" },
+			[]string{"index.json has serial 7, audience all, end none", "versions.lock has serial none, audience all, end none"},
+		},
+		"audience that the lock does not have": {
+			func(c *crafted) { c.index.Annotations[AnnotationAudience] = "lan-1" },
+			[]string{"index.json has serial none, audience lan-1, end none"},
+		},
+		"end that the lock does not have": {
+			func(c *crafted) { c.index.Annotations[AnnotationNotAfter] = "2027-06-30T00:00:00Z" },
+			[]string{"index.json has serial none, audience all, end 2027-06-30T00:00:00Z"},
+		},
+		"serial that is none": {
+			func(c *crafted) { c.index.Annotations[AnnotationSerial] = "0" },
+			[]string{`the serial "0" is not a serial`},
+		},
+		"serial that is empty": {
+			func(c *crafted) { c.index.Annotations[AnnotationSerial] = "" },
+			[]string{"the annotation dev.boxlift.serial is empty"},
+		},
+		"audience without end": {
+			func(c *crafted) { c.index.Annotations[AnnotationAudience] = strings.Repeat("a,", 1<<20) },
+			[]string{"the audience has 1048577 entries"},
+		},
 		"file with a config": {
 			func(c *crafted) {
 				d := c.addJSON(ocispec.MediaTypeImageManifest, ocispec.Manifest{

@@ -88,10 +88,10 @@ func ParseValidity(serial, audience, notAfter string) (Validity, error) {
 	if audience == "" {
 		return v, nil
 	}
-	v.Audience = strings.Split(audience, ",")
-	if len(v.Audience) > MaxAudience {
-		return v, fmt.Errorf("the audience has %d entries: expected %d at most", len(v.Audience), MaxAudience)
+	if n := strings.Count(audience, ",") + 1; n > MaxAudience {
+		return v, fmt.Errorf("the audience has %d entries: expected %d at most", n, MaxAudience)
 	}
+	v.Audience = strings.Split(audience, ",")
 	for i, pattern := range v.Audience {
 		if reason := checkPattern(pattern); reason != "" {
 			return v, fmt.Errorf("the audience %.80q %s", pattern, reason)

@@ -454,6 +454,9 @@ func runBundleVerify(ctx context.Context, out io.Writer, path string, o bundleVe
 	w := &errorWriter{w: out}
 	w.printf("%s is whole: %s verified in %s\n", path, progress.Bytes(r.Size()), progress.Duration(time.Since(start)))
 	w.printf("digest: %s\nsigned: %s\n", r.Digest(), signed)
+	for _, line := range validityLines(r.Validity()) {
+		w.printf("%-8s%s\n", line[0]+":", line[1])
+	}
 	if o.rebuild != "" {
 		w.printf("built:  it is what boxlift %s makes of %s, byte for byte, signatures aside\n", r.Version(), o.rebuild)
 	}
@@ -523,13 +526,14 @@ it is not in the file.`,
 
 // inspection is what inspect prints as JSON.
 type inspection struct {
-	Digest     string             `json:"digest"`
-	Size       int64              `json:"size"`
-	Builder    string             `json:"builder"`
-	Signed     bool               `json:"signed"`
-	Volumes    int                `json:"volumes,omitempty"`
-	Encrypted  bool               `json:"encrypted,omitempty"`
-	Delta      *bundle.Delta      `json:"delta,omitempty"`
+	Digest    string        `json:"digest"`
+	Size      int64         `json:"size"`
+	Builder   string        `json:"builder"`
+	Signed    bool          `json:"signed"`
+	Volumes   int           `json:"volumes,omitempty"`
+	Encrypted bool          `json:"encrypted,omitempty"`
+	Delta     *bundle.Delta `json:"delta,omitempty"`
+	lock.Validity
 	Components []bundle.Component `json:"components"`
 	Files      []bundle.File      `json:"files"`
 	Images     []bundle.Image     `json:"images"`
@@ -548,7 +552,7 @@ func runBundleInspect(ctx context.Context, out io.Writer, path string, o readOpt
 	i := inspection{
 		Digest: r.Digest().String(), Size: r.Size(), Builder: r.Version(), Signed: r.Signed(),
 		Volumes: r.File().Volumes(), Encrypted: r.File().Encrypted(),
-		Delta:      r.Delta(),
+		Delta: r.Delta(), Validity: r.Validity(),
 		Components: contents.Describe(), Files: contents.Files, Images: contents.Images,
 	}
 	if format == "json" {
@@ -565,6 +569,9 @@ func (i *inspection) print(out io.Writer) error {
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	w := &errorWriter{w: t}
 	w.printf("digest:\t%s\nsize:\t%s (%d bytes)\nbuilt by:\tboxlift %s\nsigned:\t%s\n", i.Digest, progress.Bytes(i.Size), i.Size, i.Builder, signed)
+	for _, line := range validityLines(i.Validity) {
+		w.printf("%s:\t%s\n", line[0], line[1])
+	}
 	if i.Volumes > 0 {
 		w.printf("volumes:\t%d\n", i.Volumes)
 	}
@@ -599,6 +606,13 @@ func (i *inspection) print(out io.Writer) error {
 		return w.err
 	}
 	return t.Flush()
+}
+
+// validityLines are what a bundle says of when and where to use it, each with its name.
+func validityLines(v lock.Validity) [][2]string {
+	return slices.DeleteFunc([][2]string{
+		{"serial", v.SerialText()}, {"for", strings.ReplaceAll(v.AudienceText(), ",", ", ")}, {"until", v.NotAfterText()},
+	}, func(line [2]string) bool { return line[1] == "" })
 }
 
 func orDash(s string) string {

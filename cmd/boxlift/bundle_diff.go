@@ -82,6 +82,7 @@ func printDifference(out io.Writer, d *bundle.Difference) error {
 		w.printf("%s\t%s\t%s\tboxlift %s\t%s\n", side.name, side.Path, progress.Bytes(side.Size), side.Builder, side.Digest)
 	}
 	w.printf("\n\tBLOBS\tSIZE\nnew\t%d\t%s\ngone\t%d\t%s\nkept\t%d\t%s\n", d.New.Blobs, progress.Bytes(d.New.Bytes), d.Gone.Blobs, progress.Bytes(d.Gone.Bytes), d.Kept.Blobs, progress.Bytes(d.Kept.Bytes))
+	printValidity(w, d.From.Validity, d.To.Validity)
 	if len(d.Components) > 0 {
 		w.printf("\nCOMPONENT\tCHANGE\tOLD\tNEW\n")
 		for _, c := range d.Components {
@@ -94,6 +95,23 @@ func printDifference(out io.Writer, d *bundle.Difference) error {
 		return w.err
 	}
 	return t.Flush()
+}
+
+// printValidity shows what became of serial, audience and end.
+func printValidity(w *errorWriter, from, to lock.Validity) {
+	if from.Equal(to) {
+		return
+	}
+	w.printf("\nLOCK\tOLD\tNEW\n")
+	for _, one := range [][3]string{
+		{"serial", from.SerialText(), to.SerialText()},
+		{"audience", from.AudienceText(), to.AudienceText()},
+		{"notAfter", from.NotAfterText(), to.NotAfterText()},
+	} {
+		if one[1] != one[2] {
+			w.printf("%s\t%s\t%s\n", one[0], orDash(one[1]), orDash(one[2]))
+		}
+	}
 }
 
 func printItems(w *errorWriter, title string, items []bundle.ItemChange) {

@@ -22,6 +22,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/source"
@@ -30,6 +31,8 @@ import (
 
 // Bundle describes a bundle for linux/amd64 and linux/arm64.
 type Bundle struct {
+	// Validity is what its lock says of when and where to use it.
+	Validity   lock.Validity
 	Components []Component
 	// Signer signs it; nil leaves it unsigned.
 	Signer *signature.Signer
@@ -108,10 +111,19 @@ func Write(t testing.TB, path string, b Bundle) {
 			w.image(c, image)
 		}
 	}
-	index := w.marshal(ocispec.Index{
+	announced := ocispec.Index{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, ArtifactType: bundle.ArtifactType,
 		Manifests: w.entries, Annotations: map[string]string{bundle.AnnotationVersion: version},
-	})
+	}
+	for key, text := range map[string]string{
+		bundle.AnnotationSerial: b.Validity.SerialText(), bundle.AnnotationAudience: b.Validity.AudienceText(),
+		bundle.AnnotationNotAfter: b.Validity.NotAfterText(),
+	} {
+		if text != "" {
+			announced.Annotations[key] = text
+		}
+	}
+	index := w.marshal(announced)
 	members := []ocitar.Member{{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))}, {Name: ocitar.IndexFile, Size: int64(len(index))}}
 	contents := [][]byte{[]byte(ocitar.LayoutContent), index}
 	if b.Signer != nil {
@@ -165,7 +177,17 @@ func (w *writer) blob(mediaType string, content []byte) ocispec.Descriptor {
 // lock writes the lock that pins everything in the bundle.
 func (w *writer) lock(b Bundle) string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [%s]\ncomponents:\n", strings.Join(platforms, ", "))
+	s.WriteString("apiVersion: boxlift.dev/v1\nkind: Lock\n")
+	if v := b.Validity; v.Serial != 0 {
+		fmt.Fprintf(&s, "serial: %d\n", v.Serial)
+	}
+	if v := b.Validity; v.Audience != nil {
+		fmt.Fprintf(&s, "audience: [\"%s\"]\n", strings.Join(v.Audience, `", "`))
+	}
+	if v := b.Validity; !v.NotAfter.IsZero() {
+		fmt.Fprintf(&s, "notAfter: %s\n", v.NotAfterText())
+	}
+	fmt.Fprintf(&s, "platforms: [%s]\ncomponents:\n", strings.Join(platforms, ", "))
 	for _, c := range b.Components {
 		fmt.Fprintf(&s, "  %s:\n    version: %s\n", c.Name, c.Version)
 		list := func(name string, files []File) {
