@@ -142,7 +142,7 @@ func checkFiles(t *testing.T, s *upstream.Server, r *Reader, contents *Contents)
 		if size, ok := known[f.Digest.Encoded()]; !ok || size != f.Size {
 			t.Errorf("file %s: %s of %d bytes is not what the server has", f.Name, f.Digest, f.Size)
 		}
-		section, err := r.Blob(f.Digest)
+		section, err := r.blob(f.Digest)
 		if err != nil {
 			t.Error(err)
 			continue
@@ -786,7 +786,7 @@ func TestManifests(t *testing.T) {
 			t.Errorf("the file for %q (-expected +got):\n%s", platform, diff)
 		}
 	}
-	section, err := r.Blob(want.Digest)
+	section, err := r.blob(want.Digest)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,14 +11,51 @@ import (
 )
 
 // Content returns the bytes of a blob, from beginning to end. Where the blob is not what
-// its digest and size say, reading ends with an error that wraps [ErrInvalid] rather than
-// with io.EOF: nothing may be done with the bytes before that.
+// its digest and size say, reading fails with an error that wraps [ErrInvalid] in the place
+// of the last bytes: nothing may be done with those before. So whoever has read size bytes
+// without an error has read the blob. It fails with a [*MissingError] when a delta leaves
+// the blob out.
+//
+// There is no other way to read a blob: what was proven by another read, such as that of
+// [Reader.Verify], says nothing about this one, as the file may have changed since.
 func (r *Reader) Content(d digest.Digest, size int64) (io.Reader, error) {
-	blob, err := r.Blob(d)
+	c, err := r.open(d)
+	if err != nil {
+		return nil, err
+	}
+	if c.left != size {
+		return nil, fmt.Errorf("bundle %s: %w: blob %s has %d bytes, its descriptor says %d",
+			r.path, ErrInvalid, d, c.left, size)
+	}
+	return c, nil
+}
+
+// ContentFrom is Content without the first offset bytes, for who has them: they are read and
+// count for the proof.
+func (r *Reader) ContentFrom(d digest.Digest, offset int64) (io.Reader, error) {
+	c, err := r.open(d)
+	if err != nil {
+		return nil, err
+	}
+	buffer := takeBuffer()
+	defer giveBuffer(buffer)
+	// The buffer is larger than that of io.Discard.
+	n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, io.LimitReader(c, offset), *buffer)
+	if err != nil {
+		return nil, err
+	}
+	if n < offset {
+		return nil, fmt.Errorf("bundle %s: %w: blob %s has %d bytes and no byte %d", r.path, ErrInvalid, d, n, offset)
+	}
+	return c, nil
+}
+
+func (r *Reader) open(d digest.Digest) (*content, error) {
+	blob, err := r.blob(d)
 	if err != nil {
 		return nil, fmt.Errorf("bundle %s: %w", r.path, err)
 	}
-	return &content{bundle: r.path, blob: blob, want: d, left: size, hash: sha256.New()}, nil
+	return &content{bundle: r.path, blob: blob, want: d, left: blob.Size(), hash: sha256.New()}, nil
 }
 
 // content compares a blob with its digest while it is read.
@@ -28,19 +65,32 @@ type content struct {
 	want   digest.Digest
 	left   int64
 	hash   hash.Hash
+	err    error // what all further reads return
 }
 
 func (c *content) Read(p []byte) (int, error) {
-	n, err := c.blob.Read(p)
+	if c.err != nil {
+		return 0, c.err
+	}
+	n, err := c.blob.Read(p[:min(int64(len(p)), c.left)])
 	_, _ = c.hash.Write(p[:n]) // never fails
-	if c.left -= int64(n); c.left < 0 {
-		return 0, fmt.Errorf("bundle %s: %w: blob %s is larger than its descriptor says", c.bundle, ErrInvalid, c.want)
+	c.left -= int64(n)
+	switch {
+	case c.left == 0:
+		c.err = io.EOF
+		if got := digest.NewDigest(digest.SHA256, c.hash); got != c.want {
+			c.err = fmt.Errorf("bundle %s: %w: blob %s holds other bytes, with the digest %s", c.bundle, ErrInvalid, c.want, got)
+		}
+		if n > 0 && errors.Is(c.err, io.EOF) {
+			return n, nil
+		}
+		return 0, c.err
+	case errors.Is(err, io.EOF):
+		c.err = fmt.Errorf("bundle %s: %w: blob %s ends %d bytes too early", c.bundle, ErrInvalid, c.want, c.left)
+		return 0, c.err
+	case err != nil:
+		c.err = fmt.Errorf("bundle %s: read blob %s: %w", c.bundle, c.want, err)
+		return 0, c.err
 	}
-	if !errors.Is(err, io.EOF) {
-		return n, err
-	}
-	if got := digest.NewDigest(digest.SHA256, c.hash); got != c.want || c.left != 0 {
-		return n, fmt.Errorf("bundle %s: %w: blob %s holds other bytes, with the digest %s", c.bundle, ErrInvalid, c.want, got)
-	}
-	return n, err
+	return n, nil
 }

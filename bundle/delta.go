@@ -15,6 +15,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/progress"
 )
 
@@ -60,7 +61,8 @@ type leftOutBlob struct {
 
 // delta is what a reader of a delta knows beside the bundle.
 type delta struct {
-	index   []byte // of the delta
+	index   []byte               // of the delta
+	signed  *signature.Signature // over index; nil for none
 	parsed  deltaIndex
 	outline *ocitar.Reader
 }
@@ -313,14 +315,22 @@ type Whole struct {
 	reader *Reader
 }
 
-// Whole returns the file of the whole bundle. What nobody supplies cannot be read from it.
+// Whole returns the file of the whole bundle, for who proves what is read from it by the
+// bundle digest and those of the blobs: nothing was proven here, and what the reader itself
+// has proven is read again. What nobody supplies cannot be read from it.
 func (r *Reader) Whole() *Whole { return &Whole{r.source, r} }
 
 // Size returns the length in bytes.
 func (w *Whole) Size() int64 { return w.reader.tar.Layout().Size }
 
-// Modified returns when the file that was opened was last written.
-func (w *Whole) Modified() time.Time { return w.reader.file.Modified() }
+// Modified returns when the file that was opened was last written; the zero time after
+// [NewReader].
+func (w *Whole) Modified() time.Time {
+	if w.reader.file == nil {
+		return time.Time{}
+	}
+	return w.reader.file.Modified()
+}
 
 // Close closes the reader.
 func (w *Whole) Close() error { return w.reader.Close() }

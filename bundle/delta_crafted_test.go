@@ -73,7 +73,7 @@ func TestCraftedDelta(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := d.tar(t, nil)
-	r, err := newReader(bytes.NewReader(file), int64(len(file)))
+	r, err := NewReader(bytes.NewReader(file), int64(len(file)), "bundle.tar")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestCraftedDelta(t *testing.T) {
 		t.Errorf("missing: %v", missing)
 	}
 	whole := craft().tar(t, nil)
-	base, err := newReader(bytes.NewReader(whole), int64(len(whole)))
+	base, err := NewReader(bytes.NewReader(whole), int64(len(whole)), "bundle.tar")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func FuzzDelta(f *testing.F) {
 		}
 		d.outline, d.index.Bundle = outline, digest.Digest(of)
 		file := d.tar(t, nil)
-		r, err := newReader(bytes.NewReader(file), int64(len(file)))
+		r, err := NewReader(bytes.NewReader(file), int64(len(file)), "bundle.tar")
 		if err != nil {
 			if !refused(err) {
 				t.Errorf("not one of the errors for which a bundle is refused: %v", err)
@@ -219,7 +219,7 @@ func FuzzDelta(f *testing.F) {
 		}
 		_ = r.Delta()
 		_, _ = r.Contents()
-		base, err := newReader(bytes.NewReader(whole), int64(len(whole)))
+		base, err := NewReader(bytes.NewReader(whole), int64(len(whole)), "bundle.tar")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -242,7 +242,7 @@ func TestDelta(t *testing.T) {
 		t.Errorf("it says %+v", info)
 	}
 	k3s, _ := got.File("k3s", "k3s", "linux/arm64")
-	_, err = alone.Blob(k3s.Digest)
+	_, err = alone.Content(k3s.Digest, k3s.Size)
 	var missing *bundle.MissingError
 	if !errors.As(err, &missing) || !errors.Is(err, bundle.ErrIncomplete) || missing.Blobs[0].Digest != k3s.Digest {
 		t.Errorf("a blob that is left out: %v", err)
@@ -470,11 +470,12 @@ func TestDamagedDelta(t *testing.T) {
 		t.Fatal(err)
 	}
 	k3s, _ := contents.File("k3s", "k3s", "linux/amd64")
-	blob, err := r.Blob(k3s.Digest)
+	tar, err := ocitar.NewReader(bytes.NewReader(whole), int64(len(whole)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, offset, _ := blob.Outer()
+	e, _ := tar.Blob(k3s.Digest)
+	offset := e.Offset
 	whole[offset+100] ^= 1
 	if err := os.WriteFile(damaged, whole, 0o600); err != nil {
 		t.Fatal(err)

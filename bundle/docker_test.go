@@ -139,7 +139,7 @@ func TestDockerForm(t *testing.T) {
 			if layer.MediaType != ocispec.MediaTypeImageLayerZstd {
 				t.Errorf("%s has a layer of the type %s", image.Name, layer.MediaType)
 			}
-			section, err := r.Blob(layer.Digest)
+			section, err := r.blob(layer.Digest)
 			if err != nil {
 				t.Fatal(err)
 			}

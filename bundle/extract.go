@@ -58,25 +58,28 @@ func (r *Reader) extractArchive(ctx context.Context, path string, images []Image
 	if err := r.requireMembers(layout.blobs); err != nil {
 		return err
 	}
-	return writeNew(path, 0o644, func(w io.Writer) error {
-		for _, e := range placed.Entries {
-			header, err := ocitar.Header(e.Member)
-			if err != nil {
-				return err
-			}
-			if _, err := w.Write(header); err != nil {
-				return err
-			}
-			if err := r.copyMember(ctx, w, e.Member, layout.index); err != nil {
-				return err
-			}
-			if _, err := w.Write(make([]byte, e.End()-e.Offset-e.Size)); err != nil {
-				return err
-			}
+	return writeNew(path, func(w io.Writer) (bool, error) { return false, r.writeLayout(ctx, w, placed, layout.index) })
+}
+
+// writeLayout writes the tar of a layout.
+func (r *Reader) writeLayout(ctx context.Context, w io.Writer, layout *ocitar.Layout, index []byte) error {
+	for _, e := range layout.Entries {
+		header, err := ocitar.Header(e.Member)
+		if err != nil {
+			return err
 		}
-		_, err := w.Write(make([]byte, ocitar.TrailerSize))
-		return err
-	})
+		if _, err := w.Write(header); err != nil {
+			return err
+		}
+		if err := r.copyMember(ctx, w, e.Member, index); err != nil {
+			return err
+		}
+		if _, err := w.Write(make([]byte, e.End()-e.Offset-e.Size)); err != nil {
+			return err
+		}
+	}
+	_, err := w.Write(make([]byte, ocitar.TrailerSize))
+	return err
 }
 
 // copyMember writes the content of one member of a layout.
@@ -136,7 +139,10 @@ func (r *Reader) ExtractLayout(ctx context.Context, path string, images []Image)
 			if err := makeFolders(folder, filepath.Dir(name)); err != nil {
 				return err
 			}
-			if err := writeNew(name, 0o644, func(w io.Writer) error { return r.copyMember(ctx, w, e.Member, layout.index) }); err != nil {
+			err := writeNew(name, func(w io.Writer) (bool, error) {
+				return false, r.copyMember(ctx, w, e.Member, layout.index)
+			})
+			if err != nil {
 				return err
 			}
 		}
@@ -161,15 +167,24 @@ func (r *Reader) extractFile(ctx context.Context, path string, f File) error {
 	if err := r.Require(f.Digest); err != nil {
 		return err
 	}
-	blob, err := r.Content(f.Digest, f.Size)
-	if err != nil {
-		return err
-	}
-	mode := fs.FileMode(0o644)
-	if start, _ := bufio.NewReaderSize(blob, 16).Peek(4); bytes.HasPrefix(start, []byte("\x7fELF")) || bytes.HasPrefix(start, []byte("#!")) {
-		mode = 0o755
-	}
-	return writeNew(path, mode, func(w io.Writer) error { return r.copyBlob(ctx, w, f.Digest, f.Size) })
+	return writeNew(path, func(w io.Writer) (bool, error) {
+		var first start
+		err := r.copyBlob(ctx, io.MultiWriter(w, &first), f.Digest, f.Size)
+		return first.isProgram(), err
+	})
+}
+
+// start keeps the first bytes of what is written.
+type start []byte
+
+func (s *start) Write(p []byte) (int, error) {
+	*s = append(*s, p[:min(len(p), 4-len(*s))]...)
+	return len(p), nil
+}
+
+// isProgram reports whether they are those of a program or a script.
+func (s start) isProgram() bool {
+	return bytes.HasPrefix(s, []byte("\x7fELF")) || bytes.HasPrefix(s, []byte("#!"))
 }
 
 // ExtractComponent writes the files of a component to a folder, which must not be there
@@ -262,22 +277,28 @@ func notThere(path string) error {
 }
 
 // writeNew writes a file under a temporary name beside it, and gives it its own when its
-// content is on the disk.
-func writeNew(path string, mode fs.FileMode, write func(io.Writer) error) (err error) {
+// content is on the disk. Who writes it reports whether it is a program.
+func writeNew(path string, write func(io.Writer) (isProgram bool, err error)) (err error) {
 	if err := notThere(path); err != nil {
 		return err
 	}
-	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithPermissions(mode))
+	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithPermissions(0o644))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Cleanup()) }()
 	w := bufio.NewWriterSize(f, 64<<10)
-	if err := write(w); err != nil {
+	isProgram, err := write(w)
+	if err != nil {
 		return err
 	}
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	if isProgram {
+		if err := makeExecutable(f.File); err != nil {
+			return err
+		}
 	}
 	if err := notThere(path); err != nil {
 		return err
@@ -286,6 +307,15 @@ func writeNew(path string, mode fs.FileMode, write func(io.Writer) error) (err e
 		return err
 	}
 	return volume.SyncDirectory(filepath.Dir(path))
+}
+
+// makeExecutable lets those run a file who may read it.
+func makeExecutable(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	return f.Chmod(info.Mode().Perm() | info.Mode().Perm()&0o444>>2)
 }
 
 // newFolder has a folder filled under a temporary name beside it, and gives it its own when

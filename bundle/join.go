@@ -51,11 +51,7 @@ func join(ctx context.Context, r *Reader, o JoinOptions) (*BuildResult, error) {
 		return nil, err
 	}
 	b := &builder{Plan: p, isCopy: true}
-	signed, err := readSignature(r.tar)
-	if err != nil {
-		return nil, err
-	}
-	if err := b.layOut(signed); err != nil {
+	if err := b.layOut(r.signed); err != nil {
 		return nil, err
 	}
 	return b.build(ctx, BuildOptions{Path: o.Path, OutputOptions: o.OutputOptions}, &BuildResult{Digest: r.Digest()})

@@ -185,7 +185,7 @@ func (b *builder) reserve() error {
 // and verified by now; the rest of what [Reader.Verify] asks for is looked at here, since
 // what a lock says of the inside of an archive may be wrong.
 func (b *builder) finish(ctx context.Context) error {
-	r, err := newReader(b.file, b.layout.Size)
+	r, err := NewReader(b.file, b.layout.Size, b.file.Name())
 	if err == nil {
 		err = r.verifyStructure()
 	}

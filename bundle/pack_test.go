@@ -28,7 +28,7 @@ func writePack(t *testing.T, r *Reader, p Pack, dir string) string {
 	}
 	contents := [][]byte{[]byte(ocitar.LayoutContent), p.Index}
 	for _, m := range p.Blobs {
-		section, err := r.Blob(m.Digest())
+		section, err := r.blob(m.Digest())
 		if err != nil {
 			t.Fatal(err)
 		}

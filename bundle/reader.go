@@ -31,7 +31,8 @@ type Reader struct {
 	parsed ocispec.Index
 	// validity is what index.json says of when and where to use the bundle.
 	validity lock.Validity
-	delta    *delta // nil for a whole bundle
+	signed   *signature.Signature // over index, nil for none; of a delta, that in the outline
+	delta    *delta               // nil for a whole bundle
 	bases    []*Reader
 }
 
@@ -56,17 +57,19 @@ func open(path string, identities []age.Identity) (*Reader, error) {
 		}
 		return nil, err
 	}
-	r, err := newReader(f, f.Size())
+	r, err := NewReader(f, f.Size(), path)
 	if err != nil {
 		_ = f.Close()
 		return nil, err
 	}
-	r.path, r.file = path, f
+	r.file = f
 	return r, nil
 }
 
-func newReader(source io.ReaderAt, size int64) (*Reader, error) {
-	r := &Reader{source: source}
+// NewReader is Open for a bundle of size bytes, not encrypted and not in volumes, that lies
+// in something else than a file. The path is what messages call it.
+func NewReader(source io.ReaderAt, size int64, path string) (*Reader, error) {
+	r := &Reader{path: path, source: source}
 	var err error
 	if r.stored, err = ocitar.NewReader(source, size); err != nil {
 		return nil, err
@@ -74,11 +77,18 @@ func newReader(source io.ReaderAt, size int64) (*Reader, error) {
 	if r.index, err = r.stored.ReadAll(ocitar.IndexFile, maxIndexSize); err != nil {
 		return nil, err
 	}
+	if r.signed, err = readSignature(r.stored); err != nil {
+		return nil, err
+	}
 	if r.tar = r.stored; isDelta(r.index) {
 		if err := r.assemble(r.index); err != nil {
 			return nil, err
 		}
 		if r.index, err = r.tar.ReadAll(ocitar.IndexFile, maxIndexSize); err != nil {
+			return nil, err
+		}
+		r.delta.signed = r.signed
+		if r.signed, err = readSignature(r.tar); err != nil {
 			return nil, err
 		}
 	}
@@ -123,15 +133,15 @@ func (r *Reader) Digest() digest.Digest { return digest.FromBytes(r.index) }
 // Size returns the length of the file in bytes, without what encryption adds.
 func (r *Reader) Size() int64 { return r.stored.Layout().Size }
 
-// File returns what the bundle lies in. It is closed with the reader.
+// File returns what the bundle lies in, or nil after [NewReader]. It is closed with the reader.
 func (r *Reader) File() *volume.File { return r.file }
 
 // Version returns the version of the boxlift that built the bundle.
 func (r *Reader) Version() string { return r.parsed.Annotations[AnnotationVersion] }
 
-// Blob returns the bytes of a blob, which are not verified by reading them. It fails with a
+// blob returns the bytes of a blob, which are not verified by reading them. It fails with a
 // [*MissingError] when a delta leaves them out.
-func (r *Reader) Blob(d digest.Digest) (*io.SectionReader, error) {
+func (r *Reader) blob(d digest.Digest) (*io.SectionReader, error) {
 	e, ok := r.tar.Blob(d)
 	if !ok {
 		return nil, fmt.Errorf("%w: it has no blob %s", ErrInvalid, d)
@@ -146,12 +156,7 @@ func (r *Reader) Blob(d digest.Digest) (*io.SectionReader, error) {
 // Signed reports whether the bundle carries a signature, whoever made it. A delta has one of
 // its own, and that of its bundle.
 func (r *Reader) Signed() bool {
-	for _, tar := range []*ocitar.Reader{r.stored, r.tar} {
-		if _, ok := tar.Open(ocitar.SignatureFile); !ok {
-			return false
-		}
-	}
-	return true
+	return r.signed != nil && (r.delta == nil || r.delta.signed != nil)
 }
 
 // VerifySignature checks that index.json was signed with the key; of a delta, its own and
@@ -162,21 +167,17 @@ func (r *Reader) VerifySignature(key *signature.PublicKey) error {
 		return fmt.Errorf("bundle %s: %w", r.path, signature.ErrNotSigned)
 	}
 	if r.delta != nil {
-		if err := verifySignature(key, r.stored, r.delta.index); err != nil {
+		if err := verifySignature(key, r.delta.signed, r.delta.index); err != nil {
 			return fmt.Errorf("bundle %s: the delta: %w", r.path, err)
 		}
 	}
-	if err := verifySignature(key, r.tar, r.index); err != nil {
+	if err := verifySignature(key, r.signed, r.index); err != nil {
 		return fmt.Errorf("bundle %s: %w", r.path, err)
 	}
 	return nil
 }
 
-func verifySignature(key *signature.PublicKey, tar *ocitar.Reader, index []byte) error {
-	signed, err := readSignature(tar)
-	if err != nil {
-		return err
-	}
+func verifySignature(key *signature.PublicKey, signed *signature.Signature, index []byte) error {
 	if err := signature.Verify(key, index, signed.Bundle, signed.Base64); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}

@@ -142,7 +142,7 @@ func (c *crafted) tarWith(t testing.TB, index []byte, signer *signature.Signer) 
 // check does all that is done before a bundle is trusted.
 func check(t testing.TB, file []byte, key *signature.PublicKey) error {
 	t.Helper()
-	r, err := newReader(bytes.NewReader(file), int64(len(file)))
+	r, err := NewReader(bytes.NewReader(file), int64(len(file)), "bundle.tar")
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func mustReadAt(t *testing.T, path string, at int64) byte {
 func TestEveryTruncation(t *testing.T) {
 	file := craft().tar(t, nil)
 	for n := range file {
-		if _, err := newReader(bytes.NewReader(file[:n]), int64(n)); !errors.Is(err, ocitar.ErrMalformed) {
+		if _, err := NewReader(bytes.NewReader(file[:n]), int64(n), "bundle.tar"); !errors.Is(err, ocitar.ErrMalformed) {
 			t.Errorf("cut off after %d of %d bytes: %v", n, len(file), err)
 		}
 	}
@@ -468,7 +468,7 @@ func TestContentsAreBounded(t *testing.T) {
 		c.index.Manifests = append(c.index.Manifests, d)
 	}
 	file := c.tar(t, nil)
-	r, err := newReader(bytes.NewReader(file), int64(len(file)))
+	r, err := NewReader(bytes.NewReader(file), int64(len(file)), "bundle.tar")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -488,7 +488,7 @@ func TestSignatures(t *testing.T) {
 	evil.index.Annotations[AnnotationVersion] = "v6.6.6"
 	good, bad := c.tar(t, signer), evil.tar(t, signer)
 	entries := func(file []byte) []ocitar.Entry {
-		r, err := newReader(bytes.NewReader(file), int64(len(file)))
+		r, err := NewReader(bytes.NewReader(file), int64(len(file)), "bundle.tar")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -508,7 +508,7 @@ func TestSignatures(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			r, err := newReader(bytes.NewReader(test.file), int64(len(test.file)))
+			r, err := NewReader(bytes.NewReader(test.file), int64(len(test.file)), "bundle.tar")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -569,7 +569,7 @@ func FuzzOpen(f *testing.F) {
 			}
 		}
 		file := c.tarWith(t, index, nil)
-		r, err := newReader(bytes.NewReader(file), int64(len(file)))
+		r, err := NewReader(bytes.NewReader(file), int64(len(file)), "bundle.tar")
 		if err != nil {
 			return
 		}

@@ -471,11 +471,7 @@ func (r *Reader) compareDelta(p *Plan) error {
 		has, ok := sizes[d]
 		return ok && has == size
 	}}}
-	signed, err := readSignature(r.delta.outline)
-	if err != nil {
-		return err
-	}
-	want, _, err := p.delta(signed)
+	want, _, err := p.delta(r.signed)
 	if err != nil {
 		return err
 	}

@@ -312,7 +312,7 @@ func TestNotRebuilt(t *testing.T) {
 				test.bundle(t, c)
 			}
 			file := c.tar(t, signerOf(t, 0))
-			r, err := newReader(bytes.NewReader(file), int64(len(file)))
+			r, err := NewReader(bytes.NewReader(file), int64(len(file)), "bundle.tar")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -350,7 +350,7 @@ func TestNotRebuiltDelta(t *testing.T) {
 		o.Since.AddBundle(mustOpen(t, reference(t)))
 	})
 	file := bytes.Replace(mustRead(t, path), []byte(`"leftOut":[{"digest"`), []byte(`"leftOut":[{"Digest"`), 1)
-	r, err := newReader(bytes.NewReader(file), int64(len(file)))
+	r, err := NewReader(bytes.NewReader(file), int64(len(file)), "bundle.tar")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -381,7 +381,7 @@ func TestNotRebuildable(t *testing.T) {
 	manifest := imageOf(t, operatorRef).Platforms[1].Manifest.Digest
 	c.blobs = slices.DeleteFunc(c.blobs, func(b craftedBlob) bool { return b.name == manifest })
 	file := c.tar(t, nil)
-	if r, err = newReader(bytes.NewReader(file), int64(len(file))); err != nil {
+	if r, err = NewReader(bytes.NewReader(file), int64(len(file)), "bundle.tar"); err != nil {
 		t.Fatal(err)
 	}
 	err = r.Rebuild(t.Context(), rebuildOptions(t, smallLock(t)))

@@ -24,7 +24,7 @@ type olderBundles []*Reader
 // content returns a small blob that one of them holds, proven.
 func (o olderBundles) content(d digest.Digest, limit int64) ([]byte, bool) {
 	for _, r := range o {
-		section, err := r.Blob(d)
+		section, err := r.blob(d)
 		if err != nil || section.Size() > limit {
 			continue
 		}
@@ -115,7 +115,7 @@ func (b *builder) copyAll(ctx context.Context) (int64, error) {
 func (b *builder) oldSections(e ocitar.Entry) []*io.SectionReader {
 	var sections []*io.SectionReader
 	for _, r := range b.reuse {
-		if section, err := r.Blob(e.Digest()); err == nil && section.Size() == e.Size {
+		if section, err := r.blob(e.Digest()); err == nil && section.Size() == e.Size {
 			sections = append(sections, section)
 		}
 	}

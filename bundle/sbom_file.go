@@ -62,12 +62,7 @@ func (p *Plan) read(from *Reader) (*Reader, error) {
 		}
 		return from.find(m)
 	})
-	r, err := newReader(whole, layout.Size)
-	if err != nil {
-		return nil, err
-	}
-	r.path = from.path
-	return r, nil
+	return NewReader(whole, layout.Size, from.path)
 }
 
 // SBOM returns the list of software that the bundle was built with, proven against its digest:
@@ -120,14 +115,13 @@ func (p *Plan) buildWithSBOM(ctx context.Context, o BuildOptions) (*BuildResult,
 	if err := step.fill(ctx, result); err != nil {
 		return nil, err
 	}
-	r, err := newReader(step.file, step.layout.Size)
+	r, err := NewReader(step.file, step.layout.Size, step.file.Name())
 	if err == nil {
 		err = r.verifyStructure()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("check %s, which is complete: %w", step.file.Name(), err)
 	}
-	r.path = step.file.Name()
 	r.Use(p.reuse...) // closed by those who opened them
 	document, err := p.sbom(ctx, r)
 	if err != nil {

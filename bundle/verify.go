@@ -35,7 +35,9 @@ func (r *Reader) Verify(ctx context.Context, reporter progress.Reporter) error {
 	err := errors.Join(r.verifyStructure(), r.verifyBlobs(ctx, reporter))
 	if errors.Is(err, ErrInvalid) || errors.Is(err, volume.ErrDamaged) {
 		for _, file := range append([]*Reader{r}, r.bases...) {
-			err = errors.Join(err, volume.Check(ctx, file.path, reporter))
+			if file.file != nil {
+				err = errors.Join(err, volume.Check(ctx, file.path, reporter))
+			}
 		}
 	}
 	if err != nil {

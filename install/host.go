@@ -126,7 +126,7 @@ func (h *host) placeHelper(ctx context.Context, r *bundle.Reader, contents *bund
 			return err
 		}
 	}
-	content, err := r.Blob(file.Digest)
+	content, err := r.Content(file.Digest, file.Size)
 	if err != nil {
 		return err
 	}

@@ -142,16 +142,16 @@ func (in *installer) manifestBases() (fs.FS, error) {
 	return manifests.Unpack(content)
 }
 
-// readFile reads a small file of the bundle.
+// readFile reads a small file of the bundle, proven by its digest.
 func (in *installer) readFile(f bundle.File, most int64) ([]byte, error) {
 	if f.Size > most {
 		return nil, fmt.Errorf("%w: the bundle's %s has %d bytes, %d is the most", ErrConfig, f.Name, f.Size, most)
 	}
-	blob, err := in.Bundle.Blob(f.Digest)
+	content, err := in.Bundle.Content(f.Digest, f.Size)
 	if err != nil {
 		return nil, err
 	}
-	return io.ReadAll(blob)
+	return io.ReadAll(content)
 }
 
 // manifestParameters are what install.yaml says of LiteBoxd, with the bundle's images where

@@ -212,11 +212,8 @@ func (in *installer) send(ctx context.Context, shipments []*shipment) error {
 }
 
 func (in *installer) openBlob(d digest.Digest, offset int64) (io.ReadCloser, error) {
-	blob, err := in.Bundle.Blob(d)
+	blob, err := in.Bundle.ContentFrom(d, offset)
 	if err != nil {
-		return nil, err
-	}
-	if _, err := blob.Seek(offset, io.SeekStart); err != nil {
 		return nil, err
 	}
 	return io.NopCloser(blob), nil

@@ -2,9 +2,11 @@ package registry
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"log/slog"
 	"net/http"
@@ -318,8 +320,10 @@ func (h *handler) waitForTurn(w http.ResponseWriter, r *http.Request) *failure {
 	return fail(http.StatusTooManyRequests, codeTooMany, "too many blobs are being sent at this moment; try again", nil)
 }
 
-// serveContent answers a GET or HEAD, with a range of bytes if one is asked for. The error
-// is that of reading; the client notices by itself that the answer is not whole.
+// serveContent answers a GET or HEAD, with a range of bytes if one is asked for. What is sent
+// from beginning to end is proven on the way: of other bytes the last ones are not sent, so
+// that the client gets an answer that is not whole. A range is the client's to prove, with the
+// rest. The error is that of reading; the client notices by itself.
 func serveContent(w *response, r *http.Request, mediaType string, d digest.Digest, content sizedReader) error {
 	w.Header().Set("Content-Type", mediaType)
 	w.Header().Set("Docker-Content-Digest", d.String())
@@ -329,7 +333,7 @@ func serveContent(w *response, r *http.Request, mediaType string, d digest.Diges
 		// answer cost more than they serve.
 		r.Header.Del("Range")
 	}
-	watched := &watchedReader{sizedReader: content}
+	watched := &watchedReader{sizedReader: content, want: d, hash: sha256.New()}
 	http.ServeContent(w, r, "", time.Time{}, watched)
 	if watched.err != nil {
 		return fmt.Errorf("read blob %s: %w", d, watched.err)
@@ -343,20 +347,42 @@ type sizedReader interface {
 	Size() int64
 }
 
-// watchedReader keeps the error that ended reading too early.
+// watchedReader proves what is read from beginning to end, and keeps the error that ended
+// reading too early.
 type watchedReader struct {
 	sizedReader
-	err error
+	want   digest.Digest
+	hash   hash.Hash
+	at     int64
+	hashed int64 // how much is, from the beginning on
+	err    error
+}
+
+func (r *watchedReader) Seek(offset int64, whence int) (int64, error) {
+	at, err := r.sizedReader.Seek(offset, whence)
+	if err == nil {
+		r.at = at
+	}
+	return at, err
 }
 
 func (r *watchedReader) Read(b []byte) (int, error) {
 	n, err := r.sizedReader.Read(b)
-	if errors.Is(err, io.EOF) {
-		if at, seekErr := r.Seek(0, io.SeekCurrent); seekErr != nil || at < r.Size() {
-			r.err = io.ErrUnexpectedEOF // the file has become shorter
-		}
-	} else if err != nil {
+	if r.at == r.hashed {
+		_, _ = r.hash.Write(b[:n]) // never fails
+		r.hashed += int64(n)
+	}
+	r.at += int64(n)
+	switch {
+	case err != nil && !errors.Is(err, io.EOF):
 		r.err = err
+	case err != nil && r.at < r.Size():
+		r.err = io.ErrUnexpectedEOF // the file has become shorter
+	case n > 0 && r.hashed == r.Size():
+		if got := digest.NewDigest(digest.SHA256, r.hash); got != r.want {
+			r.err = fmt.Errorf("%w: it holds other bytes, with the digest %s", errDamaged, got)
+			return 0, r.err
+		}
 	}
 	return n, err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/programpages"
 	"github.com/liteboxd/boxlift/registry"
 )
@@ -188,10 +189,24 @@ func (o *registryServeOptions) openFile(cmd *cobra.Command) (*registry.File, err
 		_ = r.Close() // it was only read
 		return nil, signatureHint(err)
 	}
-	file, err := registry.NewFile(r.Whole())
+	file, err := serveWhole(r)
 	if err != nil {
 		_ = r.Close() // it was only read
 		return nil, damagedHint(fmt.Errorf("serve %s: %w", o.bundle, err))
+	}
+	return file, nil
+}
+
+// serveWhole serves a bundle, which it takes over unless it fails. index.json is read once
+// more for it: it has to be the one whose signature was checked.
+func serveWhole(r *bundle.Reader) (*registry.File, error) {
+	file, err := registry.NewFile(r.Whole())
+	if err != nil {
+		return nil, err
+	}
+	if file.Digest() != r.Digest() {
+		return nil, fmt.Errorf("%w: read again, its index.json has the digest %s, and before it was %s",
+			bundle.ErrInvalid, file.Digest(), r.Digest())
 	}
 	return file, nil
 }

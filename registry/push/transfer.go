@@ -15,7 +15,6 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/progress"
 )
 
@@ -186,12 +185,9 @@ const expectFrom = 1 << 20
 // send sends a blob in one request.
 func (s *sender) send(ctx context.Context, r request, w *work, location *url.URL) error {
 	// Each attempt has a reader of its own: a request that has failed may still be read.
-	blob, err := s.options.Bundle.Blob(w.digest)
+	blob, err := s.options.Bundle.Content(w.digest, w.size)
 	if err != nil {
 		return err
-	}
-	if blob.Size() != w.size {
-		return fmt.Errorf("%w: blob %s has %d bytes, its manifest says %d", bundle.ErrInvalid, w.digest, blob.Size(), w.size)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -206,42 +202,28 @@ func (s *sender) send(ctx context.Context, r request, w *work, location *url.URL
 	if _, err = s.client.once(ctx, r); err == nil {
 		return nil
 	}
-	s.task.Add(-body.end())
-	return s.refused(err, w)
+	read, failed := body.end()
+	s.task.Add(-read)
+	if failed != nil {
+		// No answer of the registry says more, and no other attempt reads more.
+		return fmt.Errorf("%s: %w", r.what, failed)
+	}
+	return refused(err)
 }
 
 // refused says what an upload's error means for the next attempt.
-func (s *sender) refused(err error, w *work) error {
+func refused(err error) error {
 	e, ok := asError(err)
 	if !ok {
 		return err
 	}
 	switch {
 	case e.has("DIGEST_INVALID"):
-		if err := s.prove(w); err != nil {
-			return err
-		}
-		e.temporary = true // it was damaged on the way
+		e.temporary = true // what was sent is proven: it was damaged on the way
 	case e.has("BLOB_UPLOAD_UNKNOWN", "BLOB_UPLOAD_INVALID"), e.Status == http.StatusRequestedRangeNotSatisfiable:
 		e.temporary = true // the upload was lost, or is not at its beginning: a new one is begun
 	}
 	return err
-}
-
-// prove hashes a blob of the bundle.
-func (s *sender) prove(w *work) error {
-	blob, err := s.options.Bundle.Blob(w.digest)
-	if err != nil {
-		return err
-	}
-	got, err := digest.FromReader(blob)
-	switch {
-	case err != nil:
-		return fmt.Errorf("read blob %s of the bundle: %w", w.digest, err)
-	case got != w.digest:
-		return fmt.Errorf("%w: blob %s: %w", bundle.ErrInvalid, w.digest, errDamaged)
-	}
-	return nil
 }
 
 // watched is a body that ends its request when nobody reads on, or when no answer comes
@@ -254,6 +236,7 @@ type watched struct {
 
 	mu         sync.Mutex // the request may end while it is read
 	read, size int64
+	failed     error // why it could not be read on; nil at its end
 	ended      bool
 }
 
@@ -276,6 +259,9 @@ func (w *watched) Read(b []byte) (int, error) {
 		return 0, errEnded
 	}
 	n, err := w.from.Read(b)
+	if err != nil && !errors.Is(err, io.EOF) {
+		w.failed = err
+	}
 	w.task.Add(int64(n))
 	w.read += int64(n)
 	if w.read < w.size {
@@ -288,12 +274,13 @@ func (w *watched) Read(b []byte) (int, error) {
 
 var errEnded = errors.New("the request has ended")
 
-// end keeps the body from being read on, and says how much of it was.
-func (w *watched) end() int64 {
+// end keeps the body from being read on, and says how much of it was and what kept it from
+// being read to its end.
+func (w *watched) end() (int64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ended = true
-	return w.read
+	return w.read, w.failed
 }
 
 func (w *watched) took() int64 {

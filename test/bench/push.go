@@ -110,7 +110,7 @@ func (f *fixture) craneJobs() (jobs []craneJob, err error) {
 
 // isWhole tells whether an image is an index of which everything is there.
 func isWhole(r *bundle.Reader, image bundle.Image) (bool, error) {
-	blob, err := r.Blob(image.Digest)
+	blob, err := r.Content(image.Digest, image.Size)
 	if err != nil {
 		return false, err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/ocitar"
 )
 
 // sbomTurns is how often the list of software is made. Each takes minutes of a slow machine.
@@ -43,18 +44,23 @@ func floorUnpack(r io.Reader) error {
 	if err != nil {
 		return err
 	}
+	tar, err := ocitar.NewReader(b.File(), b.File().Size())
+	if err != nil {
+		return err
+	}
 	for d := range layers {
-		if err := job.unpack(b, d); err != nil {
+		if err := job.unpack(tar, d); err != nil {
 			return fmt.Errorf("%s: %w", d, err)
 		}
 	}
 	return nil
 }
 
-func (j unpackJob) unpack(b *bundle.Reader, d digest.Digest) error {
-	blob, err := b.Blob(d)
-	if err != nil {
-		return err
+// unpack reads a layer without its hash, which is no part of the floor.
+func (j unpackJob) unpack(tar *ocitar.Reader, d digest.Digest) error {
+	blob, ok := tar.Open(ocitar.BlobName(d))
+	if !ok {
+		return fmt.Errorf("the bundle has no blob %s", d)
 	}
 	buffered := bufio.NewReaderSize(blob, 64<<10)
 	magic, err := buffered.Peek(2)
