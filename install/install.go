@@ -94,6 +94,8 @@ type Options struct {
 	// ForceAfter ends connections of users that hold up a change of LiteBoxd for longer; 0
 	// lets them have the time that LiteBoxd gives them.
 	ForceAfter time.Duration
+	// AcceptOlderBundle lets the bundle be older than one that the cluster has had.
+	AcceptOlderBundle bool
 	// Restore is the backup that the cluster is brought back from; nil for none.
 	Restore *Restore
 	// Reporter is told of the work; nil discards it.

@@ -58,6 +58,13 @@ func (in *installer) preflight(ctx context.Context) error {
 	if taken := in.checkTaken(ctx); err == nil {
 		err = taken
 	}
+	var older error
+	if in.mode != inspect && ctx.Err() == nil {
+		if older = in.checkFresh(ctx); older != nil && in.journal != nil {
+			task.Done(older)
+			return older
+		}
+	}
 	if err == nil && in.Only != nil {
 		if err := in.checkOwnBundle(ctx); err != nil {
 			task.Done(err)
@@ -86,6 +93,7 @@ func (in *installer) preflight(ctx context.Context) error {
 	for _, h := range in.hosts {
 		h.refused = h.err != nil
 	}
+	err = errors.Join(older, err)
 	task.Done(err)
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/install/cilium"
+	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/manifests"
@@ -143,6 +144,9 @@ func (in *installer) recordDifferences(r *release.Record) []string {
 	if newest.State != release.Succeeded {
 		texts = append(texts, fmt.Sprintf("release %d (%s, bundle %s, by %s) is %s since %s", newest.Number, newest.Command, short(newest.Bundle.String()),
 			newest.By, newest.State, since(newest).Format(time.RFC3339)))
+	}
+	if serial := in.Bundle.Validity().Serial; r.IsOlder(in.Bundle.Digest(), serial) {
+		texts = append(texts, gate.OlderText(serial, r.Serial))
 	}
 	if newest.Bundle != in.Bundle.Digest() {
 		texts = append(texts, fmt.Sprintf("release %d is of bundle %s, this is %s", newest.Number, short(newest.Bundle.String()), short(in.Bundle.Digest().String())))

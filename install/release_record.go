@@ -99,6 +99,9 @@ func (in *installer) recordState(ctx context.Context, state release.State) error
 	if errors.Is(err, release.ErrInvalid) {
 		return fmt.Errorf("%w: %w", ErrRefused, &recordError{err})
 	}
+	if errors.As(err, new(*olderBundleError)) {
+		return err
+	}
 	if err == nil {
 		in.recorder.state, in.recorder.pending = state, false
 		return nil
@@ -115,6 +118,9 @@ func (in *installer) recordState(ctx context.Context, state release.State) error
 func (in *installer) beginRelease(r *release.Record, state release.State) error {
 	if in.recorder.number != 0 && r.Find(in.recorder.number) != nil {
 		return nil
+	}
+	if err := in.refuseOlder(r); err != nil {
+		return err
 	}
 	last := in.journal.State()
 	run, text, err := in.newRelease(last.Command, state)
@@ -139,7 +145,8 @@ func (in *installer) newRelease(command string, state release.State) (release.Re
 		return release.Release{}, nil, err
 	}
 	run := release.Release{
-		State: state, Command: command, Flags: sharedFlags(in.Flags), Bundle: in.Bundle.Digest(), Config: in.Config.Fingerprint(),
+		State: state, Command: command, Flags: sharedFlags(in.Flags),
+		Bundle: in.Bundle.Digest(), Serial: in.Bundle.Validity().Serial, Config: in.Config.Fingerprint(),
 		Boxlift: in.Version, By: operator(), Started: time.Now(), Components: []release.Component{},
 	}
 	for _, c := range l.Components {
@@ -220,6 +227,7 @@ func (in *installer) changeRecord(ctx context.Context, change func(*release.Reco
 			r = release.New(in.Config.Cluster.Name)
 		}
 		r.Cluster = in.Config.Cluster.Name
+		in.keepSerial(r)
 		number := in.recorder.number
 		if err := change(r); err != nil {
 			return err
@@ -332,14 +340,4 @@ func (in *installer) checkOwnBundle(ctx context.Context) error {
 }
 
 // lastStanding is the newest release that was not taken back.
-func lastStanding(r *release.Record) *release.Release {
-	if r == nil {
-		return nil
-	}
-	for i := range slices.Backward(r.Releases) {
-		if r.Releases[i].State != release.RolledBack {
-			return &r.Releases[i]
-		}
-	}
-	return nil
-}
+func lastStanding(r *release.Record) *release.Release { return r.LastStanding() }

@@ -107,6 +107,7 @@ func PlanUpgrade(ctx context.Context, o UpgradeOptions) (*UpgradePlan, error) {
 	if o.RollbackTo > 0 {
 		o.Accept.Downgrade = true
 	}
+	o.Accept.OlderBundle = o.AcceptOlderBundle
 	in, err := newInstaller(o.Options)
 	if err != nil {
 		return nil, err
@@ -244,6 +245,10 @@ func (u *upgradePlanner) lookAtRecord(ctx context.Context) error {
 		return err
 	}
 	newest := lastStanding(u.record)
+	if u.record != nil {
+		u.is.Serial = u.record.Serial
+	}
+	u.is.Standing = newest != nil && newest.Bundle == u.Bundle.Digest()
 	if newest != nil && newest.Bundle == u.Bundle.Digest() && newest.Command == u.options.command() &&
 		(newest.State == release.Running || newest.State == release.Failed) {
 		u.is.UnderWay = true

@@ -100,7 +100,9 @@ type historyEntry struct {
 
 // history is what history prints for programs.
 type history struct {
-	Cluster  string         `json:"cluster"`
+	Cluster string `json:"cluster"`
+	// Serial is the highest that the cluster has had, 0 for none.
+	Serial   int64          `json:"serial,omitempty"`
 	Releases []historyEntry `json:"releases"`
 }
 
@@ -108,6 +110,7 @@ type history struct {
 func printHistory(out io.Writer, cluster string, record *release.Record, format string) error {
 	h := history{Cluster: cluster, Releases: []historyEntry{}}
 	if record != nil {
+		h.Serial = record.Serial
 		for i := range slices.Backward(record.Releases) {
 			h.Releases = append(h.Releases, historyEntry{record.Releases[i], &record.Releases[i] == record.Current()})
 		}
@@ -138,6 +141,9 @@ func printHistory(out io.Writer, cluster string, record *release.Record, format 
 	}
 	if w.err == nil {
 		w.err = t.Flush()
+	}
+	if w.w = out; h.Serial != 0 {
+		w.printf("the highest serial of a bundle that the cluster has had is %d\n", h.Serial)
 	}
 	return w.err
 }

@@ -103,6 +103,7 @@ type installOptions struct {
 	hosts           []string
 	scope           install.Scope
 	noRollback      bool
+	acceptOlder     bool
 	forceAfter      time.Duration
 	// restore is the backup to bring the cluster back from; nil for none.
 	restore *install.Restore
@@ -125,6 +126,13 @@ func (o *installOptions) keptFlags() *pflag.FlagSet {
 	f.BoolVar(&o.noRollback, "no-rollback", o.noRollback, "leave a LiteBoxd that could not be rolled out as it is, instead of going back to the last good one")
 	addForceAfter(f, &o.forceAfter)
 	return f
+}
+
+// addOlderFlag adds the consent to an older bundle. It is not kept: whoever goes on with a run that
+// the cluster has on record does not need it, and nobody's record gives it.
+func (o *installOptions) addOlderFlag(c *cobra.Command) {
+	c.Flags().BoolVar(&o.acceptOlder, "accept-older-bundle", false,
+		"take a bundle with a lower serial than the cluster has had, with all the faults that were mended since")
 }
 
 // note keeps those flags of a set that were given. Whoever goes on may be in another folder.
@@ -210,6 +218,7 @@ backup restore.`,
 	c.Flags().StringVar(&skipPart, "skip", "", "leave this part out: liteboxd")
 	c.Flags().StringVar(&from.path, "restore", "", "bring the cluster back from this backup, on hosts that have none")
 	from.addFlags(c)
+	o.addOlderFlag(c)
 	return c
 }
 
@@ -239,6 +248,7 @@ has begun and not ended, and with which flags. That takes --bundle.`,
 		},
 	}
 	o.addFlags(c)
+	o.addOlderFlag(c)
 	return c
 }
 
@@ -281,6 +291,7 @@ func (o *installOptions) openOptions(ctx context.Context, global *globalOptions,
 	options.StatePath, options.Resume, options.Log = statePath(o.state, o.config), o.resume && !o.fromCluster, global.logger(reporter)
 	options.DryRun = !o.resume && (o.dryRun || options.Config.Runtime.DryRun)
 	options.Kubeconfig, options.MergeKubeconfig = o.kubeconfig, o.mergeKubeconfig
+	options.AcceptOlderBundle = o.acceptOlder
 	options.NoRollback, options.ForceAfter, options.Flags = o.noRollback, o.forceAfter, o.flags
 	return options, nil
 }

@@ -66,6 +66,7 @@ goes back to the release before.`,
 	}
 	o.addFlags(c)
 	c.Flags().AddFlagSet(o.policyFlags())
+	o.addOlderFlag(c)
 	c.AddCommand(newUpgradePlanCommand(global), newUpgradeConfirmCommand(global))
 	return c
 }
@@ -166,6 +167,7 @@ Exit code 3 means that a gate refuses, 6 that a host cannot be looked at.`,
 	o.clusterOptions.addFlags(c)
 	c.Flags().StringVar(&o.state, "state", "", "where state.json is (default: beside the configuration)")
 	c.Flags().AddFlagSet(o.policyFlags())
+	o.addOlderFlag(c)
 	c.Flags().StringSliceVar(&o.via, "via", nil, "further bundles, signed with the same key, that the way may lead over")
 	return c
 }

@@ -48,6 +48,13 @@ func TestPrintHistory(t *testing.T) {
 	if err := json.Unmarshal([]byte(show(r, "json")), &read); err != nil || len(read.Releases) != 3 || !read.Releases[2].Current || read.Releases[1].Current || read.Releases[1].Result != two.Result {
 		t.Errorf("%v: %+v", err, read)
 	}
+	r.Serial = 9
+	if got := show(r, "table"); got != want+"the highest serial of a bundle that the cluster has had is 9\n" {
+		t.Error(got)
+	}
+	if got := show(r, "json"); !strings.Contains(got, `"serial": 9`) {
+		t.Error(got)
+	}
 	if got := show(nil, "table"); got != "cluster lan-1 has no record of releases: boxlift adopt makes one\n" {
 		t.Error(got)
 	}

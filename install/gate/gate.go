@@ -31,6 +31,7 @@ const (
 	Drift            Gate = "drift"
 	Platforms        Gate = "platforms"
 	Preflight        Gate = "preflight"
+	Serial           Gate = "serial"
 	Downgrade        Gate = "downgrade"
 	UpgradesFrom     Gate = "upgrades-from"
 	KubernetesMinor  Gate = "kubernetes-minor"
@@ -60,6 +61,7 @@ func Gates() []Description {
 		{Drift, "nothing has been changed since the last release", (*judgement).drift},
 		{Platforms, "the bundle is for the platforms of all hosts", (*judgement).platforms},
 		{Preflight, "the hosts have what the new bundle needs, with the old one beside it", (*judgement).preflight},
+		{Serial, "the bundle is no older than those that the cluster has had", (*judgement).serial},
 		{Downgrade, "no component goes back to an older version", (*judgement).downgrade},
 		{UpgradesFrom, "the lock allows the step", (*judgement).upgradesFrom},
 		{KubernetesMinor, "no minor version of Kubernetes is skipped", (*judgement).kubernetesMinor},
@@ -126,6 +128,10 @@ type Cluster struct {
 	Volume, VolumeWay string
 	// Drift is what of the cluster as a whole was changed since the last release.
 	Drift []string
+	// Serial is the highest of the bundles that the cluster has had, 0 for none, and Standing tells
+	// that the target is the bundle which it was last taken to.
+	Serial   int64
+	Standing bool
 	// UnderWay tells that an upgrade to this very bundle has begun and not ended: what is not
 	// Ready, and what differs, is what it goes on with.
 	UnderWay bool
@@ -170,6 +176,8 @@ type Target struct {
 	Platforms             []lock.Platform
 	// RequiresDrain is what the lock says of k3s.
 	RequiresDrain bool
+	// Serial is the lock's, 0 for none.
+	Serial int64
 }
 
 // The components of a lock that gates know.
@@ -181,7 +189,7 @@ const (
 
 // TargetOf is what a lock asks for.
 func TargetOf(l *lock.Lock) Target {
-	t := Target{UpgradesFrom: make(map[string][]string), Platforms: l.Platforms}
+	t := Target{UpgradesFrom: make(map[string][]string), Platforms: l.Platforms, Serial: l.Serial}
 	for _, c := range l.Components {
 		switch c.Name {
 		case k3sComponent:
@@ -207,6 +215,8 @@ type Accept struct {
 	// Downgrade lets components go back within their minor versions, whatever the lock says
 	// of where it may be reached from: a rollback to a release that ran here.
 	Downgrade bool
+	// OlderBundle lets the bundle be older than one that the cluster has had.
+	OlderBundle bool
 	// Drain empties each node before it gets another minor version of Kubernetes, which ends
 	// the sandboxes on it.
 	Drain bool
@@ -330,6 +340,29 @@ func (j *judgement) preflight() {
 			j.add(Warned, h.Name, "the upgrade judges it before it changes anything", "%s", h.Unjudged)
 		}
 	}
+}
+
+func (j *judgement) serial() {
+	if j.Standing || j.Target.Serial >= j.Cluster.Serial {
+		return
+	}
+	outcome, way := Refused, "take the newest bundle that was built; --accept-older-bundle goes on with this one"
+	switch {
+	case j.accept.Downgrade:
+		outcome, way = Accepted, "the release that is gone back to ran it"
+	case j.accept.OlderBundle:
+		outcome, way = Accepted, "the record keeps the higher serial"
+	}
+	j.add(outcome, "", way, "%s", OlderText(j.Target.Serial, j.Cluster.Serial))
+}
+
+// OlderText says that a bundle with a serial, 0 for none, is older than one that a cluster has had.
+func OlderText(serial, highest int64) string {
+	has := "no serial"
+	if serial != 0 {
+		has = fmt.Sprintf("the serial %d", serial)
+	}
+	return fmt.Sprintf("the bundle has %s, and the cluster has had one with the serial %d: it is older", has, highest)
 }
 
 func (j *judgement) volume() {

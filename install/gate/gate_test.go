@@ -70,6 +70,7 @@ func TestJudge(t *testing.T) {
 		}
 	}
 	const unknownTests = "cilium-kubernetes warning cilium: which versions of Kubernetes Cilium 1.20 is tested with is not known to this boxlift; the bundle has "
+	const olderText = "the bundle has the serial 8, and the cluster has had one with the serial 9: it is older"
 	tests := []struct {
 		name   string
 		change func(*Cluster, *Target, *Accept)
@@ -89,6 +90,21 @@ func TestJudge(t *testing.T) {
 			c.Nodes[1].Ready, c.Nodes[1].Reason = false, "NodeStatusUnknown"
 		},
 			[]string{"nodes refused a1: the node is not Ready: NodeStatusUnknown"}},
+		{"an older bundle", func(c *Cluster, t *Target, _ *Accept) { c.Serial, t.Serial = 9, 8 },
+			[]string{"serial refused : " + olderText}},
+		{"a bundle without a serial after one with", func(c *Cluster, _ *Target, _ *Accept) { c.Serial = 9 },
+			[]string{"serial refused : " + OlderText(0, 9)}},
+		{"a bundle of the same serial", func(c *Cluster, t *Target, _ *Accept) { c.Serial, t.Serial = 9, 9 }, nil},
+		{"a newer bundle", func(c *Cluster, t *Target, _ *Accept) { c.Serial, t.Serial = 9, 10 }, nil},
+		{"the bundle that the cluster was last taken to", func(c *Cluster, t *Target, _ *Accept) {
+			c.Serial, t.Serial, c.Standing = 9, 8, true
+		}, nil},
+		{"an older bundle that is accepted", func(c *Cluster, t *Target, a *Accept) {
+			c.Serial, t.Serial, a.OlderBundle = 9, 8, true
+		}, []string{"serial accepted : " + olderText}},
+		{"an older bundle that is gone back to", func(c *Cluster, t *Target, a *Accept) {
+			c.Serial, t.Serial, a.Downgrade = 9, 8, true
+		}, []string{"serial accepted : " + olderText}},
 		{"drift", func(c *Cluster, _ *Target, _ *Accept) { c.Hosts[0].Drift, c.Drift = []string{"one"}, []string{"two"} },
 			[]string{"drift refused 10.0.0.11: one", "drift refused : two"}},
 		{"accepted drift", func(c *Cluster, _ *Target, a *Accept) {

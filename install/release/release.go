@@ -38,8 +38,10 @@ const (
 )
 
 const (
-	// Format is the version of the document's form.
-	Format = 1
+	// Format is the version of the document's form, SerialFormat that of documents with a serial:
+	// whoever does not know serials has to leave those alone.
+	Format       = 1
+	SerialFormat = 2
 	// Kept is how many releases a record keeps. The newest that succeeded is kept besides.
 	Kept = 10
 	// MaxSize is the largest document, in bytes. A Secret may hold 1 MiB (Kubernetes
@@ -89,9 +91,11 @@ type Release struct {
 	// "--batch-size=1": whoever goes on with it keeps to them.
 	Flags []string `json:"flags,omitempty"`
 	// Bundle is the bundle digest, Lock the digest of its lock.
-	Bundle     digest.Digest `json:"bundle"`
-	Lock       digest.Digest `json:"lock"`
-	Components []Component   `json:"components"`
+	Bundle digest.Digest `json:"bundle"`
+	Lock   digest.Digest `json:"lock"`
+	// Serial is that of the bundle, 0 for none.
+	Serial     int64       `json:"serial,omitempty"`
+	Components []Component `json:"components"`
 	// Config is the fingerprint of install.yaml (config.Config.Fingerprint).
 	Config string `json:"config"`
 	// Boxlift is the version of boxlift that did it, By the operator, as user@host.
@@ -120,8 +124,11 @@ func (r *Release) Version(component string) string {
 // Record is the releases of a cluster, the oldest first. The zero value has none; [New] makes
 // one that can be written.
 type Record struct {
-	Format   int       `json:"format"`
-	Cluster  string    `json:"cluster"`
+	Format  int    `json:"format"`
+	Cluster string `json:"cluster"`
+	// Serial is the highest of all bundles that releases were of, those that failed, were taken
+	// back or are no longer kept included; 0 for none.
+	Serial   int64     `json:"serial,omitempty"`
 	Releases []Release `json:"releases"`
 	// Locks are those of the releases, compressed with gzip, by digest. Some may be missing:
 	// see the package's contract.
@@ -161,6 +168,33 @@ func (r *Record) Current() *Release {
 	return nil
 }
 
+// LastStanding is the newest release that was not taken back; nil when there is none.
+func (r *Record) LastStanding() *Release {
+	if r == nil {
+		return nil
+	}
+	for i := range slices.Backward(r.Releases) {
+		if r.Releases[i].State != RolledBack {
+			return &r.Releases[i]
+		}
+	}
+	return nil
+}
+
+// IsOlder reports whether a bundle with this serial, 0 for none, is older than one that the cluster
+// has had. The bundle of the last standing release is not, whatever its serial: the cluster was
+// taken to it on purpose, or is on its way there.
+func (r *Record) IsOlder(bundle digest.Digest, serial int64) bool {
+	if r == nil || serial >= r.Serial {
+		return false
+	}
+	standing := r.LastStanding()
+	return standing == nil || standing.Bundle != bundle
+}
+
+// RaiseSerial makes the record's serial at least this one.
+func (r *Record) RaiseSerial(serial int64) { r.Serial = max(r.Serial, serial) }
+
 // Find returns a release by its number, nil when the record does not have it.
 func (r *Record) Find(number int) *Release {
 	if r == nil {
@@ -199,6 +233,7 @@ func (r *Record) Begin(run Release, lockText []byte) (*Release, error) {
 		}
 	}
 	r.Releases = append(r.Releases, run.fit())
+	r.RaiseSerial(run.Serial)
 	if err := r.addLock(run.Lock, lockText); err != nil {
 		return nil, err
 	}
@@ -340,6 +375,9 @@ func (r *Record) Lock(one *Release) (*lock.Lock, []byte, error) {
 // Encode returns the document. What makes it too large goes: first the locks, those of the
 // oldest releases before others.
 func (r *Record) Encode() ([]byte, error) {
+	if r.Format = Format; r.Serial != 0 {
+		r.Format = SerialFormat
+	}
 	if err := r.check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
@@ -393,8 +431,9 @@ func decode(document []byte) (*Record, error) {
 	if err := json.Unmarshal(document, &form); err != nil {
 		return nil, err
 	}
-	if form.Format != Format {
-		return nil, fmt.Errorf("it has format %d, and this boxlift knows format %d: use the boxlift that wrote it, or a newer one", form.Format, Format)
+	if form.Format != Format && form.Format != SerialFormat {
+		return nil, fmt.Errorf("it has format %d, and this boxlift knows the formats %d and %d: "+
+			"use the boxlift that wrote it, or a newer one", form.Format, Format, SerialFormat)
 	}
 	var r Record
 	if err := node.DecodeStrictly(document, MaxSize, &r); err != nil {
@@ -413,6 +452,9 @@ func (r *Record) check() error {
 	if err := checkText(r.Cluster, maxText); err != nil {
 		return err
 	}
+	if r.Serial < 0 || r.Serial > lock.MaxSerial || (r.Serial != 0) != (r.Format == SerialFormat) {
+		return fmt.Errorf("its serial is %d, and its format %d", r.Serial, r.Format)
+	}
 	for d := range r.Locks {
 		if err := d.Validate(); err != nil {
 			return err
@@ -425,6 +467,9 @@ func (r *Record) check() error {
 			return fmt.Errorf("release %d comes after release %d", one.Number, last)
 		}
 		last = one.Number
+		if one.Serial < 0 || one.Serial > r.Serial {
+			return fmt.Errorf("release %d: its serial is %d, and the highest %d", one.Number, one.Serial, r.Serial)
+		}
 		if err := one.check(); err != nil {
 			return fmt.Errorf("release %d: %w", one.Number, err)
 		}

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"encoding/base64"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -108,6 +110,26 @@ func testGates(t *testing.T, site *testbed.Site, env []string) {
 	if backups, err := os.ReadDir(filepath.Join(site.Bed.Dir, "backups")); err == nil {
 		t.Errorf("an upgrade that was refused made backups: %v", backups)
 	}
+
+	// A bundle without a serial is older than one with. The record is as if there had been one.
+	serial := map[string]string{"kubernetes-minor": "from Kubernetes 1.34 to 1.36"}
+	if want["cgroup"] != "" {
+		serial["cgroup"], serial["preflight"] = want["cgroup"], "cgroup v2 for k3s v1.36.4+k3s1"
+	}
+	accept := []string{"--accept-drift", "--accept-untested-cilium", "--drain-nodes-and-end-their-sandboxes"}
+	document := kubectl(t, server, "-n", "kube-system", "get", "secret", "boxlift-releases",
+		"-o", `go-template={{index .data "record.json" | base64decode}}`)
+	document = strings.Replace(document, `{"format":1,`, `{"format":2,"serial":9,`, 1)
+	kubectl(t, server, "-n", "kube-system", "patch", "secret", "boxlift-releases", "-p",
+		fmt.Sprintf(`{"data":{"record.json":%q}}`, base64.StdEncoding.EncodeToString([]byte(document))))
+	check("an older bundle that is accepted", refused(far, append(accept, "--accept-older-bundle")...), serial)
+	serial["serial"] = "the bundle has no serial, and the cluster has had one with the serial 9"
+	check("an older bundle", refused(far, accept...), serial)
+	r = run(t, site.Boxlift(t.Context(), env, "install", "--bundle", older, "--key", "boxlift.pub"))
+	if r.code != 3 {
+		t.Errorf("an older bundle is installed: %v", r)
+	}
+	contains(t, "install of an older bundle", r.stderr, serial["serial"])
 
 	kubectl(t, server, "-n", "kube-system", "delete", "secret", "boxlift-releases")
 	kubectl(t, server, "-n", "plant-box", "delete", "pvc", "liteboxd-api-data", "--wait=false")

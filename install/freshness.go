@@ -1,0 +1,78 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/liteboxd/boxlift/install/gate"
+	"github.com/liteboxd/boxlift/install/release"
+)
+
+// Whether a bundle is older than one that the cluster has had is found out twice: before hosts are
+// changed, from the record or its copy, and where the run's release comes into the record. The
+// latter sees every run, also one to whose cluster nobody could talk before.
+
+// mayBeOlder reports whether the run says by itself that its bundle may be an older one: it goes
+// back to a release or a backup of the operator's choice, or the operator has accepted it.
+func (in *installer) mayBeOlder() bool {
+	return in.AcceptOlderBundle || in.Restore != nil || in.upgrade != nil && in.upgrade.RollbackTo > 0
+}
+
+// refuseOlder returns an error when the bundle is older than one that a record, nil for none, has.
+func (in *installer) refuseOlder(r *release.Record) error {
+	serial := in.Bundle.Validity().Serial
+	if in.mayBeOlder() || !r.IsOlder(in.Bundle.Digest(), serial) {
+		return nil
+	}
+	return &olderBundleError{gate.OlderText(serial, r.Serial)}
+}
+
+// checkFresh refuses an older bundle as early as the cluster tells which it has had. When it does
+// not tell, the copy beside the state does, if hosts are in a cluster at all: those that are not
+// may begin with any bundle.
+func (in *installer) checkFresh(ctx context.Context) error {
+	if in.mayBeOlder() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, recordTimeout, fmt.Errorf("given up after %v", recordTimeout))
+	defer cancel()
+	_, r, _, err := in.openRecord(ctx)
+	switch {
+	case errors.Is(err, release.ErrInvalid):
+		return fmt.Errorf("%w: %w", ErrRefused, &recordError{err})
+	case err == nil:
+		return in.refuseOlder(r)
+	case in.StatePath == "" || !slices.ContainsFunc(in.servers(), func(h *host) bool { return h.member }):
+		return nil
+	}
+	if r, err = release.ReadFile(in.recordCopy()); err != nil {
+		in.warn("whether the bundle is older than one that the cluster has had is not known yet: %v", err)
+		return nil
+	}
+	return in.refuseOlder(r)
+}
+
+// keepSerial makes a record that was brought back with its cluster know what the copy beside the
+// state still does.
+func (in *installer) keepSerial(r *release.Record) {
+	if in.Restore == nil {
+		return
+	}
+	if before, err := release.ReadFile(in.recordCopy()); err == nil && before != nil && before.Cluster == r.Cluster {
+		r.RaiseSerial(before.Serial)
+	}
+}
+
+// olderBundleError says that a bundle is older than one that the cluster has had.
+type olderBundleError struct{ text string }
+
+func (e *olderBundleError) Error() string { return fmt.Sprintf("%v: %s", ErrRefused, e.text) }
+
+func (*olderBundleError) Unwrap() error { return ErrRefused }
+
+func (*olderBundleError) Hint() string {
+	return "take the newest bundle that was built; boxlift rollback --to goes back to a release on purpose; " +
+		"boxlift install and boxlift upgrade go on with this bundle with --accept-older-bundle"
+}
