@@ -427,6 +427,9 @@ func runBundleVerify(ctx context.Context, out io.Writer, path string, o bundleVe
 		return err
 	}
 	defer r.Close() //nolint:errcheck // it was only read
+	if err := o.checkDigest(r); err != nil {
+		return err
+	}
 	signed := "not checked"
 	if key != nil {
 		if err := r.VerifySignature(key); err != nil {

@@ -93,7 +93,7 @@ func runBundleExtract(ctx context.Context, out, warnings io.Writer, path string,
 		return err
 	}
 	defer r.Close() //nolint:errcheck // it was only read
-	if err := o.checkBases(r); err != nil {
+	if err := errors.Join(o.checkBases(r), o.checkDigest(r)); err != nil {
 		return err
 	}
 	if key == nil {

@@ -41,7 +41,7 @@ const exitHelp = `Exit codes:
     3  versions.lock, install.yaml, a key, a backup or the state is wrong or incomplete, or
        boxlift refuses to do this
     4  the bundle is refused: damaged, unsigned or signed with another key, a delta without
-       what it leaves out, or not what its lock makes
+       what it leaves out, not what its lock makes, or not the one that --expect-digest names
     5  upstream could not supply an entry, or supplied other bytes
     6  at least one host failed, or the cluster as a whole
     7  status: the cluster differs from config and bundle; health: something is not well;
@@ -96,6 +96,7 @@ func exitCode(err error) int {
 	case errors.Is(err, install.ErrHosts), errors.Is(err, install.ErrCluster):
 		return exitHost
 	case errors.Is(err, ocitar.ErrMalformed), errors.Is(err, bundle.ErrInvalid), errors.Is(err, bundle.ErrIncomplete), errors.Is(err, bundle.ErrNotRebuilt), errors.Is(err, volume.ErrDamaged),
+		errors.Is(err, errOtherBundle),
 		errors.Is(err, signature.ErrNotSigned), errors.Is(err, signature.ErrWrongKey), errors.Is(err, signature.ErrInvalid):
 		return exitBundle
 	case errors.As(err, &input), errors.As(err, &locked), errors.As(err, &unpinned), errors.As(err, &invalid), errors.As(err, &builder), errors.Is(err, signature.ErrWrongPassword), errors.Is(err, volume.ErrNoIdentity),

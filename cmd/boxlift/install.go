@@ -69,7 +69,7 @@ func (o *clusterOptions) load(ctx context.Context, warn func(string)) (*config.C
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := o.checkBases(r); err != nil {
+	if err := errors.Join(o.checkBases(r), o.checkDigest(r)); err != nil {
 		_ = r.Close()
 		return nil, nil, err
 	}

@@ -210,6 +210,7 @@ func loadSignerAlone(ctx context.Context, path, passwordFile string) (*signature
 // verifyOptions are the flags of all commands that trust a bundle.
 type verifyOptions struct {
 	readOptions
+	digestOption
 	key      string
 	insecure bool
 }
@@ -217,6 +218,7 @@ type verifyOptions struct {
 func (o *verifyOptions) addFlags(c *cobra.Command) {
 	o.addReadFlags(c)
 	o.addBaseFlag(c)
+	o.addDigestFlag(c)
 	c.Flags().StringVar(&o.key, "key", "", "public key that the bundle must be signed with")
 	c.Flags().BoolVar(&o.insecure, "insecure-skip-signature", false, "accept a bundle without knowing who made it")
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/test/upstream"
 )
 
@@ -90,7 +91,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "bundle": runBundle, "normalize": normalize, "flip": flip, "mode": mode,
+			"exits": exits, "bundle": runBundle, "normalize": normalize, "flip": flip, "mode": mode, "digest": setDigest,
 		},
 	})
 }
@@ -110,6 +111,14 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 	if got != want {
 		ts.Fatalf("it ended with %d, expected %d\n%s%s", got, want, ts.ReadFile("stdout"), ts.ReadFile("stderr"))
 	}
+}
+
+// setDigest puts the bundle digest of a bundle into the variable DIGEST.
+func setDigest(ts *testscript.TestScript, _ bool, args []string) {
+	r, err := bundle.Open(ts.MkAbs(args[0]))
+	ts.Check(err)
+	ts.Setenv("DIGEST", r.Digest().String())
+	ts.Check(r.Close())
 }
 
 func runBundle(ts *testscript.TestScript, neg bool, args []string) {

@@ -111,6 +111,9 @@ func (o *pruneOptions) options(ctx context.Context, warn func(string)) (install.
 		return install.Options{}, err
 	}
 	if o.bundle == "" {
+		if o.expected != "" {
+			return install.Options{}, usagef("--expect-digest is for --bundle")
+		}
 		return loadConfiguration(o.config, warn)
 	}
 	c, r, err := o.load(ctx, warn)

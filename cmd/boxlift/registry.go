@@ -183,6 +183,10 @@ func (o *registryServeOptions) openFile(cmd *cobra.Command) (*registry.File, err
 	if err != nil {
 		return nil, err
 	}
+	if err := o.checkDigest(r); err != nil {
+		_ = r.Close() // it was only read
+		return nil, err
+	}
 	if key == nil {
 		fmt.Fprintln(cmd.ErrOrStderr(), "boxlift: warning: THE SIGNATURE OF THE BUNDLE IS NOT CHECKED (--insecure-skip-signature): whoever made this file chose what is served")
 	} else if err := r.VerifySignature(key); err != nil {

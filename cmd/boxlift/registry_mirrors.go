@@ -18,6 +18,7 @@ import (
 
 type registryMirrorsOptions struct {
 	readOptions
+	digestOption
 	bundle       string
 	registries   []string
 	endpoints    []string
@@ -56,6 +57,7 @@ without it nodes go on to ask the registry that the image is named after.
 		},
 	}
 	o.addReadFlags(c)
+	o.addDigestFlag(c)
 	c.Flags().StringVar(&o.bundle, "bundle", "", "take the registries from this bundle")
 	c.Flags().StringArrayVar(&o.registries, "registry", nil, "a registry whose images are there, such as docker.io (repeatable)")
 	c.Flags().StringArrayVar(&o.endpoints, "endpoint", nil, "address to pull from, such as https://192.0.2.1:5443 (repeatable, in the order to try; required)")
@@ -123,12 +125,15 @@ func (o *registryMirrorsOptions) source(ctx context.Context) (config.Source, err
 
 // registriesOf are the registries that a bundle has images of, sorted. Nothing but their
 // names is used, so that the signature does not matter.
-func (o *readOptions) registriesOf(ctx context.Context, file string) ([]string, error) {
+func (o *registryMirrorsOptions) registriesOf(ctx context.Context, file string) ([]string, error) {
 	r, err := o.openBundle(ctx, file)
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close() //nolint:errcheck // it was only read
+	if err := o.checkDigest(r); err != nil {
+		return nil, err
+	}
 	contents, err := r.Contents()
 	if err != nil {
 		return nil, damagedHint(err)

@@ -114,6 +114,9 @@ func runRegistryPush(ctx context.Context, out io.Writer, global *globalOptions, 
 		return err
 	}
 	defer r.Close() //nolint:errcheck // it was only read
+	if err := o.checkDigest(r); err != nil {
+		return err
+	}
 	if key != nil {
 		if err := r.VerifySignature(key); err != nil {
 			return signatureHint(err)
