@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
+	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/release"
 )
@@ -63,6 +65,30 @@ func (in *installer) keepSerial(r *release.Record) {
 	if before, err := release.ReadFile(in.recordCopy()); err == nil && before != nil && before.Cluster == r.Cluster {
 		r.RaiseSerial(before.Serial)
 	}
+}
+
+// checkAudience refuses a bundle that its lock says is for other clusters. No flag goes past that:
+// the lock's authors said it on purpose and signed it, and a bundle for one cluster more is built in
+// minutes from one that is there.
+func checkAudience(v lock.Validity, cluster string) error {
+	if v.IsFor(cluster) {
+		return nil
+	}
+	return &audienceError{audience: strings.Join(v.Audience, ", "), cluster: cluster}
+}
+
+// audienceError says that a bundle is for other clusters.
+type audienceError struct{ audience, cluster string }
+
+func (e *audienceError) Error() string {
+	return fmt.Sprintf("%v: the bundle is for the clusters %s, and install.yaml describes the cluster %s", ErrConfig, e.audience, e.cluster)
+}
+
+func (*audienceError) Unwrap() error { return ErrConfig }
+
+func (*audienceError) Hint() string {
+	return "take the bundle that was built for this cluster, or add its name to audience in versions.lock and build one; " +
+		"the name is cluster.name in install.yaml"
 }
 
 // olderBundleError says that a bundle is older than one that the cluster has had.

@@ -162,6 +162,23 @@ func TestKeepSerial(t *testing.T) {
 	}
 }
 
+func TestCheckAudience(t *testing.T) {
+	for _, c := range []struct {
+		audience []string
+		want     string
+	}{
+		{nil, ""},
+		{[]string{"lan-1"}, ""},
+		{[]string{"site-7", "lan-*"}, ""},
+		{[]string{"site-7", "lan-2"}, "the bundle is for the clusters site-7, lan-2, and install.yaml describes the cluster lan-1"},
+	} {
+		err := checkAudience(lock.Validity{Audience: c.audience}, "lan-1")
+		if (err == nil) != (c.want == "") || err != nil && (!errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%v: got %v, want %q", c.audience, err, c.want)
+		}
+	}
+}
+
 // TestRecordDifferences: status says that the bundle is older.
 func TestRecordDifferences(t *testing.T) {
 	for serial, want := range map[int64]bool{8: true, 9: false} {

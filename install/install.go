@@ -321,6 +321,9 @@ func newInstaller(o Options) (*installer, error) {
 	}
 	in := &installer{Options: o, misfit: ErrConfig, holds: newHolds()}
 	if o.Bundle != nil {
+		if err := checkAudience(o.Bundle.Validity(), o.Config.Cluster.Name); err != nil {
+			return nil, err
+		}
 		var err error
 		if in.contents, err = o.Bundle.Contents(); err != nil {
 			return nil, err
