@@ -196,6 +196,12 @@ func (in *installer) send(ctx context.Context, shipments []*shipment) error {
 		s := started[i]
 		s.sent, s.pulled = result.Report.Bytes, result.Report.Pulled
 		s.copied += result.Report.Copied
+		for _, trouble := range result.Report.Troubles {
+			// That a host cannot reach another one is slower, and no more; this is worth a look.
+			if trouble.Damaged || trouble.Peer == s.host.name {
+				in.warn("%s, about %s: %s", s.host.name, trouble.Peer, trouble.Text)
+			}
+		}
 		err := s.result(result.Err, s.process.Wait())
 		if err := errors.Join(err, s.ended(err)); err != nil {
 			s.host.fail(fmt.Errorf("ship the bundle's contents: %w", err))

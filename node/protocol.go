@@ -1,6 +1,7 @@
 package node
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -387,27 +388,38 @@ func (p *Peers) validate() error {
 	if len(p.Peers) > MaxPeers {
 		return fmt.Errorf("%d peers are more than the %d that are allowed", len(p.Peers), MaxPeers)
 	}
-	for _, peer := range p.Peers {
-		if err := peer.validate(); err != nil {
-			return fmt.Errorf("peer %q: %w", peer.Name, err)
-		}
-	}
 	return nil
 }
 
-func (s *Serving) validate() error {
+// check reports what is wrong with what a node says of where it serves; nil is right. It
+// is done by the operator before others are told, and by these once more.
+func (s *Serving) check() error {
+	if s == nil {
+		return nil
+	}
+	_, err := s.certificate()
+	return err
+}
+
+// certificate checks s and returns its certificate.
+func (s *Serving) certificate() (*x509.Certificate, error) {
 	const maxCertificate = 4 << 10
 	address, err := netip.ParseAddrPort(s.Address)
 	if err != nil {
-		return fmt.Errorf("address: %w", err)
+		return nil, fmt.Errorf("its address: %w", err)
 	}
 	switch {
 	case address.Port() == 0:
-		return errors.New("its address has no port")
+		return nil, errors.New("its address has no port")
 	case len(s.Certificate) == 0 || len(s.Certificate) > maxCertificate:
-		return fmt.Errorf("its certificate has %d bytes, which is not between 1 and %d", len(s.Certificate), maxCertificate)
+		return nil, fmt.Errorf("its certificate has %d bytes, which is not between 1 and %d",
+			len(s.Certificate), maxCertificate)
 	}
-	return nil
+	certificate, err := x509.ParseCertificate(s.Certificate)
+	if err != nil {
+		return nil, fmt.Errorf("its certificate: %w", err)
+	}
+	return certificate, nil
 }
 
 func (p *PackWant) validate() error {

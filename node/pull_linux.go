@@ -2,6 +2,7 @@ package node
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -30,6 +31,11 @@ const (
 	quietTimeout = 2 * time.Second
 	// stallTimeout is how long a peer may be there and not get on.
 	stallTimeout = time.Minute
+	// slowTimeout is for how long, all in all, a peer may be waited for that gives less than
+	// slowBytes, whatever it says of its own progress. It is then not asked any more: what a
+	// peer says of itself may be a lie, and whoever believed it would wait for ever.
+	slowTimeout = 10 * time.Minute
+	slowBytes   = 16 << 20
 )
 
 const (
@@ -64,6 +70,10 @@ type peer struct {
 	Peer
 	client *http.Client
 	token  string
+	// waited is how long this node has waited for the last given bytes; both begin anew with
+	// every slowBytes. It may wait for patience.
+	waited, patience time.Duration
+	given            int64
 	// faults counts connections that failed since the last byte, damaged the blobs whose
 	// bytes were wrong. A peer that is gone is not asked again.
 	faults, damaged int
@@ -83,14 +93,19 @@ func newPuller(r *receiver, swarm *Swarm, peers *Peers) (*puller, error) {
 	}
 	p.buffer = make([]byte, pullBuffer)
 	for _, one := range peers.Peers {
-		certificate, err := x509.ParseCertificate(one.Certificate)
+		certificate, err := one.certificate()
 		if err != nil {
-			return nil, failuref(ReasonRequest, "peer %q: its certificate: %v", one.Name, err)
+			text := fmt.Sprintf("reach %.100q: %v", one.Address, err)
+			if err := p.complain(Trouble{Peer: one.Name, Text: text}); err != nil {
+				return nil, err
+			}
+			continue
 		}
 		roots := x509.NewCertPool()
 		roots.AddCert(certificate)
 		p.peers = append(p.peers, &peer{
 			Peer: one, probed: make(chan struct{}), token: hex.EncodeToString(swarm.Token),
+			patience: cmp.Or(r.opts.PeerTimeout, slowTimeout),
 			client: &http.Client{
 				CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 				Transport: &http.Transport{ // without Proxy: the way is direct
@@ -162,6 +177,7 @@ var (
 	errDial     = errors.New("it cannot be reached any more")
 	errQuiet    = errors.New("it does not answer any more")
 	errStalled  = errors.New("it does not get on")
+	errSlow     = errors.New("it says that it gets on, but gives next to nothing")
 )
 
 // pull takes the rest of the current blob from one peer after the other. When none has
@@ -243,7 +259,8 @@ func (p *puller) blame(peer *peer, d digest.Digest, err error) bool {
 	switch {
 	case errors.Is(err, errNotThere), errors.Is(err, errBusyPeer):
 		return true
-	case errors.Is(err, errRefused), errors.Is(err, errDial), errors.Is(err, errQuiet), errors.Is(err, errStalled):
+	case errors.Is(err, errRefused), errors.Is(err, errDial), errors.Is(err, errQuiet), errors.Is(err, errStalled),
+		errors.Is(err, errSlow):
 		peer.gone = true
 	default:
 		peer.faults++
@@ -275,7 +292,7 @@ func (p *puller) fetch(peer *peer, t *target, s segment) error {
 	ctx, cancel := context.WithCancelCause(p.r.ctx)
 	defer cancel(nil)
 	var bytes atomic.Int64
-	watched := make(chan struct{})
+	began, watched := time.Now(), make(chan struct{})
 	go func() {
 		defer close(watched)
 		peer.watch(ctx, &bytes, cancel)
@@ -288,6 +305,10 @@ func (p *puller) fetch(peer *peer, t *target, s segment) error {
 	}
 	cancel(nil)
 	<-watched
+	peer.waited += time.Since(began)
+	if peer.given += bytes.Load(); peer.given >= slowBytes {
+		peer.waited, peer.given = 0, 0
+	}
 	return err
 }
 
@@ -359,11 +380,19 @@ func (p *peer) watch(ctx context.Context, bytes *atomic.Int64, cancel context.Ca
 	ticker := time.NewTicker(quietTimeout)
 	defer ticker.Stop()
 	before, progress, moved := int64(0), int64(-1), time.Now()
+	waited, given, since := p.waited, p.given, time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+		}
+		switch now := given + bytes.Load(); {
+		case now >= slowBytes:
+			waited, since, given = 0, time.Now(), given-now
+		case waited+time.Since(since) > p.patience:
+			cancel(errSlow)
+			return
 		}
 		if now := bytes.Load(); now != before {
 			before, moved = now, time.Now()

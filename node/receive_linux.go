@@ -31,6 +31,9 @@ type ReceiveOptions struct {
 	// two minutes. An operator that has lost its power does not close the stream, and
 	// would keep all others away until TCP notices, hours later.
 	IdleTimeout time.Duration
+	// PeerTimeout is for how long, all in all, a peer may be waited for that gives hardly
+	// anything; 0 means ten minutes.
+	PeerTimeout time.Duration
 }
 
 // Receive is the node's end of the protocol; in and out are its standard input and

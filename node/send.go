@@ -35,7 +35,8 @@ type Report struct {
 	Space []Space
 	// NotServing is why the node could not listen for its peers, if it was to.
 	NotServing string
-	// Troubles are what the node had to say about its peers, in the node's words.
+	// Troubles are what the node had to say about its peers, in the node's words. One whose
+	// Peer is the node itself is said of it here: it is no source for the others.
 	Troubles []Trouble
 }
 
@@ -74,6 +75,7 @@ func Send(ctx context.Context, in io.WriteCloser, out io.Reader, want Want, open
 
 // sender is the conversation with one node.
 type sender struct {
+	name  string // what the node's peers call it
 	in    io.WriteCloser
 	want  Want
 	open  Open
@@ -344,6 +346,15 @@ func (s *sender) takeState(state *State) error {
 	}
 	s.report.Held, s.report.Removed, s.report.Space = state.Held, state.Removed, state.Space
 	s.report.NotServing = said(state.NotServing)
+	if state.Missing < 0 || state.Missing > s.total {
+		return fmt.Errorf("%w: boxlift-node lacks %d bytes of the %d that are wanted", ErrProtocol, state.Missing, s.total)
+	}
+	if err := state.Serving.check(); err != nil {
+		// Its peers, which did nothing wrong, go without it, and so may it without them.
+		text := said(fmt.Sprintf("it is not used as a source: where it serves: %v", err))
+		s.report.Troubles = append(s.report.Troubles, Trouble{Peer: s.name, Text: text})
+		state.Serving = nil
+	}
 	s.task = s.start(s.total)
 	s.task.Skip(s.total - state.Missing)
 	s.ready(state)

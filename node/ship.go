@@ -75,7 +75,7 @@ func Ship(ctx context.Context, hosts []ShipHost, atOnce int, open Open) []ShipRe
 		m := c.members[i]
 		finished := sync.OnceFunc(func() { c.done(m, true) })
 		s := &sender{
-			in: h.In, want: m.want, open: open, start: h.Start,
+			name: h.Name, in: h.In, want: m.want, open: open, start: h.Start,
 			ready: func(state *State) { c.ready(m, state) }, peers: m.peers, done: finished, over: c.over,
 		}
 		all.Go(func() {
