@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 
@@ -85,8 +86,10 @@ func (in *installer) ship(ctx context.Context) error {
 type shipment struct {
 	*installer
 	*host
-	want    node.Want
+	want node.Want
+	// process is nil when it could not be started; cancel ends it.
 	process *remote.Process
+	cancel  context.CancelCauseFunc
 	// ended notes the end of the step in the state.
 	ended func(error) error
 }
@@ -179,16 +182,14 @@ func (h *host) present(ctx context.Context, sizes map[string]int64) (map[string]
 func (in *installer) send(ctx context.Context, shipments []*shipment) error {
 	var started []*shipment
 	var hosts []node.ShipHost
+	in.startAll(ctx, shipments)
 	for _, s := range shipments {
-		process, err := s.conn.Start(ctx, remote.Command{Title: "receive packs", Args: []string{helperPath, "receive"}, Root: true})
-		if err != nil {
-			s.host.fail(errors.Join(err, s.ended(err)))
+		if s.process == nil {
 			continue
 		}
-		s.process = process
 		started = append(started, s)
 		hosts = append(hosts, node.ShipHost{
-			Name: s.host.name, Address: s.listenAddress(), Want: s.want, In: process.Stdin, Out: process.Stdout,
+			Name: s.host.name, Address: s.listenAddress(), Want: s.want, In: s.process.Stdin, Out: s.process.Stdout,
 			Start: func(total int64) progress.Task { return in.Reporter.Task("ship "+s.host.name, total) },
 		})
 	}
@@ -202,7 +203,7 @@ func (in *installer) send(ctx context.Context, shipments []*shipment) error {
 				in.warn("%s, about %s: %s", s.host.name, trouble.Peer, trouble.Text)
 			}
 		}
-		err := s.result(result.Err, s.process.Wait())
+		err := s.result(result.Err, waitForEnd(s.process, result.Err, receiverEndTime, s.cancel))
 		if err := errors.Join(err, s.ended(err)); err != nil {
 			s.host.fail(fmt.Errorf("ship the bundle's contents: %w", err))
 		} else {
@@ -215,6 +216,54 @@ func (in *installer) send(ctx context.Context, shipments []*shipment) error {
 		}
 	}
 	return ctx.Err()
+}
+
+const (
+	// receiverStartTime is how long a host may take to start boxlift-node.
+	receiverStartTime = 2 * time.Minute
+	// receiverEndTime is how long boxlift-node may take to end when all has been said.
+	receiverEndTime = time.Minute
+)
+
+// startAll starts the helper on all hosts at the same time, so that one that does not
+// answer keeps no other waiting for longer than receiverStartTime.
+func (in *installer) startAll(ctx context.Context, shipments []*shipment) {
+	var all sync.WaitGroup
+	for _, s := range shipments {
+		all.Go(func() {
+			ctx, cancel := context.WithCancelCause(ctx)
+			timer := time.AfterFunc(receiverStartTime, func() {
+				cancel(fmt.Errorf("boxlift-node has not started within %s", receiverStartTime))
+			})
+			defer timer.Stop()
+			s.cancel = cancel
+			receive := remote.Command{Title: "receive packs", Args: []string{helperPath, "receive"}, Root: true}
+			process, err := s.conn.Start(ctx, receive)
+			if err != nil {
+				s.host.fail(errors.Join(err, s.ended(err)))
+				return
+			}
+			s.process = process
+		})
+	}
+	all.Wait()
+}
+
+// waitForEnd waits for the end of a process whose conversation has ended with err. It
+// cancels one that stands still at once, and any other when its time is over.
+func waitForEnd(
+	process interface{ Wait() error }, err error, limit time.Duration, cancel context.CancelCauseFunc,
+) error {
+	defer cancel(nil)
+	if errors.Is(err, node.ErrStalled) {
+		cancel(err)
+		return process.Wait()
+	}
+	timer := time.AfterFunc(limit, func() {
+		cancel(fmt.Errorf("%w: it has not ended within %s of its last word", node.ErrStalled, limit))
+	})
+	defer timer.Stop()
+	return process.Wait()
 }
 
 func (in *installer) openBlob(d digest.Digest, offset int64) (io.ReadCloser, error) {
@@ -240,11 +289,27 @@ func (s *shipment) result(sendErr, waitErr error) error {
 	if errors.As(sendErr, &failure) {
 		return &shipError{failure}
 	}
+	for _, err := range []error{sendErr, waitErr} {
+		if errors.Is(err, node.ErrStalled) {
+			return &stalledError{err}
+		}
+	}
 	if sendErr != nil && waitErr != nil {
 		// The end of the process explains more than the end of its stream.
 		return fmt.Errorf("%w (%w)", waitErr, sendErr)
 	}
 	return errors.Join(sendErr, waitErr)
+}
+
+// stalledError is of a host that does not get on.
+type stalledError struct{ error }
+
+func (e *stalledError) Unwrap() error { return e.error }
+
+// Hint says what the installer may do about it.
+func (e *stalledError) Hint() string {
+	return "look for a broken disk and a full memory on the host (`dmesg`), " +
+		"and run the command again; what has arrived is kept"
 }
 
 // shipError is what the node says went wrong.

@@ -10,6 +10,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -126,12 +127,12 @@ func saying(messages ...node.Message) hostile {
 
 // shipWith ships to a host that is played by a function and to honest ones; the hostile
 // one is the first.
-func (s *swarm) shipWith(ctx context.Context, t *testing.T, play hostile, want node.Want, atOnce int,
+func (s *swarm) shipWith(ctx context.Context, t *testing.T, play hostile, stall time.Duration, want node.Want, atOnce int,
 ) (bad node.ShipResult, honest []node.ShipResult) {
 	t.Helper()
 	s.counters = nil
 	var ends sync.WaitGroup
-	var outs []io.Closer
+	var ins, outs []io.Closer
 	var left atomic.Int64
 	left.Store(int64(len(s.nodes)))
 	over := make(chan struct{})
@@ -143,7 +144,7 @@ func (s *swarm) shipWith(ctx context.Context, t *testing.T, play hostile, want n
 			_ = inR.Close()
 			_ = outW.Close()
 		})
-		outs = append(outs, outR)
+		ins, outs = append(ins, inR), append(outs, outR)
 		c := &counter{}
 		start := c.start
 		if name != "hostile" {
@@ -160,6 +161,7 @@ func (s *swarm) shipWith(ctx context.Context, t *testing.T, play hostile, want n
 			play(in, out, over)
 		}
 	})}
+	hosts[0].StallTimeout = stall
 	for i, l := range s.nodes {
 		h := host(fmt.Sprintf("honest%d", i), func(in io.Reader, out io.Writer) {
 			// What went wrong is in the operator's result.
@@ -170,8 +172,11 @@ func (s *swarm) shipWith(ctx context.Context, t *testing.T, play hostile, want n
 		hosts = append(hosts, h)
 	}
 	results := node.Ship(ctx, hosts, atOnce, s.open)
+	for _, in := range ins {
+		_ = in.Close()
+	}
 	for _, out := range outs {
-		_ = out.Close() // a host that goes on talking would wait for somebody who listens
+		_ = out.Close() // a host that goes on would wait for ever, as it is the connection's end that ends it
 	}
 	ends.Wait()
 	return results[0], results[1:]
@@ -286,7 +291,7 @@ func TestSwarmWithAHostileHost(t *testing.T) {
 			want := s.nodes[0].want(pack)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			bad, honest := s.shipWith(ctx, t, test.play(t, s.store), want, 3)
+			bad, honest := s.shipWith(ctx, t, test.play(t, s.store), 0, want, 3)
 			wants := s.wants(pack)
 			s.prove(t, wants, honest)
 			if bad.Err == nil {
@@ -310,6 +315,74 @@ func TestSwarmWithAHostileHost(t *testing.T) {
 					}
 				}
 			}
+		})
+	}
+}
+
+// A host that does not come to an end is ended, in whatever it stands still, and the only
+// place that there is to receive goes to the others.
+func TestShipEndsAHostThatStandsStill(t *testing.T) {
+	// waits reads on until the operator has given up.
+	waits := func(in io.Reader) { _, _ = io.Copy(io.Discard, in) }
+	begin := func(out io.Writer, missing int64) {
+		_ = node.WriteFrame(out, node.Message{State: &node.State{Missing: missing}})
+	}
+	tests := []struct {
+		name string
+		play func(in io.Reader, out io.Writer, layer node.Blob)
+	}{
+		{"before it says anything", func(in io.Reader, _ io.Writer, _ node.Blob) { waits(in) }},
+		{"in the middle of a frame", func(in io.Reader, out io.Writer, _ node.Blob) {
+			_, _ = io.WriteString(out, "\x00\x00\x00\x20{\"state\"")
+			waits(in)
+		}},
+		{"with all that it wants", func(in io.Reader, out io.Writer, _ node.Blob) { begin(out, 0); waits(in) }},
+		{"with something to take from peers", func(in io.Reader, out io.Writer, _ node.Blob) { begin(out, 1); waits(in) }},
+		{"and asks for nothing", func(in io.Reader, out io.Writer, _ node.Blob) {
+			begin(out, 1)
+			_ = node.WriteFrame(out, node.Message{Lacks: &node.Lacks{}})
+			waits(in)
+		}},
+		{"and says that it gets bytes", func(in io.Reader, out io.Writer, _ node.Blob) {
+			begin(out, 1)
+			go waits(in)
+			for n, err := int64(1), error(nil); err == nil; n = -n {
+				err = node.WriteFrame(out, node.Message{Pulled: &node.Pulled{Bytes: n}})
+			}
+		}},
+		{"while it is sent what it asked for", func(in io.Reader, out io.Writer, layer node.Blob) {
+			begin(out, 1)
+			_, _ = node.ReadFrame(in) // the peers
+			lacks := &node.Lacks{Blobs: []node.Lack{{Digest: layer.Digest, Size: layer.Size}}}
+			_ = node.WriteFrame(out, node.Message{Lacks: lacks})
+			b := make([]byte, 1)
+			for {
+				if _, err := in.Read(b); err != nil {
+					return
+				}
+				time.Sleep(10 * time.Millisecond) // it takes a byte now and then
+			}
+		}},
+		{"when it has been sent all", func(in io.Reader, out io.Writer, layer node.Blob) {
+			begin(out, 1)
+			lacks := &node.Lacks{Blobs: []node.Lack{{Digest: layer.Digest, Size: layer.Size}}}
+			_ = node.WriteFrame(out, node.Message{Lacks: lacks})
+			waits(in)
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := newSwarm(t, 2)
+			pack := s.pack(t, "a", random(292, 1_000_000))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			play := func(in io.Reader, out io.Writer, _ <-chan struct{}) { test.play(in, out, pack.Blobs[2]) }
+			bad, honest := s.shipWith(ctx, t, play, 3*time.Second, s.nodes[0].want(pack), 1)
+			if !errors.Is(bad.Err, node.ErrStalled) {
+				t.Errorf("got %v, want that it stands still", bad.Err)
+			}
+			s.prove(t, s.wants(pack), honest)
 		})
 	}
 }

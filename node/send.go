@@ -40,6 +40,14 @@ type Report struct {
 	Troubles []Trouble
 }
 
+// StallTimeout is for how long a node may make no progress. It reads through what it has,
+// copies and writes to its disk without a word, so this is longer than slow disks take for
+// many GiB, and longer than it waits for a peer.
+const StallTimeout = 15 * time.Minute
+
+// ErrStalled is wrapped by the error of a node that made no progress for too long.
+var ErrStalled = errors.New("boxlift-node stands still")
+
 // Open returns the content of a blob from an offset on.
 type Open func(d digest.Digest, offset int64) (io.ReadCloser, error)
 
@@ -63,9 +71,9 @@ const (
 //
 // When the node says that it failed, the error is a [*Failure]. Send closes in and does
 // not return before its last Write to it has, which a node that has ended brings about.
-// Only when ctx ends it does not wait: then a Write, or a Read from what open returned,
-// may be under way until the caller has closed the connection. Out is Send's until its
-// end.
+// Only when ctx ends, or the node makes no progress for [StallTimeout], it does not wait:
+// then a Write, or a Read from what open returned, may be under way until the caller has
+// closed the connection. Out is Send's until its end.
 func Send(ctx context.Context, in io.WriteCloser, out io.Reader, want Want, open Open,
 	start func(total int64) progress.Task,
 ) (Report, error) {
@@ -87,6 +95,13 @@ type sender struct {
 	peers <-chan *Peers
 	done  func()
 	over  <-chan struct{}
+
+	stallTimeout time.Duration
+	// moves counts what the node did; idle says that it is not its turn.
+	moves atomic.Int64
+	idle  atomic.Bool
+	// pulled is what the node says that peers gave it, most the most that it ever was.
+	pulled, most int64
 
 	known map[digest.Digest]int64
 	// outstanding are the names of packs and the paths of files that the node has not named.
@@ -130,11 +145,42 @@ func (s *sender) converse(ctx context.Context, out io.Reader) (Report, error) {
 		select {
 		case <-s.sent: //nolint:errcheck // only its end matters: the reason is in err
 		case <-ctx.Done():
+		case <-after(s.stallTimeout, errors.Is(err, ErrStalled)):
 		}
 	}
 	s.end(err)
 	s.report.Blobs, s.report.Bytes = int(s.blobs.Load()), s.bytes.Load()
 	return s.report, err
+}
+
+// after is closed after so long, or when it has been that long already.
+func after(d time.Duration, over bool) <-chan time.Time {
+	if over {
+		d = 0
+	}
+	return time.After(d)
+}
+
+// watch ends a conversation in which the node makes no progress. Only what brings it
+// nearer to its end counts, so that it cannot go on for ever with words.
+func (s *sender) watch(ctx context.Context, cancel context.CancelCauseFunc) {
+	ticker := time.NewTicker(max(s.stallTimeout/8, time.Millisecond))
+	defer ticker.Stop()
+	seen, since := s.moves.Load(), time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		moves := s.moves.Load()
+		if moves != seen || s.idle.Load() {
+			seen, since = moves, time.Now()
+		} else if time.Since(since) >= s.stallTimeout {
+			cancel(fmt.Errorf("%w: for %s it has said nothing new and taken no bytes", ErrStalled, s.stallTimeout))
+			return
+		}
+	}
 }
 
 // end ends the task, once.
@@ -172,8 +218,9 @@ func readFrames(ctx context.Context, out io.Reader) <-chan incoming {
 // run takes in frames at all times, so that neither end ever waits for the other to
 // read, and sends what the node asks for beside that.
 func (s *sender) run(ctx context.Context, out io.Reader) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go s.watch(ctx, cancel)
 	frames := readFrames(ctx, out)
 	ticker := time.NewTicker(aliveInterval)
 	defer ticker.Stop()
@@ -192,6 +239,7 @@ func (s *sender) run(ctx context.Context, out io.Reader) error {
 		case <-ctx.Done():
 			return fmt.Errorf("send to boxlift-node: %w", context.Cause(ctx))
 		case peers := <-s.peers:
+			s.idle.Store(false)
 			s.say(Message{Peers: peers})
 		case <-ticker.C:
 			s.alive()
@@ -220,6 +268,7 @@ func (s *sender) run(ctx context.Context, out io.Reader) error {
 		}
 	}
 	s.end(nil)
+	s.idle.Store(true)
 	s.done()
 	// As long as it is a source for others it is told that
 	// they, and the operator, are there; should it end before that, it is their peers that
@@ -303,6 +352,10 @@ func (s *sender) take(m Message) error {
 		return s.takeLacks(m.Lacks)
 	case m.Pulled != nil:
 		s.task.Add(m.Pulled.Bytes)
+		if s.pulled += m.Pulled.Bytes; s.pulled > s.most && s.pulled <= s.total {
+			s.most = s.pulled
+			s.moves.Add(1)
+		}
 		return nil
 	case m.Trouble != nil:
 		if len(s.report.Troubles) == MaxTroubles {
@@ -311,12 +364,14 @@ func (s *sender) take(m Message) error {
 		t := *m.Trouble
 		t.Peer, t.Text = said(t.Peer), said(t.Text)
 		s.report.Troubles = append(s.report.Troubles, t)
+		s.moves.Add(1)
 		return nil
 	case m.Placed != nil:
 		if !s.outstanding[m.Placed.Name] {
 			return fmt.Errorf("%w: boxlift-node placed %.200q, which it was not to, or not again", ErrProtocol, m.Placed.Name)
 		}
 		delete(s.outstanding, m.Placed.Name)
+		s.moves.Add(1)
 		s.report.Placed = append(s.report.Placed, m.Placed.Name)
 		return nil
 	case m.Finished != nil:
@@ -357,6 +412,7 @@ func (s *sender) takeState(state *State) error {
 	}
 	s.task = s.start(s.total)
 	s.task.Skip(s.total - state.Missing)
+	s.idle.Store(true) // until it is told its peers
 	s.ready(state)
 	return nil
 }
@@ -375,6 +431,7 @@ func (s *sender) takeLacks(l *Lacks) error {
 	}
 	s.task.Add(-l.Again)
 	if len(l.Blobs) > 0 {
+		s.moves.Add(1)
 		s.queue = append(s.queue, func(ctx context.Context) error { return s.send(ctx, l) })
 	}
 	return nil
@@ -391,6 +448,7 @@ func (s *sender) send(ctx context.Context, l *Lacks) error {
 	b := &batch{w: s.in, buffer: make([]byte, 0, sendBuffer), sent: func(n int64) {
 		s.bytes.Add(n)
 		s.task.Add(n)
+		s.moves.Add(1)
 	}}
 	for _, blob := range l.Blobs {
 		if err := s.sendBlob(ctx, blob, b); err != nil {

@@ -32,6 +32,9 @@ type ShipHost struct {
 	Out io.Reader
 	// Start begins the host's task, as for [Send].
 	Start func(total int64) progress.Task
+	// StallTimeout is for how long the host may neither say anything new nor take any bytes
+	// when it is its turn; 0 means [StallTimeout].
+	StallTimeout time.Duration
 }
 
 // ShipResult is what became of one host.
@@ -75,7 +78,7 @@ func Ship(ctx context.Context, hosts []ShipHost, atOnce int, open Open) []ShipRe
 		m := c.members[i]
 		finished := sync.OnceFunc(func() { c.done(m, true) })
 		s := &sender{
-			name: h.Name, in: h.In, want: m.want, open: open, start: h.Start,
+			name: h.Name, stallTimeout: cmp.Or(h.StallTimeout, StallTimeout), in: h.In, want: m.want, open: open, start: h.Start,
 			ready: func(state *State) { c.ready(m, state) }, peers: m.peers, done: finished, over: c.over,
 		}
 		all.Go(func() {
