@@ -39,9 +39,14 @@ type Options struct {
 	// TLS is how connections are secured; nil means that they are not. Records of full
 	// size serve best: DynamicRecordSizingDisabled.
 	TLS *tls.Config
-	// MaxConnections is how many connections may be open at a time. Any beyond are closed
-	// at once: that is seen by who makes them, which then goes elsewhere.
+	// MaxConnections is how many connections may be open at a time. For one more, the oldest
+	// that is not [Authenticated] is closed; if there is none, the new one, which is seen by
+	// who makes it and then goes elsewhere. When three quarters are open, those that are not
+	// authenticated after 2 seconds are closed as well, as others come.
 	MaxConnections int
+	// MaxUnauthenticated is how many connections from one address may be open that are not
+	// authenticated; for one more, the oldest of them is closed. 0 means any number.
+	MaxUnauthenticated int
 	// ChunkTimeout is how long a peer may take for one buffer of what ReadFrom sends; 0
 	// means for ever.
 	ChunkTimeout time.Duration
@@ -54,17 +59,17 @@ type Options struct {
 func NewListener(inner net.Listener, o Options) net.Listener {
 	return &listener{
 		Listener: inner, options: o,
-		slots: make(chan struct{}, o.MaxConnections),
-		large: make(chan *chunk, largeChunks),
-		small: sync.Pool{New: func() any { return &chunk{plain: make([]byte, recordSize)} }},
-		left:  largeChunks,
+		admission: newAdmission(o.MaxConnections, o.MaxUnauthenticated),
+		large:     make(chan *chunk, largeChunks),
+		small:     sync.Pool{New: func() any { return &chunk{plain: make([]byte, recordSize)} }},
+		left:      largeChunks,
 	}
 }
 
 type listener struct {
 	net.Listener
-	options Options
-	slots   chan struct{}
+	options   Options
+	admission *admission
 
 	// large has the large chunks that were made and are not in use.
 	large chan *chunk
@@ -112,22 +117,21 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		select {
-		case l.slots <- struct{}{}:
-			return l.serve(c), nil
-		default:
-			_ = c.Close()
+		g := l.admission.enter(sourceOf(c), time.Now(), func() { _ = c.Close() })
+		if g != nil {
+			return l.serve(c, g), nil
 		}
+		_ = c.Close()
 	}
 }
 
-func (l *listener) serve(c net.Conn) net.Conn {
-	out := &gatheredConn{Conn: c, free: sync.OnceFunc(func() { <-l.slots })}
+func (l *listener) serve(c net.Conn, g *guest) net.Conn {
+	out := &gatheredConn{Conn: c, free: func() { l.admission.leave(g) }}
 	if l.options.TLS == nil {
-		return &conn{Conn: out, out: out, listener: l}
+		return &conn{Conn: out, out: out, listener: l, guest: g}
 	}
 	secured := tls.Server(out, l.options.TLS)
-	s := &conn{Conn: secured, out: out, listener: l, secured: true}
+	s := &conn{Conn: secured, out: out, listener: l, guest: g, secured: true}
 	s.handshake = sync.OnceValue(func() error {
 		err := secured.HandshakeContext(context.Background()) // deadlines end it
 		if err != nil && l.options.HandshakeFailed != nil {
@@ -143,6 +147,7 @@ type conn struct {
 	net.Conn // what is said to the peer; it ends in out
 	out      *gatheredConn
 	listener *listener
+	guest    *guest
 	secured  bool
 	// handshake begins TLS, once.
 	handshake func() error

@@ -2,6 +2,7 @@ package bulktls_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -299,31 +300,53 @@ func TestErrorsOfTheSource(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreLimited has one more than may be, until another is closed.
+// TestConnectionsAreLimited has authenticated connections, of which one more than may be is
+// refused until another is closed, and others, the oldest of which makes room.
 func TestConnectionsAreLimited(t *testing.T) {
-	release := make(chan struct{})
-	s := listen(t, false, bulktls.Options{MaxConnections: 2}, func(c net.Conn) {
-		if _, err := c.Write([]byte("y")); err != nil {
-			t.Error(err)
+	for _, secured := range []bool{true, false} {
+		release, known := make(chan struct{}), make(chan bool, 1)
+		s := listen(t, secured, bulktls.Options{MaxConnections: 2}, func(c net.Conn) {
+			if <-known {
+				bulktls.Authenticated(bulktls.ConnContext(context.Background(), c))
+			}
+			if _, err := c.Write([]byte("y")); err != nil {
+				t.Error(err)
+			}
+			<-release
+		})
+		dial := func(authenticated bool) (net.Conn, bool) {
+			known <- authenticated
+			c, err := s.dial(t)
+			if err == nil {
+				_, err = io.ReadFull(c, make([]byte, 1))
+			}
+			if err != nil {
+				<-known // nobody served it
+			}
+			return c, err == nil
 		}
-		<-release
-	})
-	isServed := func() bool {
-		c, err := s.dial(t)
-		if err != nil {
-			return false
+		first, ok := dial(false)
+		if _, also := dial(false); !ok || !also {
+			t.Fatal("two are not served")
 		}
-		_, err = io.ReadFull(c, make([]byte, 1))
-		return err == nil
-	}
-	for i, want := range []bool{true, true, false, false} {
-		if got := isServed(); got != want {
-			t.Errorf("connection %d is served: %v", i, got)
+		if _, ok := dial(true); !ok {
+			t.Error("the third is not served")
 		}
-	}
-	close(release)
-	for !isServed() {
-		time.Sleep(time.Millisecond) // its end is not ours to see
+		if _, err := io.ReadFull(first, make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("the oldest is still there: %v", err)
+		}
+		if _, ok := dial(true); !ok {
+			t.Error("the fourth is not served")
+		}
+		for range 2 {
+			if _, ok := dial(true); ok {
+				t.Error("one more is served than may be")
+			}
+		}
+		close(release)
+		for ok := false; !ok; _, ok = dial(true) {
+			time.Sleep(time.Millisecond) // its end is not ours to see
+		}
 	}
 }
 

@@ -31,6 +31,9 @@ import (
 // Bounds of what a node does for its peers.
 const (
 	maxPeers = 64
+	// maxStrangers is how many connections from one address may be open over which nobody
+	// has sent the token so far; a peer needs three.
+	maxStrangers = 8
 	// maxTransfers is how many blobs are served at a time; each takes a buffer.
 	maxTransfers = 12
 	serveBuffer  = 128 << 10
@@ -194,12 +197,16 @@ func newServer(ctx context.Context, w *Swarm) (*server, error) {
 		Handler:           http.HandlerFunc(s.handle),
 		ReadHeaderTimeout: requestTimeout, IdleTimeout: keepTimeout, MaxHeaderBytes: maxRequest,
 		BaseContext: func(net.Listener) context.Context { return ctx },
+		ConnContext: bulktls.ConnContext,
 		ErrorLog:    log.New(io.Discard, "", 0), // anybody on the network could fill it
 	}
-	s.listener = bulktls.NewListener(listener, bulktls.Options{MaxConnections: maxPeers, TLS: &tls.Config{
-		Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"},
-		DynamicRecordSizingDisabled: true, // what is served is large
-	}})
+	s.listener = bulktls.NewListener(listener, bulktls.Options{
+		MaxConnections: maxPeers, MaxUnauthenticated: maxStrangers,
+		TLS: &tls.Config{
+			Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"},
+			DynamicRecordSizingDisabled: true, // what is served is large
+		},
+	})
 	return s, nil
 }
 
@@ -250,6 +257,7 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
+	bulktls.Authenticated(r.Context())
 	name, isBlob := strings.CutPrefix(r.URL.Path, blobsPath)
 	switch {
 	case r.Method != http.MethodGet || r.ContentLength != 0:

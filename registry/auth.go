@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/liteboxd/boxlift/bulktls"
 	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
@@ -80,6 +81,7 @@ func (a *Auth) exchange(w http.ResponseWriter, r *http.Request, secured bool) *f
 	if !a.matches(username, password) || !ok {
 		return a.challenge(w, r, secured)
 	}
+	bulktls.Authenticated(r.Context())
 	content, err := json.Marshal(map[string]any{"token": password, "access_token": password, "expires_in": 3600})
 	if err != nil {
 		return broken(err)

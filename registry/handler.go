@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/bulktls"
 )
 
 // maxTransfers is how many blobs are sent at a time; more wait for their turn.
@@ -83,6 +85,7 @@ func (h *handler) serve(w *response, r *http.Request) *failure {
 	if auth != nil && !auth.admits(r) {
 		return auth.challenge(w, r, h.options.Secured)
 	}
+	bulktls.Authenticated(r.Context())
 	if !isGet {
 		if i := strings.LastIndex(r.URL.Path, "/manifests/sha256:"); i >= 0 {
 			// That there is no such name is wrong with it before that it cannot be written.

@@ -20,6 +20,9 @@ import (
 // Bounds of what clients may take.
 const (
 	maxConnections = 1024
+	// maxStrangers is how many connections from one address may be open over which nobody
+	// has shown credentials so far. Several nodes may be behind one address.
+	maxStrangers = 256
 	// maxHeader is the largest request in bytes; net/http adds 4 KiB.
 	maxHeader = 12 << 10
 	// requestTimeout is for TLS' handshake and for a request, answerTimeout for each buffer
@@ -52,10 +55,10 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o S
 		ErrorLog: log.New(io.Discard, "", 0), // anybody on the network could fill it
 	}
 	fresh := freshConns{conns: make(map[net.Conn]bool)}
-	s.ConnState = fresh.follow
+	s.ConnState, s.ConnContext = fresh.follow, bulktls.ConnContext
 	shakes := handshakeLog{log: o.Log}
 	bulk := bulktls.NewListener(listener, bulktls.Options{
-		TLS: o.TLS, MaxConnections: maxConnections, ChunkTimeout: answerTimeout, HandshakeFailed: shakes.failed,
+		TLS: o.TLS, MaxConnections: maxConnections, MaxUnauthenticated: maxStrangers, ChunkTimeout: answerTimeout, HandshakeFailed: shakes.failed,
 	})
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(bulk) }()

@@ -207,6 +207,42 @@ func TestManyClients(t *testing.T) {
 	}
 }
 
+// TestStrangersKeepNobodyOut fills the server with connections over which nothing is said.
+// Who has the password is served all the same, and is not cut off when more of them come.
+func TestStrangersKeepNobodyOut(t *testing.T) {
+	content := random(4, 24<<20)
+	p := newPair(t)
+	auth := Basic("u", sha256.Sum256([]byte("p")))
+	server := startServer(t, New(small(t, "r.example/app:1", content).open(), Options{Log: discard, Auth: auth}), p.config(t))
+	fill := func() {
+		for range maxConnections + 1 {
+			c, err := new(net.Dialer).DialContext(t.Context(), "tcp", server.address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = c.Close() })
+		}
+	}
+	fill()
+	r, err := http.NewRequestWithContext(t.Context(), "GET", server.url+"/v2/app/blobs/"+digest.FromBytes(content).String(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.SetBasicAuth("u", "p")
+	client := p.client()
+	defer client.CloseIdleConnections()
+	response, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	fill()
+	got, err := io.ReadAll(response.Body)
+	if err != nil || !bytes.Equal(got, content) {
+		t.Errorf("status %d, %d bytes of %d: %v", response.StatusCode, len(got), len(content), err)
+	}
+}
+
 // TestCertificateIsReadAgain renews a certificate under a running server.
 func TestCertificateIsReadAgain(t *testing.T) {
 	p := newPair(t)
