@@ -248,9 +248,14 @@ func (in *installer) removeOldPacksFrom(ctx context.Context, h *host) (note stri
 // oldPacksReason sums up what goes, or is "".
 func oldPacksReason(r node.PruneReport) string {
 	packs, images, files := r.Count(node.PrunePack), r.Count(node.PruneImage), r.Count(node.PruneFile)
-	if packs+images+files == 0 {
+	data := r.Count(node.PruneData)
+	if packs+images+files+data == 0 {
 		return ""
 	}
-	return fmt.Sprintf("neither this release nor the previous one needs %s, %s and %s: %s",
-		counted(packs, "pack"), counted(images, "image"), counted(files, "file"), progress.Bytes(r.Bytes()))
+	parts := fmt.Sprintf("%s, %s and %s", counted(packs, "pack"), counted(images, "image"), counted(files, "file"))
+	if data > 0 {
+		parts = fmt.Sprintf("%s, %s, %s and %s of k3s' programs",
+			counted(packs, "pack"), counted(images, "image"), counted(files, "file"), counted(data, "folder"))
+	}
+	return fmt.Sprintf("neither this release nor the previous one needs %s: %s", parts, progress.Bytes(r.Bytes()))
 }

@@ -16,9 +16,13 @@ func TestOldPacksReason(t *testing.T) {
 		items []node.PruneItem
 		want  string
 	}{
-		"nothing":        {nil, ""},
-		"all stays":      {[]node.PruneItem{stays}, ""},
-		"a file":         {[]node.PruneItem{stays, goes(node.PruneFile, 512)}, "neither this release nor the previous one needs 0 packs, 0 images and 1 file: 512 B"},
+		"nothing":   {nil, ""},
+		"all stays": {[]node.PruneItem{stays}, ""},
+		"a file":    {[]node.PruneItem{stays, goes(node.PruneFile, 512)}, "neither this release nor the previous one needs 0 packs, 0 images and 1 file: 512 B"},
+		"programs": {
+			[]node.PruneItem{goes(node.PruneData, 1<<20)},
+			"neither this release nor the previous one needs 0 packs, 0 images, 0 files and 1 folder of k3s' programs: 1.0 MiB",
+		},
 		"packs and more": {[]node.PruneItem{goes(node.PrunePack, 1<<30), goes(node.PrunePack, 1<<29), goes(node.PruneImage, 1<<29), stays}, "neither this release nor the previous one needs 2 packs, 1 image and 0 files: 2.0 GiB"},
 	}
 	for name, test := range tests {

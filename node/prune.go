@@ -59,8 +59,8 @@ type PruneReport struct {
 	// Current and Previous are the bundles of the releases that are recorded on the host.
 	Current  digest.Digest `json:"current,omitempty"`
 	Previous digest.Digest `json:"previous,omitempty"`
-	// Items are all packs, all files, and the images of those packs that go, in this order
-	// and by their names.
+	// Items are all packs, all files, the images of those packs that go, and all folders with programs of k3s, in this
+	// order and by their names.
 	Items []PruneItem `json:"items"`
 	// Removed says that what is to go has gone.
 	Removed bool `json:"removed,omitempty"`
@@ -98,12 +98,14 @@ const (
 	PrunePack  PruneKind = "pack"
 	PruneFile  PruneKind = "file"
 	PruneImage PruneKind = "image"
+	// PruneData is a folder into which k3s has unpacked the programs of one of its versions.
+	PruneData PruneKind = "data"
 )
 
 // PruneItem is one thing that goes or stays.
 type PruneItem struct {
 	Kind PruneKind `json:"kind"`
-	// Name is that of a pack, of a file in FilesDir/files, or of an image in containerd.
+	// Name is that of a pack, of a file in FilesDir/files, of an image in containerd, or of a folder of k3s' data.
 	Name string `json:"name"`
 	// Size is in bytes. That of an image is what it alone has in containerd's content.
 	Size   int64 `json:"size"`
@@ -225,7 +227,7 @@ func (r *PruneReport) check() error {
 			return fmt.Errorf("its items have more than %d bytes together", int64(maxFactNumber))
 		}
 		switch i.Kind {
-		case PrunePack, PruneFile, PruneImage:
+		case PrunePack, PruneFile, PruneImage, PruneData:
 		default:
 			return fmt.Errorf("an item is a %.100q", string(i.Kind))
 		}

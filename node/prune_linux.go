@@ -23,6 +23,8 @@ type PruneOptions struct {
 	ImagesDir string
 	// FilesDir is the constant of that name when it is "".
 	FilesDir string
+	// DataDir is where k3s unpacks its programs; "" means DefaultDataDir.
+	DataDir string
 	// Ctr is the command to ask containerd with; nil means DefaultK3s and "ctr".
 	Ctr []string
 }
@@ -37,10 +39,13 @@ type PruneOptions struct {
 // boxlift leave what they import; without a pin the kubelet looks after it. When k3s may
 // have imported images from other archives as well, all images stay.
 //
+// What k3s has unpacked of itself and neither runs from any more nor did before goes as well, unless processes still do.
+//
 // Images go before their packs, so that a run that is cut short leaves what tells the next
 // one where to go on.
 func Prune(ctx context.Context, o PruneOptions, request PruneRequest) (PruneReport, error) {
 	o.ImagesDir, o.FilesDir = cmp.Or(o.ImagesDir, DefaultImagesDir), cmp.Or(o.FilesDir, FilesDir)
+	o.DataDir = cmp.Or(o.DataDir, DefaultDataDir)
 	if len(o.Ctr) == 0 {
 		o.Ctr = []string{DefaultK3s, "ctr"}
 	}
@@ -109,6 +114,14 @@ func (p *pruner) prune(ctx context.Context) error {
 		}
 	}
 	p.itemize(images)
+	folders, err := programFolders("/proc", p.DataDir)
+	if err != nil {
+		return err
+	}
+	for _, item := range folders {
+		item.Reason = cleanReason(item.Reason)
+		p.report.Items = append(p.report.Items, item)
+	}
 	if len(p.report.Items) > maxPruneItems {
 		return fmt.Errorf("there are %d packs, files and images, more than the %d that are looked at", len(p.report.Items), maxPruneItems)
 	}
@@ -554,7 +567,10 @@ func (p *pruner) remove(ctx context.Context) error {
 	for _, item := range p.report.Items {
 		dir := p.storedDir()
 		names := []string{item.Name}
-		if item.Kind == PrunePack {
+		switch item.Kind {
+		case PruneData:
+			dir = p.DataDir
+		case PrunePack:
 			dir, names = p.PruneOptions.ImagesDir, []string{item.Name, item.Name + asideSuffix}
 		}
 		if item.Kind == PruneImage || !item.Remove {
@@ -582,9 +598,6 @@ func removeIn(dir, name string) error {
 	if err != nil {
 		return err
 	}
-	defer root.Close() //nolint:errcheck // a directory
-	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	defer root.Close()          //nolint:errcheck // a directory
+	return root.RemoveAll(name) // nothing there is no error
 }
