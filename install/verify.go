@@ -155,6 +155,13 @@ func (in *installer) askContainerd(ctx context.Context, h *host, flags ...string
 	for _, p := range h.packs {
 		args = append(args, "--current", packName(p))
 	}
+	if in.packOptions(h).Boot {
+		for _, image := range in.contents.Images {
+			if !strings.Contains(image.Name, "@") {
+				args = append(args, "--image", image.Name+"@"+image.Digest.String())
+			}
+		}
+	}
 	if namesDigests(in.k3s) {
 		args = append(args, "--digests")
 	}

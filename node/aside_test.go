@@ -173,3 +173,41 @@ func (l *pruneLab) target(t *testing.T, name string) digest.Digest {
 	}
 	return images[name]
 }
+
+// TestPulledTag: a name that was pulled for another release is forgotten, and one that is right or on nobody's list is
+// left alone.
+func TestPulledTag(t *testing.T) {
+	l := withContainerd(t)
+	const moved, same = "docker.io/library/ubuntu:24.04", "docker.io/library/nginx:alpine"
+	const foreign, pause = "docker.io/library/mine:1", "docker.io/rancher/pause:3"
+	pulled := l.bring(t, "pulled", member{moved, [][]byte{random(310, 5000)}}, member{same, nil}, member{foreign, nil})
+	boot := l.bring(t, "boot", member{pause, nil})
+	if err := os.Remove(filepath.Join(l.images, pulled.Name)); err != nil {
+		t.Fatal(err)
+	}
+	o := node.ImagesOptions{
+		ImagesDir: l.images, FilesDir: l.files, Ctr: l.options.Ctr, ContentDir: l.content,
+		VerifiedFile: filepath.Join(l.files, "verified.json"), Current: []string{boot.Name},
+		Images: map[string]digest.Digest{
+			moved: digest.FromString("the next one"), same: targetsOf(t, pulled)[same],
+			"docker.io/library/none:1": digest.FromString("x"), pause: targetsOf(t, boot)[pause],
+		},
+	}
+	r, err := node.CheckImages(t.Context(), o)
+	if err != nil || len(r.Problems) != 1 || r.Problems[0].Image != moved || r.Problems[0].Kind != node.ProblemTarget {
+		t.Errorf("%+v, %v", r, err)
+	}
+	o.Repair = true
+	r, err = node.CheckImages(t.Context(), o)
+	if err != nil || !r.OK || r.Imported != nil || !cmp.Equal(r.Forgotten, []string{moved}) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	want := []string{foreign, same, pause}
+	if diff := cmp.Diff(want, strings.Fields(l.ask(t, "images", "ls", "-q")), sortStrings); diff != "" {
+		t.Error(diff)
+	}
+	o.Images = map[string]digest.Digest{"-x": ""}
+	if _, err := node.CheckImages(t.Context(), o); err == nil {
+		t.Error("a flag is the name of an image")
+	}
+}

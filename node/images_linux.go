@@ -58,6 +58,9 @@ type ImagesOptions struct {
 	Current []string
 	// FilesDir is the constant of that name when it is "".
 	FilesDir string
+	// Images are what names stand for in that release, also those that no pack on this host has: such an image is pulled
+	// when a pod needs it, and one that was pulled for another release is not the right one.
+	Images map[string]digest.Digest
 	// Ctr is the command to ask containerd with; nil means DefaultK3s and "ctr".
 	Ctr []string
 	// ContentDir and VerifiedFile are the constants of similar names when they are "".
@@ -96,6 +99,8 @@ type ImagesReport struct {
 	// imported again.
 	Pinned   []string `json:"pinned,omitempty"`
 	Imported []string `json:"imported,omitempty"`
+	// Forgotten are names of other releases' images that are no longer in containerd, so that they are pulled anew.
+	Forgotten []string `json:"forgotten,omitempty"`
 	// SetAside are the packs that k3s imports no more at its start, TakenBack those that it imports again.
 	SetAside  []string `json:"setAside,omitempty"`
 	TakenBack []string `json:"takenBack,omitempty"`
@@ -126,11 +131,12 @@ const (
 
 // ImageProblem is one thing that is wrong with one image.
 type ImageProblem struct {
-	Kind  ProblemKind   `json:"kind"`
-	Image string        `json:"image,omitempty"`
-	Pack  string        `json:"pack"`
-	Blob  digest.Digest `json:"blob,omitempty"`
-	Text  string        `json:"text"`
+	Kind  ProblemKind `json:"kind"`
+	Image string      `json:"image,omitempty"`
+	// Pack is "" for an image that no pack on the host has.
+	Pack string        `json:"pack"`
+	Blob digest.Digest `json:"blob,omitempty"`
+	Text string        `json:"text"`
 }
 
 // Bounds of what is believed.
@@ -174,6 +180,11 @@ func CheckImages(ctx context.Context, o ImagesOptions) (ImagesReport, error) {
 		o.Ctr = []string{DefaultK3s, "ctr"}
 	}
 	c := &imageCheck{ImagesOptions: o}
+	for name := range o.Images {
+		if len(name) > maxImageName || !imageName.MatchString(name) {
+			return ImagesReport{}, fmt.Errorf("%.100q is not the name of an image", name)
+		}
+	}
 	if len(c.Current) == 0 {
 		record, err := readRecord(o.FilesDir)
 		if err != nil {
@@ -216,6 +227,11 @@ func CheckImages(ctx context.Context, o ImagesOptions) (ImagesReport, error) {
 	}
 	if c.Repair && len(c.report.Packs) > 0 {
 		if err := c.repair(ctx); err != nil {
+			return ImagesReport{}, err
+		}
+	}
+	if c.Repair {
+		if err := c.forget(ctx); err != nil {
 			return ImagesReport{}, err
 		}
 	}
@@ -526,6 +542,15 @@ func (c *imageCheck) look(ctx context.Context) error {
 			problem(ProblemPin, "", "image %s is not pinned: the kubelet may delete it when the disk fills up", p.name)
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(c.Images)) {
+		target, ok := state.targets[name]
+		if want := c.Images[name]; ok && target != want && len(allowed[name]) == 0 {
+			r.Problems = append(r.Problems, ImageProblem{
+				Kind: ProblemTarget, Image: name, Blob: target,
+				Text: fmt.Sprintf("image %s, which was pulled, is %s in containerd instead of %s", name, target, want),
+			})
+		}
+	}
 	return nil
 }
 
@@ -788,6 +813,24 @@ func replaceFile(name string, content []byte) (err error) {
 		return err
 	}
 	return f.Close()
+}
+
+// forget takes the names of images away that were pulled for another release, and looks again. Pods that run from them
+// go on, and the next one has the image pulled that the name stands for now.
+func (c *imageCheck) forget(ctx context.Context) error {
+	for _, problem := range c.report.Problems {
+		if problem.Kind != ProblemTarget || problem.Pack != "" {
+			continue
+		}
+		if _, err := c.ctr(ctx, listTimeout, "images", "rm", problem.Image); err != nil {
+			return err
+		}
+		c.report.Forgotten = append(c.report.Forgotten, problem.Image)
+	}
+	if c.report.Forgotten == nil {
+		return nil
+	}
+	return c.lookAgain(ctx)
 }
 
 // nameDigests gives images their names with the digest, as k3s does and ctr's import does not, and looks again.

@@ -4,9 +4,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"strings"
+
+	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/node"
 )
@@ -21,12 +25,30 @@ func (l *list) Set(value string) error {
 	return nil
 }
 
+// imageTargets is a flag that may be given several times, with NAME@DIGEST.
+type imageTargets map[string]digest.Digest
+
+func (i *imageTargets) String() string { return fmt.Sprint(map[string]digest.Digest(*i)) }
+
+func (i *imageTargets) Set(value string) error {
+	name, target, _ := strings.Cut(value, "@")
+	if name == "" || digest.Digest(target).Validate() != nil {
+		return errors.New("expected NAME@DIGEST")
+	}
+	if *i == nil {
+		*i = make(imageTargets)
+	}
+	(*i)[name] = digest.Digest(target)
+	return nil
+}
+
 // checkFlags are those of check.
 type checkFlags struct {
 	containerd bool
 	k3s        string
 	packs      list
 	current    list
+	images     imageTargets
 	options    node.ImagesOptions
 }
 
@@ -35,6 +57,7 @@ func (c *checkFlags) define(flags *flag.FlagSet) {
 	flags.StringVar(&c.k3s, "k3s", node.DefaultK3s, "")
 	flags.Var(&c.packs, "pack", "")
 	flags.Var(&c.current, "current", "")
+	flags.Var(&c.images, "image", "")
 	flags.BoolVar(&c.options.Digests, "digests", false, "")
 	flags.BoolVar(&c.options.Full, "full", false, "")
 	flags.BoolVar(&c.options.Pin, "pin", false, "")
@@ -46,7 +69,8 @@ func (c *checkFlags) define(flags *flag.FlagSet) {
 func (c *checkFlags) run(ctx context.Context, stdout io.Writer, images string) (ok bool, err error) {
 	if c.containerd {
 		o := c.options
-		o.ImagesDir, o.Packs, o.Current, o.Ctr = images, c.packs, c.current, []string{c.k3s, "ctr"}
+		o.ImagesDir, o.Packs, o.Current, o.Images = images, c.packs, c.current, c.images
+		o.Ctr = []string{c.k3s, "ctr"}
 		report, err := node.CheckImages(ctx, o)
 		if err != nil {
 			return false, err

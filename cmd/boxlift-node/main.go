@@ -41,8 +41,8 @@ const usage = `usage: boxlift-node <command>
   snapshot-sqlite -source FILE -target FILE [-wait DURATION] [-max-bytes N]
                          copy a SQLite database while it is in use; prints JSON
   check [-images DIR]    read all packs and compare their digests; prints JSON
-  check -containerd [-images DIR] [-pack NAME]... [-current NAME]... [-digests] [-k3s PATH] [-full]
-        [-pin] [-repair]
+  check -containerd [-images DIR] [-pack NAME]... [-current NAME]... [-image NAME@DIGEST]...
+        [-digests] [-k3s PATH] [-full] [-pin] [-repair]
                          compare containerd with the packs, of which the current release's
                          (-current) have the last word; prints JSON, and exits with 0 whatever
                          it found

@@ -123,6 +123,7 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"probe", "-name", "127.0.0.1", "-http", "http://127.0.0.1:1/"}, 0, `{"version":1,"results":[` +
 			`{"kind":"name","target":"127.0.0.1","state":"ok","addresses":["127.0.0.1"]},` +
 			`{"kind":"http","target":"http://127.0.0.1:1/","state":"refused","detail":"connection refused"}]}`, ""},
+		{[]string{"check", "-image", "docker.io/library/a:1"}, 2, "", "expected NAME@DIGEST"},
 		{[]string{"certificates", "-path", "/none"}, 0, `{"version":1,"certificates":[]}`, ""},
 		{[]string{"certificates", "-images", "/x"}, 2, "", "not defined: -images"},
 		{[]string{"serve"}, 1, "", "read the configuration: open : no such file"},
