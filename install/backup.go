@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -38,7 +39,8 @@ const (
 // BackupOptions say what backup to make. Options.Bundle is not needed.
 type BackupOptions struct {
 	Options
-	// Dir is where the backup is put, a folder that is there; "" means that beside the state.
+	// Dir is the folder where the backup is put, which is made (0700) if need be; "" means that
+	// beside the state.
 	Dir string
 	// Recipients are whom the backup is encrypted to; without any it is in the clear.
 	Recipients []age.Recipient
@@ -63,6 +65,9 @@ func CreateBackup(ctx context.Context, o BackupOptions) (*backup.Report, error) 
 		return nil, err
 	}
 	defer in.close()
+	if err := checkBackupDir(o.Dir); err != nil {
+		return nil, err
+	}
 	// It is not noted as a run: an installation that was broken off can be gone on with.
 	j, err := journal.Open(o.StatePath)
 	if err != nil {
@@ -82,17 +87,41 @@ func CreateBackup(ctx context.Context, o BackupOptions) (*backup.Report, error) 
 	return report, err
 }
 
+// backupDir is the folder that a backup is put in, made if need be.
+func (in *installer) backupDir(o BackupOptions) (string, error) {
+	dir := o.Dir
+	if dir == "" {
+		dir = BackupsDir(in.StatePath, in.Config.Cluster.Name)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("%w: make the folder for the backup: %w", ErrRefused, err)
+	}
+	return dir, nil
+}
+
+// checkBackupDir refuses what is there and cannot hold a backup, before any host is asked.
+func checkBackupDir(dir string) error {
+	info, err := os.Stat(dir)
+	if dir == "" || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("%s is not a folder", dir)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: the folder for the backup: %w", ErrRefused, err)
+	}
+	return nil
+}
+
 // unfinishedBackup begins the names of the folders that backups are gathered in.
 const unfinishedBackup = ".unfinished-"
 
 // createBackup makes a backup of the cluster that in.api leads to. The state is locked.
 func (in *installer) createBackup(ctx context.Context, o BackupOptions) (_ *backup.Report, err error) {
-	dir := o.Dir
-	if dir == "" {
-		dir = BackupsDir(in.StatePath, in.Config.Cluster.Name)
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, err
-		}
+	dir, err := in.backupDir(o)
+	if err != nil {
+		return nil, err
 	}
 	left, err := filepath.Glob(filepath.Join(dir, unfinishedBackup+in.Config.Cluster.Name+"-*"))
 	if err != nil {

@@ -53,6 +53,36 @@ func openBackup(t *testing.T, m backup.Manifest, token string) *backup.Reader {
 	return r
 }
 
+// A backup's folder is made for the operator alone; what is no folder, or below a file, is refused.
+func TestBackupDir(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	in := carrying(t, "", "v1.34.4+k3s1")
+	in.StatePath = filepath.Join(dir, "state.json")
+	for _, c := range []struct{ to, want string }{
+		{"", filepath.Join(dir, "backups", "example")},
+		{filepath.Join(dir, "new", "folder"), filepath.Join(dir, "new", "folder")},
+		{dir, dir}, {file, ""}, {filepath.Join(file, "below"), ""},
+	} {
+		if err := checkBackupDir(c.to); (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrRefused) {
+			t.Errorf("%q is looked at: %v", c.to, err)
+		}
+		got, err := in.backupDir(BackupOptions{Dir: c.to})
+		if got != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrRefused) {
+			t.Errorf("%q: %q, %v", c.to, got, err)
+		}
+		if c.want == "" || c.want == dir {
+			continue
+		}
+		if info, err := os.Stat(got); err != nil || !info.IsDir() || info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%q: %v, %v", c.to, info, err)
+		}
+	}
+}
+
 const fullToken = "K10" + "abc" + "::server:canary-password"
 
 func TestCheckRestore(t *testing.T) {

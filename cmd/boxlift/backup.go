@@ -69,7 +69,7 @@ What is in volumes is not in it, but for LiteBoxd's database.`,
 		},
 	}
 	addConfiguration(c, &o.config, &o.state, &o.format)
-	c.Flags().StringVar(&o.to, "to", "", "folder to put it in (default: backups/CLUSTER beside the state)")
+	c.Flags().StringVar(&o.to, "to", "", "folder to put it in, made if missing (default: backups/CLUSTER beside the state)")
 	o.addEncryptFlags(c)
 	c.Flags().StringVar(&o.passphraseFile, "passphrase-file", "", "encrypt with the passphrase in this file")
 	return c
