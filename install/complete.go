@@ -16,8 +16,8 @@ import (
 // plainSite is an install.yaml that leaves everything at its default.
 const plainSite = "cluster: {servers: [{host: 192.0.2.1, agent: true}]}\nliteboxd: {}\n"
 
-// CheckLock makes sure that a lock pins every image that a site with no settings of its own
-// needs: those of Cilium's chart and of LiteBoxd's manifests. What a site sets later is
+// CheckLock makes sure that a lock has a LiteBoxd that its manifests are for, and pins every image
+// that a site with no settings of its own needs: those of Cilium's chart and of LiteBoxd's manifests. What a site sets later is
 // checked by [Install] and [Preflight]. chart is the archive of Cilium's chart, empty when
 // the lock has none. The error wraps [ErrLock].
 func CheckLock(ctx context.Context, l *lock.Lock, chart []byte) error {
@@ -37,6 +37,9 @@ func CheckLock(ctx context.Context, l *lock.Lock, chart []byte) error {
 	}
 	if in.version(liteboxdComponent) == "" {
 		return nil
+	}
+	if err := in.checkLiteBoxdVersion(); err != nil {
+		return err
 	}
 	parameters, err := in.manifestParameters()
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/manifests/lint"
@@ -61,7 +62,23 @@ func RenderLiteBoxd(o Options) (*Deployment, error) {
 	return in.renderLiteBoxd()
 }
 
+// oldestLiteBoxd is the first version whose server knows the argument network-controller. Older ones
+// do not look at it: they would be a second API, and end for want of a key.
+const oldestLiteBoxd = "v0.6.9"
+
+// checkLiteBoxdVersion refuses a LiteBoxd that the manifests are not for.
+func (in *installer) checkLiteBoxdVersion() error {
+	if version := in.version(liteboxdComponent); gate.Older(version, oldestLiteBoxd) {
+		return fmt.Errorf("%w: LiteBoxd %s has no network-controller, which the manifests run: take %s or newer",
+			in.misfit, version, oldestLiteBoxd)
+	}
+	return nil
+}
+
 func (in *installer) renderLiteBoxd() (*Deployment, error) {
+	if err := in.checkLiteBoxdVersion(); err != nil {
+		return nil, err
+	}
 	bases, err := in.manifestBases()
 	if err != nil {
 		return nil, err

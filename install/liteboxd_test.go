@@ -235,10 +235,12 @@ func TestUncompared(t *testing.T) {
 
 // Before anything is fetched, a lock is found to lack what a site will need.
 func TestCheckLock(t *testing.T) {
+	version := "v0.6.10"
 	parse := func(images ...string) *lock.Lock {
 		t.Helper()
 		var b strings.Builder
-		b.WriteString("apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\ncomponents:\n  liteboxd:\n    version: v0.6.10\n    images:\n")
+		b.WriteString("apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\n" +
+			"components:\n  liteboxd:\n    version: " + version + "\n    images:\n")
 		for _, image := range images {
 			b.WriteString("      - {ref: " + image + "}\n")
 		}
@@ -257,6 +259,24 @@ func TestCheckLock(t *testing.T) {
 		if err := CheckLock(t.Context(), parse(rest...), nil); !errors.Is(err, ErrLock) {
 			t.Errorf("without %s: %v", image, err)
 		}
+	}
+	for old, refused := range map[string]bool{"v0.6.8": true, "v0.5.0": true, "v0.6.9": false, "v0.7.0-site1": false} {
+		version = old
+		err := CheckLock(t.Context(), parse(all...), nil)
+		right := errors.Is(err, ErrLock) && strings.Contains(err.Error(), "take v0.6.9 or newer")
+		if refused && !right || !refused && err != nil {
+			t.Errorf("LiteBoxd %s: %v", old, err)
+		}
+	}
+}
+
+// A bundle that somebody has built elsewhere is refused as well.
+func TestOldLiteBoxd(t *testing.T) {
+	in := example(t, strings.Replace(boxConfig, "%s", "", 1), "k3s=v1.34.4+k3s1", "liteboxd=v0.6.8")
+	in.misfit = ErrConfig
+	_, err := in.renderLiteBoxd()
+	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "LiteBoxd v0.6.8 has no network-controller") {
+		t.Errorf("%v", err)
 	}
 }
 

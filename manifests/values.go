@@ -29,7 +29,6 @@ var refusedVariables = func() map[string]string {
 		"API_PORT":                     fixed,
 		"GATEWAY_PORT":                 fixed,
 		"DATA_DIR":                     fixed,
-		"K8S_IN_CLUSTER":               "in a cluster, the programs use their service accounts: leave it out",
 		"KUBECONFIG":                   "in a cluster, the programs use their service accounts: leave it out",
 	}
 }()
