@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -203,6 +204,8 @@ func (c *comparison) hint() string {
 		return "a claim keeps its storage class, access modes and volume for good, and most classes its size: set the value back to what the cluster has"
 	case !unchangeable:
 		return "correct the value, or set it back to what the cluster has"
+	case slices.Contains(dataKinds, c.Kind):
+		return "this cannot be changed in place: set it back to what the cluster has"
 	}
 	namespace := ""
 	if c.Namespace != "" {

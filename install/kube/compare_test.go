@@ -2,8 +2,10 @@ package kube
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -82,5 +84,30 @@ func TestCompareRewritten(t *testing.T) {
 				t.Errorf("diff %+v, %v", d, err)
 			}
 		})
+	}
+}
+
+// Nobody is told to delete what data would go with.
+func TestHintsDeleteNoData(t *testing.T) {
+	const form = `Unable to continue with install: %s "boxes" in namespace "" exists and cannot be imported into the ` +
+		`current release: invalid ownership metadata; label validation error: missing key "app.kubernetes.io/managed-by"`
+	for kind, deletes := range map[string]bool{
+		"Namespace": false, "PersistentVolumeClaim": false, "PersistentVolume": false, "CustomResourceDefinition": false,
+		"Secret": false, "Deployment": true, "ConfigMap": true,
+	} {
+		hints := map[string]string{
+			"of another": ownershipHint(fmt.Sprintf(form, kind), owner{"kube-system", "liteboxd"}),
+			"immutable": (&comparison{Object: Object{Kind: kind, Namespace: "plant", Name: "boxes"},
+				refused: errors.New("spec.x: field is immutable")}).hint(),
+		}
+		if got := strings.Contains(hints["of another"], "delete it, or"); got != deletes {
+			t.Errorf("%s of another: %s", kind, hints["of another"])
+		}
+		if got := strings.Contains(hints["immutable"], "kubectl -n plant delete"); got != deletes {
+			t.Errorf("%s that is immutable: %s", kind, hints["immutable"])
+		}
+		if want := "with the label app.kubernetes.io/managed-by=Helm"; !strings.Contains(hints["of another"], want) {
+			t.Errorf("%s of another: %s", kind, hints["of another"])
+		}
 	}
 }

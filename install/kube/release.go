@@ -320,8 +320,7 @@ func (c *Cluster) releaseError(ctx context.Context, o owner, doing string, err e
 	if inner := (*Error)(nil); errors.As(err, &inner) {
 		out.Explanation, out.hint = inner.Explanation, inner.hint
 	} else if strings.Contains(err.Error(), "invalid ownership metadata") { // Helm has no error for it
-		out.hint = fmt.Sprintf("somebody else has made it: delete it, or hand it over with the label %s=%s and the annotations %s=%s and %s=%s",
-			managedByLabel, managedByHelm, releaseAnnotation, o.name, namespaceAnnotation, o.namespace)
+		out.hint = ownershipHint(err.Error(), o)
 	}
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -332,6 +331,20 @@ func (c *Cluster) releaseError(ctx context.Context, o owner, doing string, err e
 		out.err = fmt.Errorf("%s: %s: %w", c.name, doing, err)
 	}
 	return out
+}
+
+// dataKinds are the kinds of objects with which data or other objects go when they are deleted.
+var dataKinds = []string{"Namespace", "PersistentVolumeClaim", "PersistentVolume", "CustomResourceDefinition", "Secret"}
+
+// ownershipHint says what to do about an object that Helm found to belong to no release; refusal is
+// what Helm says, which begins with the object's kind and its quoted name.
+func ownershipHint(refusal string, o owner) string {
+	way := "delete it, or hand it over"
+	if slices.ContainsFunc(dataKinds, func(kind string) bool { return strings.Contains(refusal, kind+` "`) }) {
+		way = "hand it over; do not delete it, since data would go with it. It is handed over"
+	}
+	return fmt.Sprintf("somebody else has made it: %s with the label %s=%s and the annotations %s=%s and %s=%s",
+		way, managedByLabel, managedByHelm, releaseAnnotation, o.name, namespaceAnnotation, o.namespace)
 }
 
 // load reads the chart.
