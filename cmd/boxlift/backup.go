@@ -365,7 +365,9 @@ func confirmRestore(ctx context.Context, in *os.File, global *globalOptions, con
 func printLosses(out io.Writer, l *install.Losses) {
 	w := &errorWriter{w: out}
 	w.printf("This replaces the cluster %s by what it was at %s, %s ago.\n", l.Cluster, l.Since.Format(time.RFC3339), progress.Duration(time.Since(l.Since)))
-	w.printf("Lost is everything that was done since: every object that was made or changed, every\ntemplate, every sandbox. All pods end and begin anew, those of sandboxes too.\n")
+	w.printf("Lost is everything that was done since: every object that was made or changed, every\n" +
+		"template, every sandbox. All pods end. Those of controllers begin anew, among them persistent\n" +
+		"sandboxes; ordinary sandboxes have ended for good.\n")
 	if l.Unknown != "" {
 		w.printf("What that is cannot be found out: %s\n", indented(l.Unknown))
 		return

@@ -18,7 +18,7 @@ func TestPrintLosses(t *testing.T) {
 	}
 	var b strings.Builder
 	printLosses(&b, l)
-	_, told, _ := strings.Cut(b.String(), "those of sandboxes too.\n")
+	_, told, _ := strings.Cut(b.String(), "ordinary sandboxes have ended for good.\n")
 	const want = `  releases since: 4 (upgrade, k3s v1.36.4+k3s1, succeeded)
   nodes that joined: none
   objects that were made: Namespace shop, ConfigMap shop/settings and 7 more
