@@ -348,6 +348,15 @@ func (g *gathering) server(ctx context.Context, h *host) error {
 	if err := g.write(backup.Token, []byte(token+"\n")); err != nil {
 		return err
 	}
+	agents, err := h.ownAgentToken(ctx)
+	if err != nil {
+		return err
+	}
+	if agents != "" {
+		if err := g.write(backup.AgentToken, []byte(agents+"\n")); err != nil {
+			return err
+		}
+	}
 	if err := g.serverFiles(ctx, h); err != nil {
 		return err
 	}

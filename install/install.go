@@ -170,6 +170,9 @@ type installer struct {
 	// clusterBackup is the file with the backup of the cluster that the run has made.
 	clusterBackup string
 	login         *Login // of LiteBoxd's first user, if it is to be shown
+
+	// agentsPassword is what agents join with, once that is known.
+	agentsPassword agentsPassword
 }
 
 // changing tells whether the run carries out its steps.

@@ -85,27 +85,33 @@ func example(t *testing.T, text string, components ...string) *installer {
 func TestConfigFiles(t *testing.T) {
 	in := example(t, exampleConfig, "k3s=v1.36.4+k3s1")
 	three := example(t, threeServers, "k3s=v1.36.4+k3s1")
+	const agents = "the-agents-token"
 	tests := []struct {
-		golden string
-		in     *installer
-		host   int
+		golden     string
+		in         *installer
+		host       int
+		agentToken string
 	}{
-		{"server.yaml", in, 0},
-		{"agent.yaml", in, 1},
-		{"first-of-three.yaml", three, 0},
-		{"second-of-three.yaml", three, 1},
-		{"agent-of-three.yaml", three, 3},
+		{"server.yaml", in, 0, agents},
+		{"agent.yaml", in, 1, ""},
+		{"first-of-three.yaml", three, 0, agents},
+		{"second-of-three.yaml", three, 1, agents},
+		{"agent-of-three.yaml", three, 3, ""},
+		{"server-with-shared-token.yaml", in, 0, ""},
 	}
 	for _, test := range tests {
 		h := test.in.hosts[test.host]
-		n := &k3sNode{installer: test.in, host: h, server: test.in.joinURL(h, test.in.seedServer()), token: "the-token"}
+		n := test.in.nodeWith(h, test.in.seedServer(), "the-token")
+		n.agentToken = test.agentToken
 		got, err := n.configFile()
 		if err != nil {
 			t.Fatal(err)
 		}
 		checkGolden(t, test.golden, got)
-		if strings.Contains(string(got), "the-token") {
-			t.Errorf("%s holds the token", test.golden)
+		for _, secret := range []string{"the-token", agents} {
+			if strings.Contains(string(got), secret) {
+				t.Errorf("%s holds %s", test.golden, secret)
+			}
 		}
 	}
 }

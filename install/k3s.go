@@ -2,7 +2,6 @@ package install
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -35,12 +34,17 @@ const (
 	// k3sTokenFile is boxlift's own file, which config.yaml names, so that the token is
 	// in no file that anybody else may read.
 	k3sTokenFile = k3sConfigDir + "/boxlift-token"
+	// k3sAgentTokenFile has the password that agents join with. Servers alone have it.
+	k3sAgentTokenFile = k3sConfigDir + "/boxlift-agent-token"
 	// k3sResolvConf is boxlift's own too, for hosts that know no nameserver.
 	k3sResolvConf = k3sConfigDir + "/boxlift-resolv.conf"
 	k3sDataDir    = "/var/lib/rancher/k3s"
 	// k3sNodeToken is where a server writes the full token that others join with.
 	k3sNodeToken = k3sDataDir + "/server/node-token"
-	unitDir      = "/etc/systemd/system/"
+	// k3sAgentToken is where a server writes, in full, what agents join with: the token above, unless they have
+	// one of their own.
+	k3sAgentToken = k3sDataDir + "/server/agent-token"
+	unitDir       = "/etc/systemd/system/"
 	// startedFile holds the fingerprint of everything that k3s was last started with,
 	// serviceFile that of what its unit was made from, and of the unit itself.
 	startedFile = node.FilesDir + "/k3s-started"
@@ -60,6 +64,9 @@ type k3sNode struct {
 	*installer
 	*host
 	token string
+	// agentToken is the password that agents join a server with; "" on an agent, and on a server where they join
+	// with the servers' own token.
+	agentToken string
 	// server is the URL of the server to join; "" begins a cluster.
 	server string
 	// goingBack says that what is started is what ran before an upgrade.
@@ -117,6 +124,9 @@ func (n *k3sNode) serverSettings(s map[string]any) {
 	c := n.host.config
 	if n.server == "" && len(n.servers()) > 1 {
 		s["cluster-init"] = true
+	}
+	if n.agentToken != "" {
+		s[agentTokenSetting] = k3sAgentTokenFile
 	}
 	s["flannel-backend"] = "none"
 	s["disable-network-policy"] = true
@@ -223,13 +233,12 @@ func (n *k3sNode) steps() ([]step, error) {
 	if err != nil {
 		return nil, err
 	}
-	steps := []step{
-		binary,
-		n.restarting(startedFile, n.fileStep("write k3s' token", k3sTokenFile, []byte(n.token+"\n"))),
+	steps := append([]step{binary}, n.tokenSteps()...)
+	steps = append(steps,
 		n.restarting(startedFile, config),
 		registration,
 		n.restarting(startedFile, registries),
-	}
+	)
 	if content := n.ownResolver(); content != "" {
 		steps = append(steps, n.restarting(startedFile, n.fileStep("write k3s' resolv.conf", k3sResolvConf, []byte(content))))
 	}
@@ -486,7 +495,13 @@ func (n *k3sNode) started(ctx context.Context, service string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	rest, err := n.fingerprint(ctx, append(files, unitDir+service+".service", unitDir+service+".service.env", k3sTokenFile, k3sRegistries, k3sResolvConf)...)
+	unitFile := unitDir + service + ".service"
+	files = append(files, unitFile, unitFile+".env", k3sTokenFile, k3sRegistries, k3sResolvConf)
+	if namesAgentToken(config) {
+		// Only then: k3s that knows no such file must not be started again for it.
+		files = append(files, k3sAgentTokenFile)
+	}
+	rest, err := n.fingerprint(ctx, files...)
 	return binary + " " + effective(config) + " " + rest, err
 }
 
@@ -608,7 +623,7 @@ func lastLines(journal string) string {
 // redact removes the secrets that boxlift knows from what a host printed.
 func (n *k3sNode) redact(s string) string {
 	// A full token ends with the password, which also stands alone.
-	secrets := []string{n.token, n.token[strings.LastIndex(n.token, ":")+1:]}
+	secrets := []string{n.token, n.token[strings.LastIndex(n.token, ":")+1:], n.agentToken}
 	for _, secret := range n.Config.Secrets() {
 		secrets = append(secrets, secret.Reveal())
 	}
@@ -634,12 +649,4 @@ func (e *serviceError) Error() string {
 
 func (e *serviceError) Hint() string {
 	return "see `journalctl -u " + e.service + "` on the host; mend the cause and run the same command again"
-}
-
-// newToken makes the password that the cluster's servers and agents share.
-func newToken() string {
-	b := make([]byte, 32)
-	// It never fails: see the documentation of crypto/rand.
-	_, _ = rand.Read(b)
-	return hex.EncodeToString(b)
 }

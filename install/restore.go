@@ -57,6 +57,8 @@ type restoring struct {
 	// keeps its id, so that no host is restored twice.
 	id    string
 	token string // the password that the cluster began with
+	// agentToken is the password that its agents joined with; "" when it was the same one.
+	agentToken string
 }
 
 // checkRestore makes sure that the bundle brings what the backup was made of, and reads
@@ -92,6 +94,17 @@ func (in *installer) checkRestore() error {
 		return fmt.Errorf("%w: %s has no token of a server", backup.ErrInvalid, backup.Token)
 	}
 	in.restoring = &restoring{Reader: r, id: r.Digest(), token: password}
+	if !r.Has(backup.AgentToken) {
+		return nil
+	}
+	agents, err := r.ReadSmall(backup.AgentToken, most)
+	if err != nil {
+		return err
+	}
+	in.restoring.agentToken = strings.TrimSpace(string(agents))
+	if in.restoring.agentToken == "" || strings.ContainsAny(in.restoring.agentToken, " \n:") {
+		return fmt.Errorf("%w: %s has no password of agents", backup.ErrInvalid, backup.AgentToken)
+	}
 	return nil
 }
 

@@ -20,8 +20,8 @@ import (
 	"github.com/liteboxd/boxlift/install/release"
 )
 
-// openBackup makes a backup of a server with SQLite, with a token.
-func openBackup(t *testing.T, m backup.Manifest, token string) *backup.Reader {
+// openBackup makes a backup of a server with SQLite, with a token, and one of agents if there is a second.
+func openBackup(t *testing.T, m backup.Manifest, token string, agents ...string) *backup.Reader {
 	t.Helper()
 	dir := t.TempDir()
 	write := func(name, content string) {
@@ -31,6 +31,9 @@ func openBackup(t *testing.T, m backup.Manifest, token string) *backup.Reader {
 		}
 	}
 	write(backup.Token, token+"\n")
+	for _, token := range agents {
+		write(backup.AgentToken, token+"\n")
+	}
 	write(backup.SQLiteDatabase, "")
 	db, err := sql.Open("sqlite", filepath.Join(dir, backup.SQLiteDatabase))
 	if err != nil {
@@ -121,6 +124,36 @@ func TestCheckRestore(t *testing.T) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
 			if strings.Contains(err.Error(), "canary") {
+				t.Errorf("the token is shown: %v", err)
+			}
+		})
+	}
+}
+
+// Agents get the token back that they joined with. A backup from before they had one of their own says nothing of it.
+func TestRestoredAgentToken(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		agents []string
+		want   string
+		is     error
+	}{
+		{name: "one of their own", agents: []string{"canary-agents"}, want: "canary-agents"},
+		{name: "the servers'"},
+		{name: "none", agents: []string{""}, is: backup.ErrInvalid},
+		{name: "something else", agents: []string{"K10abc::node:canary"}, is: backup.ErrInvalid},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			in := example(t, exampleConfig)
+			in.k3s = "v1.34.4+k3s1"
+			in.Restore = &Restore{
+				Backup: openBackup(t, backup.Manifest{Cluster: "example", K3s: in.k3s}, fullToken, test.agents...),
+			}
+			err := in.checkRestore()
+			if !errors.Is(err, test.is) || in.restoring.agentToken != test.want && err == nil {
+				t.Errorf("got %v, %+v; want %q, %v", err, in.restoring, test.want, test.is)
+			}
+			if err != nil && strings.Contains(err.Error(), "canary") {
 				t.Errorf("the token is shown: %v", err)
 			}
 		})

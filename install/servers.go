@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/jointoken"
 )
 
 // seedServer is the server that the others join: the one that began the cluster, or else
@@ -187,7 +188,12 @@ func (in *installer) serverNode(ctx context.Context, h, seed *host) (*k3sNode, e
 	default:
 		token, err = in.joinToken(ctx, seed)
 	}
-	return in.nodeWith(h, seed, token), err
+	if err != nil {
+		return nil, err
+	}
+	n := in.nodeWith(h, seed, token)
+	n.agentToken, err = in.agentToken(ctx, seed)
+	return n, err
 }
 
 // nodeWith is what a host runs k3s with that has a token.
@@ -231,7 +237,7 @@ func (h *host) serverToken(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if full == "" {
-		return newToken(), nil
+		return jointoken.New(), nil
 	}
 	made, err := h.read(ctx, serviceFile)
 	if err != nil {
@@ -273,14 +279,13 @@ func (in *installer) runAgents(ctx context.Context) error {
 	return in.eachHost(ctx, in.agents(), run)
 }
 
-// agentRunner returns what works on an agent that joins the servers. Without the cluster's token,
-// all agents fail.
+// agentRunner returns what works on an agent that joins the servers. Without their token, all agents fail.
 func (in *installer) agentRunner(ctx context.Context, run func(context.Context, *k3sNode) error) (func(context.Context, *host) error, error) {
 	seed := in.seedServer()
 	if seed == nil {
 		return func(context.Context, *host) error { return nil }, nil
 	}
-	token, err := in.joinToken(ctx, seed)
+	token, err := in.agentJoinToken(ctx, seed)
 	if err != nil {
 		for _, h := range in.agents() {
 			h.fail(err)
@@ -292,7 +297,7 @@ func (in *installer) agentRunner(ctx context.Context, run func(context.Context, 
 	}, nil
 }
 
-// joinToken reads the full token, which pins the cluster's certificate authority.
+// joinToken reads the servers' full token, which pins the cluster's certificate authority.
 func (in *installer) joinToken(ctx context.Context, seed *host) (string, error) {
 	token, err := seed.read(ctx, k3sNodeToken)
 	if err == nil && token == "" && in.changing() {

@@ -291,7 +291,9 @@ sync`
 // keptFiles are those that k3s goes by, beside its program and its data.
 func (m *move) keptFiles() []string {
 	service := unitDir + unit(m.host.config.Role) + ".service"
-	return []string{service, service + ".env", k3sConfigFile, k3sTokenFile, k3sRegistries, k3sResolvConf, serviceFile}
+	return []string{
+		service, service + ".env", k3sConfigFile, k3sTokenFile, k3sAgentTokenFile, k3sRegistries, k3sResolvConf, serviceFile,
+	}
 }
 
 // notePods notes the pods that are ready on the node, and whether it is cordoned. What an

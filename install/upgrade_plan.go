@@ -379,7 +379,7 @@ func (u *upgradePlanner) hostRestarts(ctx context.Context) {
 	if seed == nil {
 		return // its gate says so
 	}
-	token, err := u.joinToken(ctx, seed)
+	token, err := u.agentJoinToken(ctx, seed)
 	if err != nil {
 		seed.fail(err)
 		return
@@ -389,8 +389,8 @@ func (u *upgradePlanner) hostRestarts(ctx context.Context) {
 			return nil // so does its gate
 		}
 		n := u.nodeWith(h, seed, token)
-		if h == seed {
-			if n.token, err = h.serverToken(ctx); err != nil {
+		if h.config.Role == config.Server {
+			if n, err = u.serverNode(ctx, h, seed); err != nil {
 				return err
 			}
 		}

@@ -39,7 +39,8 @@ func parts(t testing.TB, d backup.Datastore) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, content := range map[string]string{
-		backup.Token: "K10abc::server:secret\n", backup.ServerFiles: "no tar, which nobody looks into", backup.NodePassword("one"): "p1",
+		backup.Token: "K10abc::server:secret\n", backup.AgentToken: "other\n",
+		backup.ServerFiles: "no tar, which nobody looks into", backup.NodePassword("one"): "p1",
 		backup.NodePassword("two"): "p2", backup.LiteBoxdRecord: "{}", backup.LiteBoxdFolder + "/objects.yaml": "", backup.ReleaseRecord: "{}",
 	} {
 		write(t, filepath.Join(dir, name), []byte(content))

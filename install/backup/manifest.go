@@ -8,6 +8,7 @@
 //	k3s/etcd-snapshot                      a snapshot of embedded etcd, as k3s etcd-snapshot save makes it, or
 //	k3s/state.db                           a consistent copy of k3s' SQLite database
 //	k3s/token                              the server token in full, without which neither of them can be used
+//	k3s/agent-token                        the password that agents join with, if they have one of their own
 //	k3s/server.tar                         the server's /etc/rancher/k3s, server/tls, server/cred and unit: for work by hand
 //	nodes/NAME/password                    what a node shows to the servers that it is the one of that name
 //	liteboxd/backup.json                   what ran: rows and sandboxes
@@ -48,6 +49,7 @@ const (
 	EtcdSnapshot     = "k3s/etcd-snapshot"
 	SQLiteDatabase   = "k3s/state.db"
 	Token            = "k3s/token"
+	AgentToken       = "k3s/agent-token"
 	ServerFiles      = "k3s/server.tar"
 	LiteBoxdFolder   = "liteboxd"
 	LiteBoxdRecord   = LiteBoxdFolder + "/backup.json"

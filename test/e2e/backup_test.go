@@ -46,6 +46,8 @@ func identity(t *testing.T, server *lab.Host, b *box) map[string]string {
 	} {
 		found[what] = kubectl(t, server, append([]string{"get"}, args...)...)
 	}
+	const tokens = "/etc/rancher/k3s/boxlift-"
+	found["tokens"] = onHost(t, server, "sha256sum", tokens+"token", tokens+"agent-token")
 	var templates json.RawMessage
 	b.call(http.MethodGet, "templates", nil, &templates)
 	found["templates"] = string(templates)

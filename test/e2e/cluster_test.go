@@ -445,7 +445,13 @@ func testSecrets(t *testing.T, c *cluster) {
 	if len(password) < 32 {
 		t.Fatalf("the cluster's token has no password: %q", token)
 	}
-	c.secrets.secrets = append(c.secrets.secrets, password)
+	agents := strings.TrimSpace(onHost(t, c.server, "cat", "/etc/rancher/k3s/boxlift-agent-token"))
+	if len(agents) < 32 {
+		t.Fatalf("the agents' token has no password: %q", agents)
+	}
+	c.secrets.secrets = append(c.secrets.secrets, password, agents)
+	checkAgentToken(t, c.server, c.direct)
+	checkAgentToken(t, c.server, c.behind)
 	c.secrets.searchOperator(t, c.Site)
 	for _, h := range c.Hosts {
 		c.secrets.searchHost(t, h)

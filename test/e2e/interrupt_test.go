@@ -227,6 +227,8 @@ func (k *killer) spoil(t *testing.T, step stepID) {
 		}
 	case strings.HasPrefix(title, "place k3s "):
 		sh(otherProgram)
+	case title == "write the agents' token":
+		sh("echo >>/etc/rancher/k3s/boxlift-agent-token")
 	case title == "write k3s' token":
 		sh("echo >>/etc/rancher/k3s/boxlift-token")
 	case title == "write k3s' config":
@@ -410,11 +412,16 @@ func (k *killer) look(t *testing.T) {
 		}
 		k.seen[what] = is
 	}
-	for _, h := range k.Hosts {
-		out, err := h.Exec(t.Context(), "cat", "/etc/rancher/k3s/boxlift-token")
-		if token := strings.TrimSpace(string(out)); err == nil {
-			same("the token", token[strings.LastIndex(token, ":")+1:])
+	for what, file := range map[string]string{
+		"the servers' token": "/etc/rancher/k3s/boxlift-token", "the agents' token": "/etc/rancher/k3s/boxlift-agent-token",
+	} {
+		if out, err := k.Hosts[0].Exec(t.Context(), "cat", file); err == nil {
+			same(what, strings.TrimSpace(string(out)))
 		}
+	}
+	if out, err := k.Hosts[1].Exec(t.Context(), "cat", "/etc/rancher/k3s/boxlift-token"); err == nil {
+		_, password, _ := strings.Cut(strings.TrimSpace(string(out)), "::node:")
+		same("the agents' token", password)
 	}
 	server := k.Hosts[0]
 	if out, err := server.Exec(t.Context(), "cat", "/var/lib/rancher/k3s/server/node-token"); err == nil {
@@ -456,7 +463,7 @@ func checkCluster(t *testing.T, site *testbed.Site, releases int) {
 	tokens := make(map[string]bool)
 	for _, h := range site.Hosts {
 		token := strings.TrimSpace(onHost(t, h, "cat", "/etc/rancher/k3s/boxlift-token"))
-		tokens[token[strings.LastIndex(token, ":")+1:]] = true
+		tokens[service(t, h)+" "+token[strings.LastIndex(token, ":")+1:]] = true
 		packs := make(map[string]int)
 		for name := range strings.Lines(onHost(t, h, "ls", "/var/lib/rancher/k3s/agent/images")) {
 			if component, ok := strings.CutPrefix(strings.TrimSpace(name), "boxlift-"); ok {
@@ -470,8 +477,9 @@ func checkCluster(t *testing.T, site *testbed.Site, releases int) {
 		}
 	}
 	checkNothingUnfinished(t, site)
-	if len(tokens) != 1 {
-		t.Errorf("%d tokens are in use", len(tokens))
+	agents := strings.TrimSpace(onHost(t, server, "cat", "/etc/rancher/k3s/boxlift-agent-token"))
+	if len(tokens) != 2 || !tokens["k3s-agent "+agents] {
+		t.Errorf("%d tokens are in use, want the servers' and the agents' own", len(tokens))
 	}
 }
 

@@ -165,30 +165,37 @@ func answerJSON(w http.ResponseWriter, value any, err error) {
 
 func same(a, b string) bool { return a != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-func (s *Server) forServers(next http.HandlerFunc) http.HandlerFunc {
+// user is who a request is of, "server" or "node"; "" of one that knows no password, or another user's.
+func (s *Server) user(r *http.Request) string {
+	bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if ok && s.validBootstrap(r.Context(), bearer) {
+		return "node"
+	}
+	name, password, _ := r.BasicAuth()
+	passwords := map[string]string{"server": s.token.Password, "node": s.AgentToken().Password}
+	if !same(password, passwords[name]) {
+		return ""
+	}
+	return name
+}
+
+// only lets one user in.
+func (s *Server) only(user string, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		_, password, _ := r.BasicAuth()
-		if !same(password, s.token.Password) {
-			http.Error(w, "Unauthorized", http.StatusUnauthorized)
-			return
+		switch s.user(r) {
+		case user:
+			next(w, r)
+		case "":
+			http.Error(w, "not authorized", http.StatusUnauthorized)
+		default:
+			http.Error(w, "forbidden", http.StatusForbidden)
 		}
-		next(w, r)
 	}
 }
 
-// forNodes lets servers and agents in.
-func (s *Server) forNodes(next http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		_, password, _ := r.BasicAuth()
-		bearer, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		switch {
-		case same(password, s.token.Password), same(password, s.agentToken), isBearer && s.validBootstrap(r.Context(), bearer):
-			next(w, r)
-		default:
-			http.Error(w, "Unauthorized", http.StatusUnauthorized)
-		}
-	}
-}
+// forServers lets in who joins as a server, forNodes who joins as an agent, as a server's own agent does.
+func (s *Server) forServers(next http.HandlerFunc) http.HandlerFunc { return s.only("server", next) }
+func (s *Server) forNodes(next http.HandlerFunc) http.HandlerFunc   { return s.only("node", next) }
 
 // validBootstrap checks a token of "k3s token create".
 func (s *Server) validBootstrap(ctx context.Context, text string) bool {

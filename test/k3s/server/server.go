@@ -10,6 +10,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -51,14 +52,16 @@ type Server struct {
 	port       string
 	config     join.Config
 	token      token.Token // complete
-	agentToken string      // a password for agents only; empty: the token's
+	agentToken string      // a password for agents only; empty: the servers' lets agents in too
 	clustered  bool        // the datastore is etcd, open to further servers
 	ready      atomic.Bool // the API answers
 	client     *kubernetes.Clientset
 }
 
-// Token is what the node's own agent joins with. It is known after Run has begun to listen.
-func (s *Server) Token() token.Token { return s.token }
+// AgentToken is what agents join with, the node's own among them. It is known after Prepare.
+func (s *Server) AgentToken() token.Token {
+	return token.Token{Hash: s.token.Hash, User: "node", Password: cmp.Or(s.agentToken, s.token.Password)}
+}
 
 // URL is where the server answers on its own node.
 func (s *Server) URL() string { return "https://127.0.0.1:" + s.port }
@@ -222,18 +225,8 @@ func (s *Server) fetchIdentity(ctx context.Context, url string) error {
 	if err != nil {
 		return fmt.Errorf("preparing server: %w", err)
 	}
-	theirs, err := client.Config(ctx)
-	if err != nil {
+	if err := s.compareConfig(ctx, *client); err != nil {
 		return fmt.Errorf("preparing server: failed to validate server configuration: %w", err)
-	}
-	if theirs.HTTPSPort = s.config.HTTPSPort; !reflect.DeepEqual(normal(theirs), normal(s.config)) {
-		for i := range reflect.TypeFor[join.Config]().NumField() {
-			field := reflect.TypeFor[join.Config]().Field(i)
-			if a, b := reflect.ValueOf(normal(theirs)).Field(i).Interface(), reflect.ValueOf(normal(s.config)).Field(i).Interface(); !reflect.DeepEqual(a, b) {
-				logrus.Warnf("critical configuration mismatched: %s: %v here, %v on the server", field.Name, b, a)
-			}
-		}
-		return errors.New("preparing server: failed to validate server configuration: critical configuration value mismatch between servers")
 	}
 	body, err := client.Get(ctx, "/v1-k3s/server-bootstrap")
 	if err != nil {
@@ -244,6 +237,31 @@ func (s *Server) fetchIdentity(ctx context.Context, url string) error {
 		return fmt.Errorf("preparing server: read bootstrap data: %w", err)
 	}
 	return s.writeShared(bootstrap)
+}
+
+// compareConfig asks as an agent what the cluster is configured with. A server that lets agents in by another token than
+// this one does not tell, and then nothing is compared.
+func (s *Server) compareConfig(ctx context.Context, client join.Client) error {
+	password, err := s.Settings.Token("agent-")
+	if err != nil {
+		return err
+	}
+	client.Token = token.Token{User: "node", Password: cmp.Or(password, client.Token.Password)}
+	theirs, err := client.Config(ctx)
+	if err != nil {
+		logrus.Warnf("Skipping cluster configuration validation: %v", err)
+		return nil
+	}
+	if theirs.HTTPSPort = s.config.HTTPSPort; !reflect.DeepEqual(normal(theirs), normal(s.config)) {
+		for i := range reflect.TypeFor[join.Config]().NumField() {
+			field := reflect.TypeFor[join.Config]().Field(i)
+			if a, b := reflect.ValueOf(normal(theirs)).Field(i).Interface(), reflect.ValueOf(normal(s.config)).Field(i).Interface(); !reflect.DeepEqual(a, b) {
+				logrus.Warnf("critical configuration mismatched: %s: %v here, %v on the server", field.Name, b, a)
+			}
+		}
+		return errors.New("critical configuration value mismatch between servers")
+	}
+	return nil
 }
 
 func normal(c join.Config) join.Config {
@@ -324,8 +342,7 @@ func (s *Server) settleToken() error {
 	links := map[string]string{"node-token": "token", "agent-token": "token"}
 	if s.agentToken != "" {
 		delete(links, "agent-token")
-		of := token.Token{Hash: token.Hash(ca), User: "node", Password: s.agentToken}
-		if err := writeSecret(s.path("agent-token"), of.String()+"\n"); err != nil {
+		if err := writeSecret(s.path("agent-token"), s.AgentToken().String()+"\n"); err != nil {
 			return err
 		}
 	}

@@ -158,6 +158,9 @@ func start(ctx context.Context, s settings.Settings, group *process.Group, progr
 		if err != nil {
 			return err
 		}
+		if !given.IsBootstrap() {
+			given.User = "node" // whatever it was made for
+		}
 		a := &agent.Agent{Settings: s, Group: group, Program: program, Token: given, URL: s.Get("server", ""),
 			KubeletUp: func() { ready("k3s agent is up and running") }}
 		return a.Run(ctx)
@@ -177,7 +180,8 @@ func start(ctx context.Context, s settings.Settings, group *process.Group, progr
 		up()
 		return nil
 	}
-	a := &agent.Agent{Settings: s, Group: group, Program: program, Token: srv.Token(), URL: srv.URL(), APIServer: srv.APIServer(), Up: up}
+	a := &agent.Agent{Settings: s, Group: group, Program: program, Token: srv.AgentToken(), URL: srv.URL(),
+		APIServer: srv.APIServer(), Up: up}
 	return a.Run(ctx)
 }
 

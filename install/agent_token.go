@@ -1,0 +1,109 @@
+package install
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/jointoken"
+)
+
+// agentTokenSetting names the file with what agents join with in config.yaml.
+const agentTokenSetting = "agent-token-file"
+
+// agentsPassword is what agents join with, found out once in a run: a new one must be the same for all servers.
+type agentsPassword struct {
+	sync.Mutex
+	known    bool
+	password string
+}
+
+// agentToken is the password that agents join with. It is "" in a cluster where they join with the servers' own
+// token: an earlier boxlift began it, and no upgrade has given its agents one yet.
+func (in *installer) agentToken(ctx context.Context, seed *host) (string, error) {
+	known := &in.agentsPassword
+	known.Lock()
+	defer known.Unlock()
+	if known.known {
+		return known.password, nil
+	}
+	password, err := in.findAgentToken(ctx, seed)
+	if err != nil {
+		return "", fmt.Errorf("find the token that agents join with: %w", err)
+	}
+	known.known, known.password = true, password
+	return password, nil
+}
+
+// findAgentToken asks the servers: they have to agree on it, which k3s does not see to.
+func (in *installer) findAgentToken(ctx context.Context, seed *host) (string, error) {
+	if in.restoring != nil && in.restoring.agentToken != "" {
+		return in.restoring.agentToken, nil
+	}
+	begun := false
+	for _, h := range slices.Concat([]*host{seed}, in.servers()) {
+		if h.err != nil || h.conn == nil {
+			continue
+		}
+		found, err := h.ownAgentToken(ctx)
+		if err != nil || found != "" {
+			return found, err
+		}
+		for _, name := range []string{k3sTokenFile, k3sNodeToken} {
+			token, err := h.read(ctx, name)
+			if err != nil {
+				return "", err
+			}
+			begun = begun || token != ""
+		}
+	}
+	if begun && in.restoring == nil {
+		return "", nil
+	}
+	return jointoken.New(), nil
+}
+
+// ownAgentToken is the password that agents alone join a server with, "" when there is none. Where the file with it was
+// lost, k3s has its own.
+func (h *host) ownAgentToken(ctx context.Context) (string, error) {
+	password, err := h.read(ctx, k3sAgentTokenFile)
+	if err != nil || password != "" {
+		return password, err
+	}
+	full, err := h.read(ctx, k3sAgentToken)
+	return jointoken.AgentsOwn(full), err
+}
+
+// agentJoinToken is the full token that agents join with.
+func (in *installer) agentJoinToken(ctx context.Context, seed *host) (string, error) {
+	servers, err := in.joinToken(ctx, seed)
+	if err != nil || servers == "" {
+		return servers, err
+	}
+	password, err := in.agentToken(ctx, seed)
+	if err != nil || password == "" {
+		return servers, err
+	}
+	return jointoken.ForAgent(servers, password)
+}
+
+// tokenSteps write what a host joins with, and what others join it with. The agents' comes first: a server that has
+// the servers' token, and none of agents, is one of a cluster where these are the same.
+func (n *k3sNode) tokenSteps() []step {
+	var steps []step
+	if n.agentToken != "" && n.host.config.Role == config.Server {
+		steps = append(steps, n.restarting(startedFile,
+			n.fileStep("write the agents' token", k3sAgentTokenFile, []byte(n.agentToken+"\n"))))
+	}
+	return append(steps, n.restarting(startedFile, n.fileStep("write k3s' token", k3sTokenFile, []byte(n.token+"\n"))))
+}
+
+// namesAgentToken reports whether agents have a token of their own by a config.yaml.
+func namesAgentToken(content string) bool {
+	var settings map[string]any
+	return yaml.Unmarshal([]byte(content), &settings) == nil && settings[agentTokenSetting] != nil
+}
