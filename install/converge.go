@@ -46,10 +46,7 @@ func (in *installer) converge(ctx context.Context) error {
 	if in.Only != nil {
 		return failed // what is absent can be told from all hosts only
 	}
-	if err := in.removeLeft(ctx, nodes); err != nil {
-		return err
-	}
-	if err := in.convergeAbsent(ctx, in.absent(nodes)); err != nil {
+	if err := in.removeAbsent(ctx, nodes); err != nil {
 		return err
 	}
 	return failed
@@ -178,11 +175,36 @@ func forgetCommand(node string) string {
 	return "boxlift node remove --hosts " + node + " --forget-unreachable-host"
 }
 
-// convergeAbsent warns of nodes that install.yaml does not have, or removes those of them
-// that are agents, one after the other, until one cannot be removed. One that is down, so that
-// its host cannot be reached, stays and holds up nothing.
-func (in *installer) convergeAbsent(ctx context.Context, absent []kube.Node) error {
-	for _, n := range absent {
+// removeAbsent goes on with removals that were broken off, and removes nodes that install.yaml does not have, if
+// it says so: one after the other, until one cannot be removed. All are judged before the first is touched.
+func (in *installer) removeAbsent(ctx context.Context, nodes []kube.Node) error {
+	removals, err := in.absentRemovals(ctx, nodes)
+	if err != nil {
+		return err
+	}
+	if err := in.judgeData(ctx, removals); err != nil {
+		return err
+	}
+	if err := in.backUpGivenUp(ctx, removals); err != nil {
+		return err
+	}
+	for _, r := range removals {
+		if err := r.run(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// absentRemovals are the removals of what a run that was broken off has left behind, and of the agents that
+// install.yaml does not have, if it says that they go. It warns of absent nodes that stay. One that is down, so
+// that its host cannot be reached, stays and holds up nothing.
+func (in *installer) absentRemovals(ctx context.Context, nodes []kube.Node) ([]*removal, error) {
+	removals, err := in.leftRemovals(ctx, nodes)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range in.absent(nodes) {
 		what := fmt.Sprintf("the node %s (%s) is in the cluster and not in install.yaml", n.Name, strings.Join(n.Addresses, ", "))
 		down := fmt.Sprintf("%s, and is not Ready: nothing waits for it; if its host is gone for good: %s", what, forgetCommand(n.Name))
 		switch {
@@ -196,19 +218,22 @@ func (in *installer) convergeAbsent(ctx context.Context, absent []kube.Node) err
 			// A host that is not reached may be this very node under another name.
 			in.warn("%s; it stays until every host of install.yaml is there", what)
 		case in.resembles(n) != nil:
-			in.warn("%s; it stays, because its name, machine-id or an address is that of %s: remove it with boxlift node remove --hosts %s if it is another machine", what, in.resembles(n).name, n.Name)
+			in.warn("%s; it stays, because its name, machine-id or an address is that of %s: "+
+				"remove it with boxlift node remove --hosts %s if it is another machine", what, in.resembles(n).name, n.Name)
 		default:
 			r := &removal{installer: in, node: n, phase: "converge", reason: "it is not in install.yaml"}
-			err := r.run(ctx)
-			var unreachable *unreachableError
-			if !n.Ready && errors.As(err, &unreachable) {
-				in.warn("%s", down)
-			} else if err != nil {
-				return err
+			if !n.Ready {
+				if _, err := r.connectTo(ctx); ctx.Err() != nil {
+					return nil, context.Cause(ctx)
+				} else if err != nil {
+					in.warn("%s", down)
+					continue
+				}
 			}
+			removals = append(removals, r)
 		}
 	}
-	return nil
+	return removals, nil
 }
 
 // resembles is a host of install.yaml that has anything in common with a node. Such a node is

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -59,7 +60,7 @@ func TestLeftOut(t *testing.T) {
 // The warning of a node that is down has the command that takes it away.
 func TestWarningOfNodesThatAreDown(t *testing.T) {
 	in := example(t, exampleConfig)
-	if err := in.convergeAbsent(t.Context(), []kube.Node{
+	if _, err := in.absentRemovals(t.Context(), []kube.Node{
 		{Name: "alive", Ready: true, Addresses: []string{"10.0.0.13"}},
 		{Name: "dead", Addresses: []string{"10.0.0.14", "dead"}},
 		{Name: "gone", Server: true, Addresses: []string{"10.0.0.15"}},
@@ -83,7 +84,11 @@ func TestAbsentAgentsThatAreDownStay(t *testing.T) {
 	in.conns = newConnections(in.Config, nil)
 	for _, ready := range []bool{true, false} {
 		in.warnings = nil
-		err := in.convergeAbsent(t.Context(), []kube.Node{{Name: "other", Ready: ready, Addresses: []string{"127.0.0.1"}}})
+		other := kube.Node{Name: "other", Ready: ready, Addresses: []string{"127.0.0.1"}}
+		removals, err := in.absentRemovals(t.Context(), []kube.Node{other})
+		for _, r := range removals {
+			err = errors.Join(err, r.run(t.Context()))
+		}
 		if (err != nil) != ready {
 			t.Errorf("Ready %v: got %v", ready, err)
 		}

@@ -96,6 +96,9 @@ type Options struct {
 	ForceAfter time.Duration
 	// AcceptOlderBundle lets the bundle be older than one that the cluster has had.
 	AcceptOlderBundle bool
+	// GiveUpDataOn names hosts, as install.yaml or the cluster has them: when they leave, they take data with
+	// them that is on no other host.
+	GiveUpDataOn []string
 	// Restore is the backup that the cluster is brought back from; nil for none.
 	Restore *Restore
 	// Reporter is told of the work; nil discards it.
@@ -436,6 +439,9 @@ func (in *installer) installation() []phase {
 		{"liteboxd", in.liteboxd},
 		{"verify", in.verify},
 		{"finish", in.finish},
+	}
+	if in.judgesEarly() {
+		phases = slices.Insert(phases, 1, phase{"leaving", in.judgeLeaving})
 	}
 	if in.Restore != nil {
 		phases = slices.Insert(phases, 3, phase{restorePhase, in.stopToRestore})

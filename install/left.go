@@ -92,12 +92,13 @@ func (in *installer) removalOfLeft(ctx context.Context, r *removal, left journal
 	return r, err
 }
 
-// removeLeft goes on with removals of agents that were broken off when the node was deleted: the
-// cluster tells nothing of them any more, and k3s would join it again at its next start.
-func (in *installer) removeLeft(ctx context.Context, nodes []kube.Node) error {
+// leftRemovals are those of agents that were broken off when the node was deleted: the cluster tells nothing of
+// them any more, and k3s would join it again at its next start.
+func (in *installer) leftRemovals(ctx context.Context, nodes []kube.Node) ([]*removal, error) {
 	if !in.Config.Runtime.RemoveAbsentAgents {
-		return nil
+		return nil, nil
 	}
+	var removals []*removal
 	for _, left := range in.left {
 		listed := slices.ContainsFunc(in.hosts, func(h *host) bool { return h.name == left.Host || isCalled(h.config, addressOf(left.Host)) })
 		registered := slices.ContainsFunc(nodes, func(n kube.Node) bool { return n.Name == left.Node })
@@ -112,7 +113,7 @@ func (in *installer) removeLeft(ctx context.Context, nodes []kube.Node) error {
 			continue
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		same := func(h *host) bool { return h.machineID != "" && h.machineID == r.host.machineID }
 		if !r.gone || slices.ContainsFunc(in.hosts, same) {
@@ -122,9 +123,7 @@ func (in *installer) removeLeft(ctx context.Context, nodes []kube.Node) error {
 			in.warn("%s is a server, which boxlift never removes by itself: see boxlift node remove", left.Host)
 			continue
 		}
-		if err := r.run(ctx); err != nil {
-			return err
-		}
+		removals = append(removals, r)
 	}
-	return nil
+	return removals, nil
 }

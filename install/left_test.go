@@ -86,7 +86,11 @@ func TestRemoveLeft(t *testing.T) {
 		if test.down {
 			in.hosts[1].fail(errors.New("no route"))
 		}
-		if err := in.removeLeft(t.Context(), []kube.Node{{Name: "back"}}); !errors.Is(err, test.want) || err != nil && test.want == nil {
+		removals, err := in.leftRemovals(t.Context(), []kube.Node{{Name: "back"}})
+		for _, r := range removals {
+			err = errors.Join(err, r.run(t.Context()))
+		}
+		if !errors.Is(err, test.want) || err != nil && test.want == nil {
 			t.Errorf("%s: got %v, want %v", test.name, err, test.want)
 		}
 	}

@@ -80,6 +80,9 @@ type liteboxdUpgrade struct {
 	target            string // what it is to become
 	// seen says when a pod was first seen to leave, by UID; the zero time once it was cut off.
 	seen map[string]time.Time
+	// databaseHost and databaseFolder say where the database is read; nil and "" is where its claim says.
+	databaseHost   *host
+	databaseFolder string
 }
 
 func (in *installer) upgradeTo(target string) *liteboxdUpgrade {
@@ -134,10 +137,14 @@ func (u *liteboxdUpgrade) backupStep(differs func() (string, error)) step {
 	}
 }
 
-// backUp makes a folder with all that is needed to go back. It has its name only when it
-// is complete.
+// backUp keeps all that is needed to go back.
 func (u *liteboxdUpgrade) backUp(ctx context.Context, from int) error {
-	b := &Backup{Format: 1, Cluster: u.Config.Cluster.Name, Time: time.Now().UTC().Truncate(time.Millisecond), From: from, To: u.target}
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	return u.makeBackup(ctx, &Backup{Format: 1, Cluster: u.Config.Cluster.Name, Time: now, From: from, To: u.target})
+}
+
+// makeBackup makes the folder of a backup. It has its name only when it is complete.
+func (u *liteboxdUpgrade) makeBackup(ctx context.Context, b *Backup) error {
 	dir := filepath.Join(u.beside(backupsDir), b.Time.Format(backupTimeFormat))
 	unfinished := dir + unfinishedSuffix
 	left, err := filepath.Glob(filepath.Join(u.beside(backupsDir), "*"+unfinishedSuffix))
@@ -197,8 +204,8 @@ func (b *Backup) write(dir string) error {
 	return renameio.WriteFile(filepath.Join(dir, backupRecord), append(content, '\n'), 0o600)
 }
 
-// lastBackup is the newest, and its folder; nil when there is none.
-func (in *installer) lastBackup() (*Backup, string, error) {
+// lastBackup is the newest of those that are wanted, and its folder; nil when there is none.
+func (in *installer) lastBackup(wanted func(*Backup) bool) (*Backup, string, error) {
 	entries, err := os.ReadDir(in.beside(backupsDir))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, "", err
@@ -219,7 +226,9 @@ func (in *installer) lastBackup() (*Backup, string, error) {
 		if err != nil {
 			return nil, "", fmt.Errorf("read the backup %s: %w", dir, err)
 		}
-		return &b, dir, nil
+		if wanted(&b) {
+			return &b, dir, nil
+		}
 	}
 	return nil, "", nil
 }
@@ -239,18 +248,11 @@ func (u *liteboxdUpgrade) listSandboxes(ctx context.Context) ([]Sandbox, error) 
 // copyDatabase brings a consistent copy of the database here and proves that it is sound.
 // Without a database yet, all it returns is empty.
 func (u *liteboxdUpgrade) copyDatabase(ctx context.Context, to string) (digest string, rows database.Keys, err error) {
-	claim, err := u.api.Claim(ctx, u.system, manifests.DataClaim)
-	if err != nil || claim == nil || claim.Volume == "" {
+	h, folder, err := u.findDatabase(ctx)
+	if err != nil || h == nil {
 		return "", nil, err
 	}
-	if claim.Path == "" {
-		return "", nil, fmt.Errorf("the volume %s of %s/%s, which is %s, cannot be read on any node now: for a volume that is not a folder of a node, a pod has to run that mounts it", claim.Volume, u.system, manifests.DataClaim, claim.Phase)
-	}
-	h, err := u.hostOf(ctx, claim.Node)
-	if err != nil {
-		return "", nil, fmt.Errorf("find the volume of %s/%s: %w", u.system, manifests.DataClaim, err)
-	}
-	source := claim.Path + "/" + databaseFile
+	source := folder + "/" + databaseFile
 	digests, err := h.digests(ctx, source)
 	if err != nil || digests[source] == "" {
 		return "", nil, err
@@ -262,6 +264,28 @@ func (u *liteboxdUpgrade) copyDatabase(ctx context.Context, to string) (digest s
 		return "", nil, fmt.Errorf("LiteBoxd's database: %w", err)
 	}
 	return digest, rows, nil
+}
+
+// findDatabase finds the host and the folder of the volume with the database; the host is nil when there is no
+// volume yet.
+func (u *liteboxdUpgrade) findDatabase(ctx context.Context) (h *host, folder string, err error) {
+	if u.databaseHost != nil {
+		return u.databaseHost, u.databaseFolder, nil
+	}
+	claim, err := u.api.Claim(ctx, u.system, manifests.DataClaim)
+	if err != nil || claim == nil || claim.Volume == "" {
+		return nil, "", err
+	}
+	if claim.Path == "" {
+		return nil, "", fmt.Errorf("the volume %s of %s/%s, which is %s, cannot be read on any node now: "+
+			"for a volume that is not a folder of a node, a pod has to run that mounts it",
+			claim.Volume, u.system, manifests.DataClaim, claim.Phase)
+	}
+	h, err = u.hostOf(ctx, claim.Node)
+	if err != nil {
+		return nil, "", fmt.Errorf("find the volume of %s/%s: %w", u.system, manifests.DataClaim, err)
+	}
+	return h, claim.Path, nil
 }
 
 // fetchDatabase brings a consistent copy of a SQLite database that is in use here.
@@ -399,7 +423,8 @@ func (u *liteboxdUpgrade) drainStep() step {
 // uncompared is the backup that was made for this change, until the cluster was compared
 // with it; nil when there is none.
 func (u *liteboxdUpgrade) uncompared() (*Backup, string, error) {
-	b, dir, err := u.lastBackup()
+	// One that was made before data was given up is of no change.
+	b, dir, err := u.lastBackup(func(b *Backup) bool { return b.To != "" })
 	if b != nil && (b.Compared || b.To != u.target || b.Cluster != u.Config.Cluster.Name) {
 		b = nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/localdata"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/printable"
 )
@@ -87,6 +88,15 @@ func (in *installer) remove(ctx context.Context, o RemoveOptions) error {
 		removals = append(removals, r)
 	}
 	if err := checkServersLeft(nodes, removals); err != nil {
+		return err
+	}
+	if err := in.checkGivenUp(removals); err != nil {
+		return err
+	}
+	if err := in.judgeData(ctx, removals); err != nil {
+		return err
+	}
+	if err := in.backUpGivenUp(ctx, removals); err != nil {
 		return err
 	}
 	for i, r := range removals {
@@ -336,18 +346,17 @@ type removal struct {
 	gone bool
 	// unasked is why the host of a node that is gone could not be asked what it is.
 	unasked error
+	// seen is what was seen on the host, held what it holds that no other does, and company the others that
+	// leave with it.
+	seen    localdata.Host
+	held    []localdata.Holding
+	company []localdata.Host
 }
 
 // run carries out the removal's steps. Whether the host can be reached is found out
 // before anything is changed.
 func (r *removal) run(ctx context.Context) error {
-	name := r.node.Name
-	switch {
-	case r.host != nil:
-		name = r.host.name
-	case len(r.node.Addresses) > 0: // the state is to say where it is when the node is gone
-		name += " (" + r.node.Addresses[0] + ")"
-	}
+	name := r.name()
 	conn, err := r.connectTo(ctx)
 	if err != nil {
 		if !r.forgetUnreachable {
@@ -366,6 +375,7 @@ func (r *removal) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w: remove %s: %w", ErrHosts, name, err)
 	}
+	r.tellGivenUp()
 	return nil
 }
 
@@ -382,7 +392,10 @@ func (r *removal) steps(conn *remote.Host) []step {
 			step{
 				title: "cordon the node " + r.node.Name, needed: inCluster,
 				run: func(ctx context.Context) error {
-					_, err := r.api.Cordon(ctx, r.node.Name)
+					err := r.checkData(ctx, false)
+					if err == nil {
+						_, err = r.api.Cordon(ctx, r.node.Name)
+					}
 					return err
 				},
 			},
@@ -392,14 +405,24 @@ func (r *removal) steps(conn *remote.Host) []step {
 			},
 			step{
 				title: deleteTitle + r.node.Name, needed: inCluster,
-				run: func(ctx context.Context) error { return r.api.DeleteNode(ctx, r.node.Name) },
+				run: func(ctx context.Context) error {
+					if err := r.checkData(ctx, false); err != nil {
+						return err
+					}
+					return r.api.DeleteNode(ctx, r.node.Name)
+				},
 			})
 	}
 	if conn != nil {
 		steps = append(steps, step{
 			title:  uninstallTitle,
 			needed: func(ctx context.Context) (string, error) { return installed(ctx, conn) },
-			run:    func(ctx context.Context) error { return r.uninstall(ctx, conn) },
+			run: func(ctx context.Context) error {
+				if err := r.checkData(ctx, true); err != nil {
+					return err
+				}
+				return r.uninstall(ctx, conn)
+			},
 		})
 	}
 	return steps

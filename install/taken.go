@@ -87,6 +87,15 @@ func copied(h *host, nodes []kube.Node) *kube.Node {
 // registered are the nodes of the cluster, from the first server that tells them. There are none
 // while no server runs.
 func (in *installer) registered(ctx context.Context) ([]kube.Node, error) {
+	api, _, err := in.answering(ctx)
+	if api == nil {
+		return nil, err
+	}
+	return api.Nodes(ctx)
+}
+
+// answering is the API through the first server that runs and answers. There is none while no server runs.
+func (in *installer) answering(ctx context.Context) (*kube.Cluster, *host, error) {
 	var errs []error
 	for _, h := range in.servers() {
 		if h.conn == nil || !h.member || h.facts != nil && h.facts.Unit(unit(config.Server)+".service").ActiveState != "active" {
@@ -94,17 +103,16 @@ func (in *installer) registered(ctx context.Context) ([]kube.Node, error) {
 		}
 		ctx, cancel := context.WithTimeoutCause(ctx, lookTimeout, fmt.Errorf("given up after %v", lookTimeout))
 		api, err := in.apiThrough(ctx, h)
-		var nodes []kube.Node
 		if err == nil {
-			nodes, err = api.Nodes(ctx)
+			_, err = api.Nodes(ctx)
 		}
 		cancel()
 		if err == nil {
-			return nodes, nil
+			return api, h, nil
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", h.name, err))
 	}
-	return nil, errors.Join(errs...)
+	return nil, nil, errors.Join(errs...)
 }
 
 // takenError says that a host's name is that of another machine's node.

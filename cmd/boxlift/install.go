@@ -105,6 +105,8 @@ type installOptions struct {
 	noRollback      bool
 	acceptOlder     bool
 	forceAfter      time.Duration
+	// giveUpDataOn are hosts that may leave with data that is on no other.
+	giveUpDataOn []string
 	// restore is the backup to bring the cluster back from; nil for none.
 	restore *install.Restore
 	// flags are those of keptFlags that were given, as the state has them.
@@ -133,6 +135,13 @@ func (o *installOptions) keptFlags() *pflag.FlagSet {
 func (o *installOptions) addOlderFlag(c *cobra.Command) {
 	c.Flags().BoolVar(&o.acceptOlder, "accept-older-bundle", false,
 		"take a bundle with a lower serial than the cluster has had, with all the faults that were mended since")
+}
+
+// keptInstallFlags are those that an installation that goes on keeps to.
+func (o *installOptions) keptInstallFlags() *pflag.FlagSet {
+	f := o.keptFlags()
+	f.AddFlagSet(givingUpFlags(&o.giveUpDataOn))
+	return f
 }
 
 // note keeps those flags of a set that were given. Whoever goes on may be in another folder.
@@ -182,7 +191,8 @@ running, and a version that cannot be rolled out is taken back by itself.
 
 A second run changes nothing. Hosts that were added to install.yaml join; hosts that
 were taken out stay in the cluster with a warning, unless runtime.removeAbsentAgents
-says otherwise. A run that failed or was interrupted goes on with boxlift resume, or
+says otherwise; one that holds data which is on no other host is not removed then, unless
+--give-up-the-data-on names it. A run that failed or was interrupted goes on with boxlift resume, or
 when the same command is run again.
 
 With --restore, a cluster whose hosts were all lost comes back on hosts that have none,
@@ -196,7 +206,7 @@ backup restore.`,
 			if o.scope, err = scopeOf(onlyPart, skipPart); err != nil {
 				return err
 			}
-			if err := o.note(cmd.Flags(), o.keptFlags()); err != nil {
+			if err := o.note(cmd.Flags(), o.keptInstallFlags()); err != nil {
 				return err
 			}
 			if from.path != "" {
@@ -213,6 +223,7 @@ backup restore.`,
 		},
 	}
 	o.addFlags(c)
+	c.Flags().AddFlagSet(givingUpFlags(&o.giveUpDataOn))
 	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be done and change nothing")
 	c.Flags().StringVar(&onlyPart, "only", "", "work on this part alone, on a cluster that runs: liteboxd")
 	c.Flags().StringVar(&skipPart, "skip", "", "leave this part out: liteboxd")
@@ -239,7 +250,7 @@ has begun and not ended, and with which flags. That takes --bundle.`,
   boxlift resume --bundle next.tar --key boxlift.pub -f install.yaml`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.note(cmd.Flags(), o.keptFlags()); err != nil {
+			if err := o.note(cmd.Flags(), o.keptInstallFlags()); err != nil {
 				return err
 			}
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
@@ -249,6 +260,7 @@ has begun and not ended, and with which flags. That takes --bundle.`,
 	}
 	o.addFlags(c)
 	o.addOlderFlag(c)
+	c.Flags().AddFlagSet(givingUpFlags(&o.giveUpDataOn))
 	return c
 }
 
@@ -293,6 +305,7 @@ func (o *installOptions) openOptions(ctx context.Context, global *globalOptions,
 	options.Kubeconfig, options.MergeKubeconfig = o.kubeconfig, o.mergeKubeconfig
 	options.AcceptOlderBundle = o.acceptOlder
 	options.NoRollback, options.ForceAfter, options.Flags = o.noRollback, o.forceAfter, o.flags
+	options.GiveUpDataOn = o.giveUpDataOn
 	return options, nil
 }
 
@@ -313,7 +326,7 @@ func runResume(ctx context.Context, out io.Writer, global *globalOptions, o inst
 		}
 		return runUpgrade(ctx, out, global, u, to, reporter)
 	}
-	kept := o.keptFlags()
+	kept := o.keptInstallFlags()
 	switch {
 	case last.Command == nodeAdd:
 		o.command, kept = nodeAdd, o.keptNodeFlags()

@@ -63,6 +63,9 @@ type nodeRemoveOptions struct {
 	dryRun            bool
 	deleteUnmanaged   bool
 	forgetUnreachable bool
+	giveUpDataOn      []string
+	// flags are those that the state is to have.
+	flags []string
 }
 
 func newNodeRemoveCommand(global *globalOptions) *cobra.Command {
@@ -74,10 +77,16 @@ func newNodeRemoveCommand(global *globalOptions) *cobra.Command {
 node, delete it, uninstall k3s from the host. Draining respects PodDisruptionBudgets, and
 stops before pods that no controller brings back elsewhere, which sandboxes are, unless
 --delete-unmanaged-pods says to end them. The first failure ends it; running the command
-again goes on. The last server is never removed.`,
+again goes on. The last server is never removed.
+
+A host that holds data which is on no other host is refused before any host is touched:
+LiteBoxd's database, persistent sandboxes, any volume of that host alone, folders of
+volumes that were forgotten. --give-up-the-data-on says which host's data may be lost.
+Where LiteBoxd's database is among it, a backup is made and proven first.`,
 		Example: `  boxlift node remove --hosts 10.0.0.13 -f install.yaml`,
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.flags = givenFlags(cmd.Flags(), givingUpFlags(&o.giveUpDataOn))
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
 				return runNodeRemove(cmd.Context(), out, global, o, r)
 			})
@@ -89,8 +98,17 @@ again goes on. The last server is never removed.`,
 	c.Flags().StringSliceVar(&o.hosts, "hosts", nil, "addresses or names of the hosts, as install.yaml or the cluster has them (required)")
 	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be done and change nothing")
 	c.Flags().BoolVar(&o.deleteUnmanaged, "delete-unmanaged-pods", false, "end pods that nothing brings back elsewhere, such as sandboxes, with all their data")
+	c.Flags().AddFlagSet(givingUpFlags(&o.giveUpDataOn))
 	c.Flags().BoolVar(&o.forgetUnreachable, "forget-unreachable-host", false, "remove the node of a host that cannot be reached, which then keeps k3s and all its data")
 	return c
+}
+
+// givingUpFlags are the flags that let data be lost. They are noted in the state.
+func givingUpFlags(hosts *[]string) *pflag.FlagSet {
+	f := pflag.NewFlagSet("give up", pflag.ContinueOnError)
+	f.StringSliceVar(hosts, "give-up-the-data-on", *hosts,
+		"remove this host although it holds data that is on no other host: ALL OF IT IS LOST (repeatable)")
+	return f
 }
 
 func runNodeRemove(ctx context.Context, out io.Writer, global *globalOptions, o nodeRemoveOptions, reporter progress.Reporter) error {
@@ -106,6 +124,7 @@ func runNodeRemove(ctx context.Context, out io.Writer, global *globalOptions, o 
 	}
 	options.StatePath, options.DryRun = statePath(o.state, o.config), o.dryRun
 	options.Reporter, options.Log = reporter, global.logger(reporter)
+	options.GiveUpDataOn, options.Flags = o.giveUpDataOn, o.flags
 	summary, err := install.RemoveNodes(ctx, install.RemoveOptions{
 		Options: options, Hosts: o.hosts, DeleteUnmanagedPods: o.deleteUnmanaged, ForgetUnreachable: o.forgetUnreachable,
 	})

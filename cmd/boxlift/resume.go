@@ -39,7 +39,7 @@ func resumeFromCluster(ctx context.Context, out io.Writer, global *globalOptions
 	if err != nil {
 		return err
 	}
-	if err := o.takeUp(last, o.keptFlags()); err != nil {
+	if err := o.takeUp(last, o.keptInstallFlags()); err != nil {
 		return err
 	}
 	return runInstall(ctx, out, global, o, reporter)

@@ -42,6 +42,7 @@ func TestTakeUpKeepsToFlags(t *testing.T) {
 		Canary, Size      int
 		Drain             bool
 		Recipients        []string
+		GiveUp            []string
 	}
 	for _, test := range []struct {
 		name         string
@@ -65,6 +66,19 @@ func TestTakeUpKeepsToFlags(t *testing.T) {
 			want:  options{Kubeconfig: "/other.yaml", NoRollback: true, ForceAfter: time.Minute},
 		},
 		{
+			name:  "data that is given up",
+			began: []string{"--give-up-the-data-on=late,10.0.0.14", "--give-up-the-data-on", "third"},
+			noted: []string{
+				"--give-up-the-data-on=late", "--give-up-the-data-on=10.0.0.14", "--give-up-the-data-on=third",
+			},
+			want: options{GiveUp: []string{"late", "10.0.0.14", "third"}},
+		},
+		{
+			name: "data that is given up anew", began: []string{"--give-up-the-data-on=late"},
+			given: []string{"--give-up-the-data-on=other"}, noted: []string{"--give-up-the-data-on=other"},
+			want: options{GiveUp: []string{"other"}},
+		},
+		{
 			name: "upgrade", isUpgrade: true,
 			began: []string{"--kubeconfig=k=1.yaml", "--batch-size=3", "--encrypt-backup-to=age1a", "--encrypt-backup-to=age1b", "--drain-nodes-and-end-their-sandboxes"},
 			given: []string{"--no-rollback"},
@@ -79,12 +93,12 @@ func TestTakeUpKeepsToFlags(t *testing.T) {
 				if test.isUpgrade {
 					return o.keptFlags()
 				}
-				return o.installOptions.keptFlags()
+				return o.keptInstallFlags()
 			}
 			last := journal.State{Run: journal.Run{BundleFile: "/b.tar", Flags: parsed(t, &before.installOptions, kept(before), test.began...)}}
 			// It is gone on with in another folder.
 			t.Chdir(t.TempDir())
-			parsed(t, &o.installOptions, o.installOptions.keptFlags(), test.given...)
+			parsed(t, &o.installOptions, o.keptInstallFlags(), test.given...)
 			if err := o.takeUp(last, kept(o)); err != nil {
 				t.Fatal(err)
 			}
@@ -96,7 +110,10 @@ func TestTakeUpKeepsToFlags(t *testing.T) {
 			if diff := cmp.Diff(test.noted, o.flags); diff != "" {
 				t.Errorf("noted (-want +got):\n%s", diff)
 			}
-			got := options{o.kubeconfig, o.mergeKubeconfig, o.noRollback, o.forceAfter, o.batches.Canary, o.batches.Size, o.accept.Drain, o.encryptBackupTo}
+			got := options{
+				o.kubeconfig, o.mergeKubeconfig, o.noRollback, o.forceAfter, o.batches.Canary, o.batches.Size, o.accept.Drain,
+				o.encryptBackupTo, o.giveUpDataOn,
+			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
