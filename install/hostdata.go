@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/localdata"
 	"github.com/liteboxd/boxlift/install/remote"
@@ -243,6 +244,25 @@ func parseData(text string) (found []localdata.Folder, stray []string, err error
 		}
 	}
 	return found, stray, nil
+}
+
+// checkData judges once more what would be down while the host is drained: the gates were asked before the first
+// host was touched.
+func (m *move) checkData(ctx context.Context) error {
+	mayWait := func(name string) bool { return name == m.nodeName() || isCalled(m.host.config, name) }
+	if slices.ContainsFunc(m.upgrade.Accept.Interrupt, mayWait) {
+		return nil
+	}
+	facts, err := m.storageFacts(ctx)
+	if err != nil {
+		return err
+	}
+	held := localdata.Judge(facts, []localdata.Host{{Name: m.name, Node: m.nodeName()}})
+	if len(held) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: the node is not drained, because of data that is on no other: "+
+		"give %s %s to let what uses it be down meanwhile:%s", ErrRefused, gate.InterruptFlag, m.nodeName(), heldText(held))
 }
 
 // maxHeld bounds what is told of one host's data, in things.

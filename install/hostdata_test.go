@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/localdata"
 	"github.com/liteboxd/boxlift/install/remote"
@@ -298,5 +299,49 @@ func TestDataScript(t *testing.T) {
 		if _, _, err := parseData(text); err == nil {
 			t.Errorf("%q is no answer, and was taken", text)
 		}
+	}
+}
+
+// Nodes are drained one by one: each is looked at by itself, before an upgrade begins and before it is drained.
+func TestDrainingStopsWhatHasItsDataThere(t *testing.T) {
+	in := example(t, removingConfig)
+	api := newStorageAPI("b", "liteboxd-system", "liteboxd-api-data", "a", "b")
+	in.api = api.connect(t)
+	u := &upgradePlanner{installer: in}
+	u.is.Nodes = []gate.Node{{Name: "a"}, {Name: "b"}}
+	if err := u.lookForData(t.Context()); err != nil || u.is.Nodes[1].Holds != nil {
+		t.Errorf("without draining: %v, %v", u.is.Nodes, err)
+	}
+	u.options.Accept.Drain = true
+	if err := u.lookForData(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"LiteBoxd's database (the claim liteboxd-system/liteboxd-api-data), up to 5.0 GiB, in " +
+		localStorage + "/pvc-1"}
+	if diff := cmp.Diff([][]string{nil, want}, [][]string{u.is.Nodes[0].Holds, u.is.Nodes[1].Holds}); diff != "" {
+		t.Error(diff)
+	}
+
+	for _, test := range []struct {
+		node    string
+		named   []string
+		refused bool
+	}{
+		{"a", nil, false},
+		{"b", nil, true},
+		{"b", []string{"a", "10.0.0.13"}, true},
+		{"b", []string{"b"}, false},
+		{"b", []string{"10.0.0.12"}, false},
+	} {
+		in.upgrade = &upgrading{UpgradeOptions: UpgradeOptions{Accept: gate.Accept{Drain: true, Interrupt: test.named}}}
+		h := in.hosts[1]
+		h.config.Name = test.node
+		err := (&move{installer: in, host: h}).checkData(t.Context())
+		if errors.Is(err, ErrRefused) != test.refused || err != nil && !strings.Contains(err.Error(), want[0]) {
+			t.Errorf("%s, with %v named: %v", test.node, test.named, err)
+		}
+	}
+	if api.others != nil {
+		t.Errorf("the cluster was asked for %q", api.others)
 	}
 }

@@ -161,6 +161,9 @@ func (m *move) prepare(ctx context.Context) error {
 			title:  "drain the node " + m.nodeName(),
 			needed: func(context.Context) (string, error) { return "it is asked for; sandboxes on the node end", nil },
 			run: func(ctx context.Context) error {
+				if err := m.checkData(ctx); err != nil {
+					return err
+				}
 				return m.meter.wait(func() error {
 					return m.api.Drain(ctx, m.nodeName(), kube.DrainOptions{Timeout: m.Config.Runtime.CommandTimeout, Report: m.Reporter.Message, Unmanaged: true})
 				})

@@ -16,6 +16,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/localdata"
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/manifests"
@@ -224,10 +225,32 @@ func (u *upgradePlanner) lookAtCluster(ctx context.Context) error {
 			c.Volume, c.VolumeWay = "the claim "+v.Subject+" "+v.Detail, v.Hint
 		}
 	}
+	if err := u.lookForData(ctx); err != nil {
+		return err
+	}
 	if err := u.lookAtRecord(ctx); err != nil {
 		return err
 	}
 	return u.lookForDrift(ctx)
+}
+
+// lookForData finds out which nodes hold data that is on no other, if they are to be drained. Each is drained by
+// itself.
+func (u *upgradePlanner) lookForData(ctx context.Context) error {
+	if !u.options.Accept.Drain {
+		return nil
+	}
+	facts, err := u.storageFacts(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range u.is.Nodes {
+		n := &u.is.Nodes[i]
+		for _, d := range localdata.Judge(facts, []localdata.Host{{Name: n.Name, Node: n.Name}}) {
+			n.Holds = append(n.Holds, d.String())
+		}
+	}
+	return nil
 }
 
 // etcdLabel is what k3s gives to servers that run etcd.
@@ -323,6 +346,9 @@ func (u *upgradePlanner) judgeHosts(ctx context.Context) error {
 		i := slices.IndexFunc(u.is.Nodes, func(o gate.Node) bool { return o.Name == n.Name })
 		u.is.Nodes[i].Listed = true
 		h.node, u.judged[h].Node = n.Name, n.Name
+		if slices.ContainsFunc(u.options.Accept.Interrupt, func(name string) bool { return isCalled(h.config, name) }) {
+			u.options.Accept.Interrupt = append(slices.Clone(u.options.Accept.Interrupt), n.Name)
+		}
 		u.plans[h].Node, u.plans[h].K3s = n.Name, n.Kubelet
 	}
 	_ = u.eachHost(ctx, u.hosts, u.hostDrift)

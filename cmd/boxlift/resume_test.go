@@ -42,7 +42,7 @@ func TestTakeUpKeepsToFlags(t *testing.T) {
 		Canary, Size      int
 		Drain             bool
 		Recipients        []string
-		GiveUp            []string
+		GiveUp, Interrupt []string
 	}
 	for _, test := range []struct {
 		name         string
@@ -80,10 +80,12 @@ func TestTakeUpKeepsToFlags(t *testing.T) {
 		},
 		{
 			name: "upgrade", isUpgrade: true,
-			began: []string{"--kubeconfig=k=1.yaml", "--batch-size=3", "--encrypt-backup-to=age1a", "--encrypt-backup-to=age1b", "--drain-nodes-and-end-their-sandboxes"},
+			began: []string{"--kubeconfig=k=1.yaml", "--batch-size=3", "--encrypt-backup-to=age1a", "--encrypt-backup-to=age1b", "--drain-nodes-and-end-their-sandboxes", "--interrupt-what-has-its-data-on=b,c"},
 			given: []string{"--no-rollback"},
-			noted: []string{"--batch-size=3", "--drain-nodes-and-end-their-sandboxes=true", "--encrypt-backup-to=age1a", "--encrypt-backup-to=age1b", "--kubeconfig=THERE/k=1.yaml", "--no-rollback=true"},
-			want:  options{Kubeconfig: "THERE/k=1.yaml", NoRollback: true, Size: 3, Drain: true, Recipients: []string{"age1a", "age1b"}},
+			noted: []string{"--batch-size=3", "--drain-nodes-and-end-their-sandboxes=true", "--encrypt-backup-to=age1a", "--encrypt-backup-to=age1b",
+				"--interrupt-what-has-its-data-on=b", "--interrupt-what-has-its-data-on=c", "--kubeconfig=THERE/k=1.yaml", "--no-rollback=true"},
+			want: options{Kubeconfig: "THERE/k=1.yaml", NoRollback: true, Size: 3, Drain: true, Recipients: []string{"age1a", "age1b"},
+				Interrupt: []string{"b", "c"}},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -112,7 +114,7 @@ func TestTakeUpKeepsToFlags(t *testing.T) {
 			}
 			got := options{
 				o.kubeconfig, o.mergeKubeconfig, o.noRollback, o.forceAfter, o.batches.Canary, o.batches.Size, o.accept.Drain,
-				o.encryptBackupTo, o.giveUpDataOn,
+				o.encryptBackupTo, o.giveUpDataOn, o.accept.Interrupt,
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)

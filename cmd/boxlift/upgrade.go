@@ -86,6 +86,9 @@ func (o *upgradeOptions) policyFlags() *pflag.FlagSet {
 	f.IntVar(&o.batches.MaxFailures, "max-failures", o.batches.MaxFailures, "agents that may fail before no further one is touched")
 	f.DurationVar(&o.batches.Pause, "pause-between", o.batches.Pause, "time to wait between two batches of agents, such as 10m")
 	f.BoolVar(&o.accept.Drain, "drain-nodes-and-end-their-sandboxes", o.accept.Drain, "drain each node before it gets another minor version of Kubernetes; ALL SANDBOXES ON IT END")
+	f.StringSliceVar(&o.accept.Interrupt, strings.TrimPrefix(gate.InterruptFlag, "--"), o.accept.Interrupt,
+		"drain this host although LiteBoxd's database or other data is on it alone: "+
+			"WHAT USES IT IS DOWN until the host is back (repeatable)")
 	f.BoolVar(&o.accept.Drift, "accept-drift", o.accept.Drift, "let the upgrade overwrite what was changed since the last release")
 	f.BoolVar(&o.accept.UntestedCilium, "accept-untested-cilium", o.accept.UntestedCilium, "let Cilium run with a Kubernetes that it is not tested with")
 	f.StringArrayVar(&o.encryptBackupTo, "encrypt-backup-to", o.encryptBackupTo, "encrypt the backup for this age recipient, such as age1... (repeatable)")

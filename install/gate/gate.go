@@ -39,6 +39,7 @@ const (
 	Etcd             Gate = "etcd"
 	Cgroup           Gate = "cgroup"
 	Drain            Gate = "drain"
+	Data             Gate = "data"
 	CiliumMinor      Gate = "cilium-minor"
 	CiliumKubernetes Gate = "cilium-kubernetes"
 	Volume           Gate = "volume"
@@ -69,6 +70,7 @@ func Gates() []Description {
 		{Etcd, "embedded etcd may go to the new version", (*judgement).etcd},
 		{Cgroup, "the kubelet runs with the hosts' control groups", (*judgement).cgroup},
 		{Drain, "nodes are drained where the lock asks for it", (*judgement).drain},
+		{Data, "no node is drained that holds data which is on no other node", (*judgement).data},
 		{CiliumMinor, "Cilium goes by one minor version at a time", (*judgement).ciliumMinor},
 		{CiliumKubernetes, "Cilium is tested with the new Kubernetes", (*judgement).ciliumKubernetes},
 		{Volume, "LiteBoxd's data volume is healthy", (*judgement).volume},
@@ -144,6 +146,8 @@ type Node struct {
 	Kubelet string // its version
 	Ready   bool
 	Reason  string // why it is not Ready
+	// Holds is the data that is on no other node: what uses it waits while the node is drained.
+	Holds []string
 	// Listed tells that a host of install.yaml is this node.
 	Listed bool
 }
@@ -220,6 +224,8 @@ type Accept struct {
 	// Drain empties each node before it gets another minor version of Kubernetes, which ends
 	// the sandboxes on it.
 	Drain bool
+	// Interrupt are the nodes that are drained although what has its data there is down meanwhile.
+	Interrupt []string
 }
 
 // judgement is one cluster in front of the gates.

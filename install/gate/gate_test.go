@@ -117,6 +117,25 @@ func TestJudge(t *testing.T) {
 		}, []string{"preflight refused 10.0.0.11: 1 GiB free", "preflight warning 10.0.0.12: its disk is not known"}},
 		{"a volume", func(c *Cluster, _ *Target, _ *Accept) { c.Volume = "it is Lost" }, []string{"volume refused liteboxd: it is Lost"}},
 
+		{"data on a node that is not drained", func(c *Cluster, _ *Target, _ *Accept) { c.Nodes[1].Holds = []string{"a database"} }, nil},
+		{"data on a node that is drained", func(c *Cluster, _ *Target, a *Accept) {
+			c.Nodes[1].Holds, a.Drain = []string{"a database", "a sandbox"}, true
+		}, []string{
+			"drain accepted k3s: each node is drained before it gets v1.33.13+k3s1, which ends the sandboxes on it",
+			"data refused a1: the node would be drained, and holds data that is on no other: a database; a sandbox",
+		}},
+		{"data on two, of which one may be down", func(c *Cluster, _ *Target, a *Accept) {
+			c.Nodes[0].Holds, c.Nodes[1].Holds, a.Drain, a.Interrupt = []string{"one"}, []string{"two"}, true, []string{"a1"}
+		}, []string{
+			"drain accepted k3s: each node is drained before it gets v1.33.13+k3s1, which ends the sandboxes on it",
+			"data refused s1: the node would be drained, and holds data that is on no other: one",
+			"data accepted a1: the node would be drained, and holds data that is on no other: two",
+		}},
+		{"data on a node that has the version already", func(c *Cluster, _ *Target, a *Accept) {
+			nodes("v1.33.13+k3s1", "v1.32.9+k3s1")(c, nil, nil)
+			c.Nodes[0].Holds, a.Drain = []string{"a database"}, true
+		}, []string{"drain accepted k3s: each node is drained before it gets v1.33.13+k3s1, which ends the sandboxes on it"}},
+
 		{"an older patch", k3s("v1.33.13+k3s1", "v1.33.12+k3s1"), []string{"downgrade refused k3s: k3s v1.33.13+k3s1 runs, and the bundle has the older v1.33.12+k3s1", unknownTests + "1.33"}},
 		{"an older revision", k3s("v1.33.13+k3s2", "v1.33.13+k3s1"), []string{"downgrade refused k3s: k3s v1.33.13+k3s2 runs, and the bundle has the older v1.33.13+k3s1", unknownTests + "1.33"}},
 		{"a newer revision", k3s("v1.33.13+k3s1", "v1.33.13+k3s2"), []string{unknownTests + "1.33"}},

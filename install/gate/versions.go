@@ -150,6 +150,31 @@ func (j *judgement) drain() {
 	}
 }
 
+// data makes sure that what has its data on one node alone does not stand still unasked: its pods have nowhere
+// else to go while the node is drained.
+func (j *judgement) data() {
+	if !j.accept.Drain {
+		return
+	}
+	for _, n := range j.Cluster.Nodes {
+		if len(n.Holds) == 0 || SameMinor(n.Kubelet, j.K3s) {
+			continue
+		}
+		outcome, way := Refused, "upgrade without "+drainFlag+", which leaves pods where they are; or let what uses the data be down "+
+			"until the node is back: "+InterruptFlag+" "+n.Name
+		if slices.Contains(j.accept.Interrupt, n.Name) {
+			outcome, way = Accepted, "the data stays; what uses it is down until the node is back"
+		}
+		j.add(outcome, n.Name, way, "the node would be drained, and holds data that is on no other: %s", strings.Join(n.Holds, "; "))
+	}
+}
+
+const (
+	drainFlag = "--drain-nodes-and-end-their-sandboxes"
+	// InterruptFlag names a node of [Accept.Interrupt].
+	InterruptFlag = "--interrupt-what-has-its-data-on"
+)
+
 // kubeletSkew looks at every moment of the upgrade: servers go first, so the oldest kubelet
 // has to get along with the newest API server.
 func (j *judgement) kubeletSkew() {

@@ -772,8 +772,24 @@ spec:
 	}
 	contains(t, "the error", r.stderr, "drain: k3s: the lock asks that nodes are drained")
 	kubectl(t, first, "get", "pod", "alone")
+	applyYAML(t, first, `apiVersion: v1
+kind: PersistentVolume
+metadata: {name: data}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  local: {path: /mnt/data}
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [agent]}]}]}}
+`)
+	r = upgrade(t, site, drained, "--drain-nodes-and-end-their-sandboxes")
+	if r.code != 3 {
+		t.Errorf("a node with data: want exit code 3: %v", r)
+	}
+	contains(t, "the refusal to drain", r.stderr, "data: agent: the node would be drained, and holds data that is on no other: the volume data, ",
+		"1 thing in the way")
 	testDrainInVain(t, site, drained)
-	r = succeeded(t, "the upgrade that drains", upgrade(t, site, drained, "--drain-nodes-and-end-their-sandboxes"))
+	r = succeeded(t, "the upgrade that drains", upgrade(t, site, drained, "--drain-nodes-and-end-their-sandboxes",
+		"--interrupt-what-has-its-data-on", "agent"))
 	t.Log(r.stdout)
 	contains(t, "the upgrade that drains", r.stderr, "drain the node agent", "pod default/alone has left")
 	checkAll(t, site, release.K3s)
@@ -798,7 +814,7 @@ metadata: {name: alone}
 spec: {minAvailable: 1, selector: {matchLabels: {app: alone}}}
 `)
 	writeThreeServers(t, site, shortWaits)
-	r := upgrade(t, site, drained, "--drain-nodes-and-end-their-sandboxes")
+	r := upgrade(t, site, drained, "--drain-nodes-and-end-their-sandboxes", "--interrupt-what-has-its-data-on", "agent")
 	if r.code != 6 {
 		t.Errorf("want exit code 6: %v", r)
 	}
