@@ -145,7 +145,7 @@ func (in *installer) newRelease(command string, state release.State) (release.Re
 		return release.Release{}, nil, err
 	}
 	run := release.Release{
-		State: state, Command: command, Flags: sharedFlags(in.Flags),
+		State: state, Command: command, Flags: recordedFlags(in.Flags),
 		Bundle: in.Bundle.Digest(), Serial: in.Bundle.Validity().Serial, Config: in.Config.Fingerprint(),
 		Boxlift: in.Version, By: operator(), Started: time.Now(), Components: []release.Component{},
 	}

@@ -81,8 +81,12 @@ type Unfinished struct {
 	// Release is its number on record, 0 when only a server knows that an upgrade has begun.
 	Release int
 	Command string
-	// Flags are those that it was begun with, as far as they are on record.
+	// Flags are those that it was begun with, as far as they are on record and may be kept to.
 	Flags []string
+	// Anew are the others of them: who goes on has to give each of these flags, with this
+	// value or another. Whoever may write the record would else consent in the operator's
+	// name, or choose who can read the backup.
+	Anew []string
 }
 
 // FindUnfinished asks the cluster for the run with this bundle and configuration that has begun
@@ -132,19 +136,34 @@ func unfinishedOf(r *release.Record, bundle digest.Digest, fingerprint string) (
 	case newest.Config != fingerprint:
 		return nil, fmt.Errorf("%w: install.yaml asks for another cluster than in %s: take the change back, or begin anew with boxlift %s", ErrChanged, what, newest.Command)
 	}
-	return &Unfinished{Release: newest.Number, Command: newest.Command, Flags: sharedFlags(newest.Flags)}, nil
+	shared, anew := sharedFlags(newest.Flags)
+	return &Unfinished{Release: newest.Number, Command: newest.Command, Flags: shared, Anew: anew}, nil
 }
 
-// sharedFlags are the flags of a run that mean the same on every machine. Files are those of the
+// recordedFlags are the flags of a run that mean the same on every machine. Files are those of the
 // one that it was begun on, and none that a record names is written anywhere else.
-func sharedFlags(flags []string) []string {
+func recordedFlags(flags []string) []string {
 	return slices.DeleteFunc(slices.Clone(flags), func(text string) bool {
 		name, _, _ := strings.Cut(text, "=")
 		return slices.Contains([]string{"--kubeconfig", "--merge-kubeconfig"}, name)
 	})
 }
 
-// String is the command with its flags.
+// sharedFlags are the flags on record that only say how a run goes about its work. All others are
+// anew.
+func sharedFlags(recorded []string) (shared, anew []string) {
+	harmless := []string{"--batch-size", "--canary", "--max-failures", "--pause-between", "--no-rollback"}
+	for _, text := range recordedFlags(recorded) {
+		if name, _, _ := strings.Cut(text, "="); slices.Contains(harmless, name) {
+			shared = append(shared, text)
+		} else {
+			anew = append(anew, text)
+		}
+	}
+	return shared, anew
+}
+
+// String is the command with the flags that are kept to.
 func (u *Unfinished) String() string {
 	return strings.Join(append([]string{u.Command}, u.Flags...), " ")
 }

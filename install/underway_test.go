@@ -3,6 +3,7 @@ package install
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -135,7 +136,7 @@ func TestUnfinishedOf(t *testing.T) {
 		{name: "all is done", releases: []release.Release{one(1, release.Failed, nil), one(2, release.Succeeded, nil)}, is: ErrNothingToResume, says: "release 2 of the cluster (boxlift upgrade"},
 		{
 			name: "an upgrade", releases: []release.Release{one(1, release.Succeeded, nil), one(2, release.Running, nil)},
-			want: &Unfinished{Release: 2, Command: "upgrade", Flags: []string{"--batch-size=1", "--encrypt-backup-to=age1a"}},
+			want: &Unfinished{Release: 2, Command: "upgrade", Flags: []string{"--batch-size=1"}, Anew: []string{"--encrypt-backup-to=age1a"}},
 		},
 		{
 			name: "a rollback that failed", releases: []release.Release{one(4, release.Failed, func(r *release.Release) { r.Command, r.Flags = "rollback --to 1", nil })},
@@ -162,13 +163,25 @@ func TestUnfinishedOf(t *testing.T) {
 	}
 }
 
-// Where files are on one machine says nothing on another.
+// Where files are on one machine says nothing on another, and nobody but the operator agrees to
+// anything, or says who can read a backup; flags that are not known here are no exception.
 func TestSharedFlags(t *testing.T) {
-	given := []string{"--kubeconfig=/k.yaml", "--canary=1", "--merge-kubeconfig=true"}
-	if diff := cmp.Diff([]string{"--canary=1"}, sharedFlags(given)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
+	given := []string{
+		"--kubeconfig=/k.yaml", "--canary=1", "--merge-kubeconfig=true", "--batch-size=2", "--max-failures=1",
+		"--pause-between=1m0s",
+		"--no-rollback=true", "--drain-nodes-and-end-their-sandboxes=true", "--accept-drift=true", "--accept-untested-cilium=true",
+		"--encrypt-backup-to=age1a", "--encrypt-backup-to=age1b", "--force-after=1s", "--of-a-later-boxlift=true", "",
 	}
-	if len(given) != 3 || given[0] != "--kubeconfig=/k.yaml" {
-		t.Errorf("the run's own flags are %q now", given)
+	before := slices.Clone(given)
+	shared, anew := sharedFlags(given)
+	want := []string{"--canary=1", "--batch-size=2", "--max-failures=1", "--pause-between=1m0s", "--no-rollback=true"}
+	if diff := cmp.Diff(want, shared); diff != "" {
+		t.Errorf("kept to: -want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff(given[7:], anew); diff != "" {
+		t.Errorf("to be given anew: -want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff(before, given); diff != "" {
+		t.Errorf("the run's own flags have changed: %s", diff)
 	}
 }

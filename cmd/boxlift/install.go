@@ -234,7 +234,7 @@ backup restore.`,
 }
 
 func newResumeCommand(global *globalOptions) *cobra.Command {
-	o := installOptions{resume: true}
+	o := upgradeOptions{installOptions: installOptions{resume: true}}
 	c := &cobra.Command{
 		Use:   "resume",
 		Short: "Go on with an installation or upgrade that failed or was interrupted",
@@ -245,22 +245,27 @@ here, which take their place. When the bundle or what install.yaml asks for is a
 than then, nothing is done: the command itself begins anew.
 
 Where state.json tells of none, on another machine for example, the cluster is asked what
-has begun and not ended, and with which flags. That takes --bundle.`,
+has begun and not ended, and with which flags. That takes --bundle. Flags that consent to
+something, or say who can read the backup, are not taken from there: those that the run began
+with are named, and have to be given here.`,
 		Example: `  boxlift resume --key boxlift.pub -f install.yaml
   boxlift resume --bundle next.tar --key boxlift.pub -f install.yaml`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.note(cmd.Flags(), o.keptInstallFlags()); err != nil {
+			kept := o.keptFlags()
+			kept.AddFlagSet(givingUpFlags(&o.giveUpDataOn))
+			if err := o.note(cmd.Flags(), kept); err != nil {
 				return err
 			}
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
-				return runResume(cmd.Context(), out, global, o, r)
+				return runResume(cmd.Context(), out, global, o.installOptions, r)
 			})
 		},
 	}
 	o.addFlags(c)
 	o.addOlderFlag(c)
 	c.Flags().AddFlagSet(givingUpFlags(&o.giveUpDataOn))
+	c.Flags().AddFlagSet(o.consentFlags())
 	return c
 }
 
@@ -364,6 +369,11 @@ func (o *installOptions) takeUp(last journal.State, set *pflag.FlagSet) error {
 				"go on with the boxlift that began the run, or run the command again")
 		case !isGiven[name]:
 			flags = append(flags, text)
+		}
+	}
+	for _, text := range o.flags {
+		if name := flagName(text); set.Lookup(name) == nil {
+			return usagef("--%s is not for boxlift %s, which is what is gone on with", name, last.Command)
 		}
 	}
 	flags = append(flags, o.flags...)

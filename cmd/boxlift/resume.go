@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/printable"
 	"github.com/liteboxd/boxlift/progress"
 )
 
@@ -21,6 +23,9 @@ func resumeFromCluster(ctx context.Context, out io.Writer, global *globalOptions
 	if found.Release == 0 {
 		where = "what a server keeps to go back to"
 		reporter.Message("warning: the cluster cannot be asked which flags the run began with, such as --encrypt-backup-to, and whether it was a rollback: it goes on as an upgrade without flags; where that is not right, end this and run the command itself")
+	}
+	if err := checkAnew(found.Anew, o.flags); err != nil {
+		return err
 	}
 	reporter.Message(fmt.Sprintf("going on with boxlift %s, as of %s", found, where))
 	o.fromCluster = true
@@ -43,6 +48,27 @@ func resumeFromCluster(ctx context.Context, out io.Writer, global *globalOptions
 		return err
 	}
 	return runInstall(ctx, out, global, o, reporter)
+}
+
+// checkAnew tells which flags of a run on record have to be given to resume, and are not.
+func checkAnew(anew, given []string) error {
+	isGiven := make(map[string]bool)
+	for _, text := range given {
+		isGiven[flagName(text)] = true
+	}
+	var missing []string
+	for _, text := range anew {
+		if !isGiven[flagName(text)] {
+			missing = append(missing, printable.Short(text, 200))
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return withHint(usagef("the cluster's record says that the run began with %s: resume takes no such flag from a cluster, "+
+		"as whoever can write to it could have put it there", strings.Join(missing, " ")),
+		"give each of these flags to boxlift resume: with this value where you know it to be right, with another "+
+			"where it is not (=false for one that consents), or begin anew with the command itself")
 }
 
 // findUnfinished asks the cluster. The bundle is verified as a whole by the run that follows.

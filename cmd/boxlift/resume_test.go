@@ -169,3 +169,50 @@ func TestTakeUpRefusesOtherFlags(t *testing.T) {
 		}
 	}
 }
+
+// What a cluster's record has for flags may have been written by anybody who can write to it.
+func TestFlagsOfTheRecordAreGivenAnew(t *testing.T) {
+	anew := []string{"--accept-drift=true", "--encrypt-backup-to=age1\x1b[2Ja", "--encrypt-backup-to=age1b"}
+	for _, test := range []struct {
+		name  string
+		given []string
+		says  []string // of what is missing
+	}{
+		{name: "none", says: []string{"--accept-drift=true", "--encrypt-backup-to=age1", "--encrypt-backup-to=age1b"}},
+		{name: "one of them", given: []string{"--accept-drift"}, says: []string{"--encrypt-backup-to=age1b"}},
+		{name: "all", given: []string{"--accept-drift", "--encrypt-backup-to=age1b"}},
+		{name: "all, with other values", given: []string{"--accept-drift=false", "--encrypt-backup-to=age1c"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var o upgradeOptions
+			given := parsed(t, &o.installOptions, o.keptFlags(), test.given...)
+			err := checkAnew(anew, given)
+			if (err != nil) != (len(test.says) > 0) || err != nil && exitCode(err) != exitUsage {
+				t.Fatalf("got %v with code %d", err, exitCode(err))
+			}
+			for _, part := range test.says {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%v does not say %s", err, part)
+				}
+			}
+			if err != nil && strings.ContainsRune(err.Error(), '\x1b') {
+				t.Errorf("what the record says goes to the terminal: %q", err)
+			}
+		})
+	}
+}
+
+// Resume has the flags that an upgrade has to be given anew; what they mean is the upgrade's.
+func TestResumeOfAnInstallationTakesNoFlagsOfAnUpgrade(t *testing.T) {
+	var o, u upgradeOptions
+	last := journal.State{Run: journal.Run{Command: "install", Flags: []string{"--no-rollback=true"}}}
+	parsed(t, &o.installOptions, o.keptFlags(), "--accept-drift")
+	if err := o.takeUp(last, o.installOptions.keptFlags()); exitCode(err) != exitUsage {
+		t.Errorf("got %v", err)
+	}
+	last.Command = "upgrade"
+	u.flags = []string{"--accept-drift=true"}
+	if err := u.takeUp(last, u.keptFlags()); err != nil || !u.accept.Drift || !u.noRollback {
+		t.Errorf("%v, %+v", err, u.accept)
+	}
+}

@@ -85,6 +85,14 @@ func (o *upgradeOptions) policyFlags() *pflag.FlagSet {
 	f.IntVar(&o.batches.Size, "batch-size", o.batches.Size, "agents that are upgraded at the same time (default: runtime.parallelism)")
 	f.IntVar(&o.batches.MaxFailures, "max-failures", o.batches.MaxFailures, "agents that may fail before no further one is touched")
 	f.DurationVar(&o.batches.Pause, "pause-between", o.batches.Pause, "time to wait between two batches of agents, such as 10m")
+	f.AddFlagSet(o.consentFlags())
+	return f
+}
+
+// consentFlags are those by which an operator agrees to something, or says who can read the
+// backup.
+func (o *upgradeOptions) consentFlags() *pflag.FlagSet {
+	f := pflag.NewFlagSet("upgrade", pflag.ContinueOnError)
 	f.BoolVar(&o.accept.Drain, "drain-nodes-and-end-their-sandboxes", o.accept.Drain, "drain each node before it gets another minor version of Kubernetes; ALL SANDBOXES ON IT END")
 	f.StringSliceVar(&o.accept.Interrupt, strings.TrimPrefix(gate.InterruptFlag, "--"), o.accept.Interrupt,
 		"drain this host although LiteBoxd's database or other data is on it alone: "+
