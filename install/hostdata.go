@@ -329,7 +329,7 @@ func (in *installer) backUpGivenUp(ctx context.Context, removals []*removal) err
 				continue
 			}
 			err := in.runSteps(ctx, r.phase, &in.cluster, []step{{
-				title: "back up LiteBoxd",
+				title:  "back up LiteBoxd",
 				needed: func(context.Context) (string, error) { return "its database is given up with " + r.name(), nil },
 				run:    func(ctx context.Context) error { return r.backUpDatabase(ctx, d) },
 			}})
