@@ -83,6 +83,13 @@ const (
 	// maxContents bounds what is read of manifests in all, since many entries may name
 	// the same large one. A platform's are a few MiB.
 	maxContents = 128 << 20
+	// maxIndexValues and maxManifestValues bound how many values of JSON (see
+	// [boundedjson.Count]) an index.json, and a manifest, image index or config may have, and
+	// maxContentsValues all that is read of the latter: a reader holds a hundred bytes and more
+	// for two of the file. An entry of index.json has about 14, a layer 3.
+	maxIndexValues    = 1 << 17
+	maxManifestValues = 1 << 16
+	maxContentsValues = 1 << 18
 	// maxSBOM bounds the list of software, in bytes: it is held in memory when it is made and
 	// when it is compared.
 	maxSBOM = 128 << 20

@@ -2,7 +2,6 @@ package bundle
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/liteboxd/boxlift/bundle/boundedjson"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/progress"
@@ -34,6 +34,14 @@ const (
 	// maxOutline bounds the outline, compressed or not: it is held in memory. A platform's
 	// manifests have a few hundred kilobytes.
 	maxOutline = 32 << 20
+	// maxDeltaValues bounds how many values of JSON (see [boundedjson.Count]) the index.json of a
+	// delta may have: 4 for each blob, and the bundles.
+	// maxOutlineValues bounds those of its one descriptor.
+	maxDeltaValues   = 5 * maxLeftOut
+	maxOutlineValues = 64
+	// maxLeftOut bounds how many blobs and how many bundles a delta may name: a name of 70 bytes
+	// becomes a member of the bundle, which takes a reader a thousand.
+	maxLeftOut = 1 << 15
 	// outlineWindow is how much the outline makes its reader hold beside that.
 	outlineWindow = 8 << 20
 )
@@ -65,6 +73,7 @@ type delta struct {
 	signed  *signature.Signature // over index; nil for none
 	parsed  deltaIndex
 	outline *ocitar.Reader
+	whole   []byte // index.json of the bundle, in the outline
 }
 
 // Delta says what a delta leaves out.
@@ -147,23 +156,33 @@ func isDelta(index []byte) bool {
 	var own struct {
 		ArtifactType string `json:"artifactType"`
 	}
-	return json.Unmarshal(index, &own) == nil && own.ArtifactType == DeltaArtifactType
+	return boundedjson.Unmarshal(index, &own, maxDeltaValues) == nil && own.ArtifactType == DeltaArtifactType
 }
 
-// assemble makes of the reader of a delta, whose index.json this is, one of its bundle.
-func (r *Reader) assemble(index []byte) error {
-	d := &delta{index: index}
+// assemble makes of the reader of a delta one of its bundle. Unless key is nil, the bundle has
+// to be signed with it.
+func (r *Reader) assemble(key *signature.PublicKey) error {
+	d := &delta{index: r.index, signed: r.signed}
 	if err := d.parse(); err != nil {
 		return fmt.Errorf("%w: index.json of the delta: %w", ErrInvalid, err)
 	}
 	if err := d.readOutline(r.stored); err != nil {
 		return err
 	}
+	signed, err := readSignature(d.outline)
+	if err != nil {
+		return err
+	}
+	if key != nil {
+		if err := verifySignature(key, signed, d.whole); err != nil {
+			return err
+		}
+	}
 	layout, err := d.layout(r.stored)
 	if err != nil {
 		return fmt.Errorf("%w: index.json of the delta: %w", ErrInvalid, err)
 	}
-	r.delta = d
+	r.delta, r.index, r.signed = d, d.whole, signed
 	r.source = ocitar.Assemble(layout, func(m ocitar.Member) (io.ReaderAt, error) {
 		if m.Digest() != "" {
 			return r.find(m)
@@ -182,9 +201,15 @@ func (r *Reader) assemble(index []byte) error {
 }
 
 func (d *delta) parse() error {
-	if err := json.Unmarshal(d.index, &d.parsed); err != nil {
+	var parsed struct {
+		deltaIndex
+		Manifests outlineOnly `json:"manifests"`
+	}
+	if err := boundedjson.Unmarshal(d.index, &parsed, maxDeltaValues); err != nil {
 		return err
 	}
+	d.parsed = parsed.deltaIndex
+	d.parsed.Manifests = parsed.Manifests
 	if d.parsed.SchemaVersion != 2 {
 		return fmt.Errorf("it has the schema version %d, expected 2", d.parsed.SchemaVersion)
 	}
@@ -194,8 +219,8 @@ func (d *delta) parse() error {
 	if err := checkDescriptor(d.parsed.Manifests[0], maxOutline); err != nil {
 		return fmt.Errorf("outline: %w", err)
 	}
-	if len(d.parsed.LeftOut) > ocitar.MaxMembers || len(d.parsed.Since) > ocitar.MaxMembers {
-		return fmt.Errorf("more than %d blobs or bundles", ocitar.MaxMembers)
+	if len(d.parsed.LeftOut) > maxLeftOut || len(d.parsed.Since) > maxLeftOut {
+		return fmt.Errorf("more than %d blobs or bundles", maxLeftOut)
 	}
 	for _, of := range append([]digest.Digest{d.parsed.Bundle}, d.parsed.Since...) {
 		if err := checkDescriptor(ocispec.Descriptor{Digest: of}, 0); err != nil {
@@ -213,6 +238,14 @@ func (d *delta) parse() error {
 		last = blob.At
 	}
 	return nil
+}
+
+// outlineOnly is the list of manifests of a delta, which is short.
+type outlineOnly []ocispec.Descriptor
+
+// UnmarshalJSON refuses what is longer.
+func (o *outlineOnly) UnmarshalJSON(content []byte) error {
+	return boundedjson.Unmarshal(content, (*[]ocispec.Descriptor)(o), maxOutlineValues)
 }
 
 // readOutline reads and proves the outline.
@@ -233,29 +266,42 @@ func (d *delta) readOutline(file *ocitar.Reader) error {
 	if err == nil {
 		d.outline, err = ocitar.NewReader(bytes.NewReader(content), int64(len(content)))
 	}
-	var index []byte
-	if err == nil {
-		index, err = d.outline.ReadAll(ocitar.IndexFile, maxIndexSize)
-	}
 	if err != nil {
 		return fmt.Errorf("%w: the outline: %w", ErrInvalid, err)
 	}
-	if got := digest.FromBytes(index); got != d.parsed.Bundle {
+	index := d.outline.Layout().Entries[1] // there is no other order
+	if index.Size > maxIndexSize {
+		return fmt.Errorf("%w: the outline: %s has %d bytes, more than the %d that are allowed",
+			ErrInvalid, index.Name, index.Size, maxIndexSize)
+	}
+	d.whole = content[index.Offset : index.Offset+index.Size]
+	if got := digest.FromBytes(d.whole); got != d.parsed.Bundle {
 		return fmt.Errorf("%w: the outline is that of the bundle %s, and the delta is of %s", ErrInvalid, got, d.parsed.Bundle)
 	}
 	return nil
 }
 
+// unpackOutline unpacks twice, and counts the first time: bytes that grow as they come would take
+// several times their number.
 func unpackOutline(packed []byte) ([]byte, error) {
-	z, err := zstd.NewReader(bytes.NewReader(packed), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(outlineWindow))
+	z, err := zstd.NewReader(bytes.NewReader(packed), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(outlineWindow))
 	if err != nil {
 		return nil, err
 	}
 	defer z.Close()
-	content, err := io.ReadAll(io.LimitReader(z, maxOutline+1))
-	if err == nil && len(content) > maxOutline {
+	size, err := io.Copy(io.Discard, io.LimitReader(z, maxOutline+1))
+	if err == nil && size > maxOutline {
 		err = fmt.Errorf("it has more than %d bytes", maxOutline)
 	}
+	if err == nil {
+		err = z.Reset(bytes.NewReader(packed))
+	}
+	if err != nil {
+		return nil, err
+	}
+	content := make([]byte, size)
+	_, err = io.ReadFull(z, content)
 	return content, err
 }
 

@@ -46,6 +46,11 @@ func (p *Plan) delta(signed *signature.Signature) (*Plan, Amount, error) {
 			leftOut.add(m.Size)
 		}
 	}
+	if n := max(len(index.LeftOut), len(index.Since)); n > maxLeftOut {
+		return nil, leftOut, fmt.Errorf(
+			"make index.json: %d blobs or bundles are more than the %d that readers accept: build the whole bundle",
+			n, maxLeftOut)
+	}
 	outline, err := p.outline(signed, outlined)
 	if err != nil {
 		return nil, leftOut, err

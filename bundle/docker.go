@@ -18,6 +18,7 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/liteboxd/boxlift/bundle/boundedjson"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 )
 
@@ -38,36 +39,10 @@ type dockerImage struct {
 	Layers   []string `json:"Layers"`
 }
 
-// maxDockerImages bounds how many images an archive in docker's form may list: an entry takes much
-// more memory than the two bytes that may stand for it.
-const maxDockerImages = 1 << 12
-
 func parseDockerIndex(content []byte) ([]dockerImage, error) {
-	fail := func(err error) ([]dockerImage, error) {
-		return nil, fmt.Errorf("the archive's %s: %w", dockerIndex, err)
-	}
-	if err := json.Unmarshal(content, new(json.RawMessage)); err != nil {
-		return fail(err) // what comes after the list counts too
-	}
-	entries := json.NewDecoder(bytes.NewReader(content))
-	switch begin, err := entries.Token(); {
-	case err != nil:
-		return fail(err)
-	case begin == nil:
-		return nil, nil // null
-	case begin != json.Delim('['):
-		return fail(errors.New("it is no list of images"))
-	}
 	var images []dockerImage
-	for entries.More() {
-		if len(images) == maxDockerImages {
-			return fail(fmt.Errorf("it lists more than %d images", maxDockerImages))
-		}
-		var image dockerImage
-		if err := entries.Decode(&image); err != nil {
-			return fail(err)
-		}
-		images = append(images, image)
+	if err := boundedjson.Unmarshal(content, &images, maxIndexValues); err != nil {
+		return nil, fmt.Errorf("the archive's %s: %w", dockerIndex, err)
 	}
 	return images, nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/liteboxd/boxlift/bundle/boundedjson"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/source"
 )
@@ -161,7 +162,7 @@ func readIndex(d ocispec.Descriptor, read jsonReader) (*ocispec.Index, error) {
 		return nil, err
 	}
 	var index ocispec.Index
-	if err := json.Unmarshal(content, &index); err != nil {
+	if err := boundedjson.Unmarshal(content, &index, maxManifestValues); err != nil {
 		return nil, fmt.Errorf("image index %s: %w", d.Digest, err)
 	}
 	for _, m := range index.Manifests {
@@ -178,7 +179,7 @@ func readManifest(d ocispec.Descriptor, read jsonReader) (PlatformImage, error) 
 		return PlatformImage{}, err
 	}
 	var manifest ocispec.Manifest
-	if err := json.Unmarshal(content, &manifest); err != nil {
+	if err := boundedjson.Unmarshal(content, &manifest, maxManifestValues); err != nil {
 		return PlatformImage{}, fmt.Errorf("manifest %s: %w", d.Digest, err)
 	}
 	if err := checkDescriptor(manifest.Config, maxConfigSize); err != nil {
@@ -201,7 +202,7 @@ func configPlatform(d ocispec.Descriptor, read jsonReader) (lock.Platform, error
 		return "", err
 	}
 	var config ocispec.Image
-	if err := json.Unmarshal(content, &config); err != nil {
+	if err := boundedjson.Unmarshal(content, &config, maxManifestValues); err != nil {
 		return "", fmt.Errorf("image config %s: %w", d.Digest, err)
 	}
 	return platformOf(config.Platform), nil
@@ -217,7 +218,7 @@ func ownMediaType(d ocispec.Descriptor, read jsonReader) (string, error) {
 	var own struct {
 		MediaType string `json:"mediaType"`
 	}
-	if err := json.Unmarshal(content, &own); err != nil {
+	if err := boundedjson.Unmarshal(content, &own, maxManifestValues); err != nil {
 		return "", fmt.Errorf("manifest %s: %w", d.Digest, err)
 	}
 	if own.MediaType == "" {

@@ -17,6 +17,7 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/liteboxd/boxlift/bundle/boundedjson"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/source"
@@ -547,6 +548,11 @@ func (p *planner) finish() error {
 	}
 	if len(index) > maxIndexSize {
 		return fmt.Errorf("make index.json: %d bytes are more than the %d that readers accept: there are too many images and files", len(index), maxIndexSize)
+	}
+	if n := boundedjson.Count(index); n > maxIndexValues {
+		return fmt.Errorf(
+			"make index.json: %d values are more than the %d that readers accept: there are too many images and files",
+			n, maxIndexValues)
 	}
 	p.index = index
 	p.members = append([]ocitar.Member{

@@ -1,7 +1,6 @@
 package bundle
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/liteboxd/boxlift/bundle/boundedjson"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
@@ -41,14 +41,30 @@ type Reader struct {
 // index.json, so that a file that is cut off or no bundle is refused here, in milliseconds;
 // contents are proven by [Reader.Verify] and the signature by [Reader.VerifySignature].
 func Open(path string, identities ...age.Identity) (*Reader, error) {
-	r, err := open(path, identities)
+	return OpenSigned(path, nil, identities...)
+}
+
+// OpenSigned is Open for a bundle that has to be signed with the key. The signature is checked
+// before anything that it covers is decoded: until then, only the headers of the tar are looked
+// at. Where it is why the bundle is not opened, the error is a [*SignatureError].
+func OpenSigned(path string, key *signature.PublicKey, identities ...age.Identity) (*Reader, error) {
+	r, err := open(path, key, identities)
+	if errors.As(err, new(*SignatureError)) {
+		return nil, fmt.Errorf("bundle %s: %w", path, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open bundle %s: %w", path, err)
 	}
 	return r, nil
 }
 
-func open(path string, identities []age.Identity) (*Reader, error) {
+// SignatureError says that a bundle is not signed with the key that it has to be signed with.
+type SignatureError struct{ Err error }
+
+func (e *SignatureError) Error() string { return e.Err.Error() }
+func (e *SignatureError) Unwrap() error { return e.Err }
+
+func open(path string, key *signature.PublicKey, identities []age.Identity) (*Reader, error) {
 	f, err := volume.Open(path, identities...)
 	if err != nil {
 		var failed *fs.PathError
@@ -57,7 +73,7 @@ func open(path string, identities []age.Identity) (*Reader, error) {
 		}
 		return nil, err
 	}
-	r, err := NewReader(f, f.Size(), path)
+	r, err := newReader(f, f.Size(), path, key)
 	if err != nil {
 		_ = f.Close()
 		return nil, err
@@ -69,6 +85,11 @@ func open(path string, identities []age.Identity) (*Reader, error) {
 // NewReader is Open for a bundle of size bytes, not encrypted and not in volumes, that lies
 // in something else than a file. The path is what messages call it.
 func NewReader(source io.ReaderAt, size int64, path string) (*Reader, error) {
+	return newReader(source, size, path, nil)
+}
+
+// newReader checks the signature unless key is nil.
+func newReader(source io.ReaderAt, size int64, path string, key *signature.PublicKey) (*Reader, error) {
 	r := &Reader{path: path, source: source}
 	var err error
 	if r.stored, err = ocitar.NewReader(source, size); err != nil {
@@ -80,19 +101,17 @@ func NewReader(source io.ReaderAt, size int64, path string) (*Reader, error) {
 	if r.signed, err = readSignature(r.stored); err != nil {
 		return nil, err
 	}
-	if r.tar = r.stored; isDelta(r.index) {
-		if err := r.assemble(r.index); err != nil {
-			return nil, err
-		}
-		if r.index, err = r.tar.ReadAll(ocitar.IndexFile, maxIndexSize); err != nil {
-			return nil, err
-		}
-		r.delta.signed = r.signed
-		if r.signed, err = readSignature(r.tar); err != nil {
+	if key != nil {
+		if err := verifySignature(key, r.signed, r.index); err != nil {
 			return nil, err
 		}
 	}
-	if err := json.Unmarshal(r.index, &r.parsed); err != nil {
+	if r.tar = r.stored; isDelta(r.index) {
+		if err := r.assemble(key); err != nil {
+			return nil, err
+		}
+	}
+	if err := boundedjson.Unmarshal(r.index, &r.parsed, maxIndexValues); err != nil {
 		return nil, fmt.Errorf("%w: index.json: %w", ErrInvalid, err)
 	}
 	if r.parsed.SchemaVersion != 2 || r.parsed.ArtifactType != ArtifactType {
@@ -160,12 +179,9 @@ func (r *Reader) Signed() bool {
 }
 
 // VerifySignature checks that index.json was signed with the key; of a delta, its own and
-// that of its bundle. The errors wrap those of [signature.Verify], and [ErrInvalid] too when
-// there is a signature.
+// that of its bundle. The errors are [*SignatureError] and wrap those of [signature.Verify], and
+// [ErrInvalid] too when there is a signature.
 func (r *Reader) VerifySignature(key *signature.PublicKey) error {
-	if !r.Signed() {
-		return fmt.Errorf("bundle %s: %w", r.path, signature.ErrNotSigned)
-	}
 	if r.delta != nil {
 		if err := verifySignature(key, r.delta.signed, r.delta.index); err != nil {
 			return fmt.Errorf("bundle %s: the delta: %w", r.path, err)
@@ -178,8 +194,11 @@ func (r *Reader) VerifySignature(key *signature.PublicKey) error {
 }
 
 func verifySignature(key *signature.PublicKey, signed *signature.Signature, index []byte) error {
+	if signed == nil {
+		return &SignatureError{signature.ErrNotSigned}
+	}
 	if err := signature.Verify(key, index, signed.Bundle, signed.Base64); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+		return &SignatureError{fmt.Errorf("%w: %w", ErrInvalid, err)}
 	}
 	return nil
 }
@@ -245,11 +264,16 @@ func (r *Reader) Contents() (*Contents, error) {
 func (r *Reader) contents() (*Contents, error) {
 	c := &Contents{}
 	var total int64
+	values := 0
 	read := func(d ocispec.Descriptor) ([]byte, error) {
 		if total += d.Size; total > maxContents {
 			return nil, fmt.Errorf("%w: its manifests have more than %d bytes", ErrInvalid, maxContents)
 		}
-		return r.json(d)
+		content, err := r.json(d)
+		if values += boundedjson.Count(content); values > maxContentsValues {
+			return nil, fmt.Errorf("%w: its manifests have more than %d values", ErrInvalid, maxContentsValues)
+		}
+		return content, err
 	}
 	for i, d := range r.parsed.Manifests {
 		if name := d.Annotations[AnnotationComponent]; !slices.Contains(c.Components, name) {

@@ -3,7 +3,6 @@ package bundle
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/liteboxd/boxlift/bundle/boundedjson"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/source"
@@ -476,7 +476,7 @@ func (a *archiveListing) contents(platform lock.Platform) (*lock.Contents, error
 		return nil, fmt.Errorf("the archive has neither %s nor %s: it is not an image archive, as `docker save`, `ctr images export` and `skopeo copy` write them", ocitar.IndexFile, dockerIndex)
 	}
 	var index ocispec.Index
-	if err := json.Unmarshal(a.index, &index); err != nil {
+	if err := boundedjson.Unmarshal(a.index, &index, maxIndexValues); err != nil {
 		return nil, fmt.Errorf("the archive's %s: %w", ocitar.IndexFile, err)
 	}
 	contents := &lock.Contents{}

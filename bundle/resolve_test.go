@@ -137,7 +137,7 @@ func TestArchiveListing(t *testing.T) {
 				delete(f, "index.json")
 				f["manifest.json"] = "{}"
 			},
-			want: "the archive's manifest.json: it is no list of images",
+			want: "the archive's manifest.json: json: cannot unmarshal object",
 		},
 		"docker form without its config": {
 			spoil: func(f map[string]string) {

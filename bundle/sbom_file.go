@@ -89,7 +89,9 @@ func (r *Reader) readSBOM(f File) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return io.ReadAll(content)
+	document := make([]byte, f.Size)
+	_, err = io.ReadFull(content, document)
+	return document, err
 }
 
 // buildWithSBOM builds the bundle of the plan with the list of its software.

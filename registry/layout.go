@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/liteboxd/boxlift/bundle/boundedjson"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 )
 
@@ -22,6 +22,8 @@ const (
 	// all image indexes may name.
 	maxManifests = 128 << 20
 	maxNamed     = 1 << 16
+	// maxValues is how many values of JSON an index.json or a manifest may have.
+	maxValues = 1 << 17
 )
 
 // Annotations of index.json.
@@ -119,7 +121,7 @@ func newLayout(file Stored) (*layout, error) {
 		SchemaVersion int          `json:"schemaVersion"`
 		Manifests     []descriptor `json:"manifests"`
 	}
-	if err := json.Unmarshal(content, &parsed); err != nil {
+	if err := boundedjson.Unmarshal(content, &parsed, maxValues); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ocitar.ErrMalformed, ocitar.IndexFile, err)
 	}
 	if parsed.SchemaVersion != 2 {
@@ -242,7 +244,7 @@ func parseManifest(content []byte) (*manifest, error) {
 		Subject      *descriptor       `json:"subject"`
 		Annotations  map[string]string `json:"annotations"`
 	}
-	if err := json.Unmarshal(content, &c); err != nil {
+	if err := boundedjson.Unmarshal(content, &c, maxValues); err != nil {
 		return nil, err
 	}
 	m := &manifest{descriptor: descriptor{MediaType: c.MediaType, ArtifactType: c.ArtifactType}}

@@ -13,7 +13,6 @@ package sbom
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"runtime"
@@ -25,6 +24,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/boundedjson"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/packages"
 	"github.com/liteboxd/boxlift/progress"
@@ -43,8 +43,12 @@ type Options struct {
 // maxReaders bounds how many layers are read at a time, and with that the memory.
 const maxReaders = 4
 
-// maxConfig bounds an image's configuration in bytes, as for all readers of bundles.
-const maxConfig = 8 << 20
+// maxConfig and maxConfigValues bound an image's configuration, in bytes and in values of JSON, as
+// for all readers of bundles.
+const (
+	maxConfig       = 8 << 20
+	maxConfigValues = 1 << 16
+)
 
 // Make reads all layers and files of a bundle. Errors wrap [bundle.ErrInvalid] when the
 // bundle is damaged.
@@ -193,7 +197,7 @@ func (f *findings) readConfig(r *bundle.Reader, d ocispec.Descriptor) error {
 		return err
 	}
 	var config ocispec.Image
-	if err := json.Unmarshal(text, &config); err != nil {
+	if err := boundedjson.Unmarshal(text, &config, maxConfigValues); err != nil {
 		return fmt.Errorf("%w: configuration %s: %w", bundle.ErrInvalid, d.Digest, err)
 	}
 	f.configs[d.Digest] = config

@@ -10,6 +10,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/volume"
 	"github.com/liteboxd/boxlift/progress"
 )
@@ -22,6 +23,8 @@ type readOptions struct {
 	identities     []string
 	passphraseFile string
 	bases          []string
+	// signedBy is the key that the bundle has to be signed with; nil for any or none.
+	signedBy *signature.PublicKey
 }
 
 func (o *readOptions) addReadFlags(c *cobra.Command) {
@@ -41,12 +44,12 @@ func (o *readOptions) openBundle(ctx context.Context, path string) (*bundle.Read
 	if err != nil {
 		return nil, err
 	}
-	r, err := openOne(ctx, path, identities)
+	r, err := openOne(ctx, path, o.signedBy, identities)
 	if err != nil || r.Delta() == nil {
 		return r, err
 	}
 	for _, name := range o.bases {
-		base, err := openOne(ctx, name, identities)
+		base, err := openOne(ctx, name, nil, identities)
 		if err != nil {
 			_ = r.Close()
 			return nil, err
@@ -77,10 +80,15 @@ func (o *readOptions) openWhole(ctx context.Context, path string) (*bundle.Reade
 	return r, nil
 }
 
-func openOne(ctx context.Context, path string, identities []age.Identity) (*bundle.Reader, error) {
-	r, err := bundle.Open(path, identities...)
+func openOne(
+	ctx context.Context, path string, key *signature.PublicKey, identities []age.Identity,
+) (*bundle.Reader, error) {
+	r, err := bundle.OpenSigned(path, key, identities...)
 	if err == nil {
 		return r, nil
+	}
+	if errors.As(err, new(*bundle.SignatureError)) {
+		return nil, signatureHint(err)
 	}
 	var fault *volume.Fault
 	if isDamage(err) && !errors.As(err, &fault) {

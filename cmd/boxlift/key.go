@@ -223,7 +223,8 @@ func (o *verifyOptions) addFlags(c *cobra.Command) {
 	c.Flags().BoolVar(&o.insecure, "insecure-skip-signature", false, "accept a bundle without knowing who made it")
 }
 
-// publicKey returns the key to verify with, or nil when the user asked for none.
+// publicKey returns the key to verify with, or nil when the user asked for none. Bundles that
+// are opened from then on have to be signed with it.
 func (o *verifyOptions) publicKey() (*signature.PublicKey, error) {
 	switch {
 	case o.insecure && o.key != "":
@@ -241,5 +242,6 @@ func (o *verifyOptions) publicKey() (*signature.PublicKey, error) {
 	if err != nil {
 		return nil, &inputError{fmt.Errorf("public key %s: %w", o.key, err)}
 	}
+	o.signedBy = key
 	return key, nil
 }

@@ -34,7 +34,7 @@ var server struct {
 }
 
 func TestMain(m *testing.M) {
-	testscript.Main(closing{m}, map[string]func(){"boxlift": main})
+	testscript.Main(closing{m}, map[string]func(){"boxlift": main, "boxlift-measured": measuredMain})
 }
 
 // closing stops the server after the tests.

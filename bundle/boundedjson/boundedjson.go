@@ -1,0 +1,53 @@
+// Package boundedjson decodes JSON that nobody has vouched for, in memory that is bounded by more
+// than its length: the two bytes {} become a struct of more than a hundred.
+package boundedjson
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// ErrTooMuch is wrapped by errors that say that content has more than is allowed.
+var ErrTooMuch = errors.New("too much JSON")
+
+// maxString bounds a string, name or value, in bytes: a decoder makes several copies of one.
+const maxString = 1 << 20
+
+// Unmarshal is [json.Unmarshal] of content with at most so many values (see [Count]), and no
+// string above 1 MiB. Nothing is allocated for content that has more.
+func Unmarshal(content []byte, v any, most int) error {
+	switch n, longest := scan(content); {
+	case n > most:
+		return fmt.Errorf("%w: %d values, %d are allowed", ErrTooMuch, n, most)
+	case longest > maxString:
+		return fmt.Errorf("%w: a string of %d bytes, %d are allowed", ErrTooMuch, longest, maxString)
+	}
+	return json.Unmarshal(content, v)
+}
+
+// Count returns how many values JSON has at most: one for each object, array, and comma outside
+// of strings. It does not matter whether the content is valid.
+func Count(content []byte) int {
+	n, _ := scan(content)
+	return n
+}
+
+// scan counts values, and finds the longest string.
+func scan(content []byte) (n, longest int) {
+	inString, begin := false, 0
+	for i := 0; i < len(content); i++ {
+		switch c := content[i]; {
+		case c == '"':
+			if inString {
+				longest = max(longest, i-begin-1)
+			}
+			inString, begin = !inString, i
+		case !inString && (c == ',' || c == '{' || c == '['):
+			n++
+		case inString && c == '\\':
+			i++ // a quote behind it ends nothing
+		}
+	}
+	return n, longest
+}

@@ -1,0 +1,81 @@
+package boundedjson_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/liteboxd/boxlift/bundle/boundedjson"
+)
+
+func TestCount(t *testing.T) {
+	for content, want := range map[string]int{
+		``:                       0,
+		`1`:                      0,
+		`{}`:                     1,
+		`[{},{},{}]`:             6,
+		`{"a":1,"b":[1,2]}`:      4,
+		`{"a,{[":"\"},{[\\","b"`: 2,
+		`"\\",`:                  1,
+		`"not ended \`:           0,
+	} {
+		if got := boundedjson.Count([]byte(content)); got != want {
+			t.Errorf("%s: got %d, expected %d", content, got, want)
+		}
+	}
+}
+
+func TestUnmarshal(t *testing.T) {
+	var v []struct{}
+	if err := boundedjson.Unmarshal([]byte(`[{},{}]`), &v, 4); err != nil || len(v) != 2 {
+		t.Errorf("as many as are allowed: %v, %v", v, err)
+	}
+	v = nil
+	if err := boundedjson.Unmarshal([]byte(`[{},{}]`), &v, 3); !errors.Is(err, boundedjson.ErrTooMuch) || v != nil {
+		t.Errorf("one too many: %v, %v", v, err)
+	}
+	var text string
+	for size, fits := range map[int]bool{1 << 20: true, 1<<20 + 1: false} {
+		content := []byte(`"` + strings.Repeat("a", size) + `"`)
+		if err := boundedjson.Unmarshal(content, &text, 1); (err == nil) != fits {
+			t.Errorf("a string of %d bytes: %v", size, err)
+		}
+	}
+	if err := boundedjson.Unmarshal([]byte(`[`), &v, 3); err == nil {
+		t.Error("no JSON: no error")
+	}
+}
+
+// FuzzCount compares the count with the values that a decoder finds.
+func FuzzCount(f *testing.F) {
+	for _, content := range []string{`{"a":[1,{"b":null}],"\"":"\\"}`, `[[],[],{}]`, `"\u0022,"`} {
+		f.Add([]byte(content))
+	}
+	var values func(v any) int
+	values = func(v any) int {
+		n := 1
+		switch v := v.(type) {
+		case []any:
+			for _, of := range v {
+				n += values(of)
+			}
+		case map[string]any:
+			for _, of := range v {
+				n += values(of)
+			}
+		}
+		return n
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		n := boundedjson.Count(content)
+		var v any
+		if json.Unmarshal(content, &v) != nil {
+			return
+		}
+		// The outermost value has no mark of its own unless it is a list or an object.
+		if got := values(v); got > n+1 {
+			t.Errorf("%q has %d values, and %d were counted", content, got, n)
+		}
+	})
+}
