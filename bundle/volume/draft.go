@@ -16,6 +16,7 @@ import (
 	"github.com/gofrs/flock"
 	"github.com/opencontainers/go-digest"
 
+	"github.com/liteboxd/boxlift/ownfile"
 	"github.com/liteboxd/boxlift/progress"
 )
 
@@ -59,15 +60,15 @@ func NewDraft(o DraftOptions) (*Draft, error) {
 		d.set = set(o.Path)
 	}
 	name := o.guard()
-	// NFS locks only what is open for writing.
-	d.lock = flock.New(name, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(o.mode()))
-	locked, err := d.lock.TryLock()
+	lock, locked, err := ownfile.Lock(name, o.mode())
 	if err != nil {
-		return nil, fmt.Errorf("create %s: %w", name, err)
+		return nil, fmt.Errorf("create %s: %w", name, foreign(err))
 	}
 	if !locked {
+		_ = lock.Close()
 		return nil, fmt.Errorf("%s is locked: another build is writing it", name)
 	}
+	d.lock = lock
 	if d.guard, err = openLocked(d.lock); err == nil {
 		err = d.open()
 	}
@@ -76,9 +77,29 @@ func NewDraft(o DraftOptions) (*Draft, error) {
 	}
 	if err != nil {
 		_ = d.Close()
-		return nil, fmt.Errorf("open the unfinished bundle: %w", err)
+		return nil, fmt.Errorf("open the unfinished bundle: %w", foreign(err))
 	}
 	return d, nil
+}
+
+// ForeignError says that at a draft's name, which others can foresee, there is something that is
+// no draft of this user's.
+type ForeignError struct{ Err error }
+
+func (e *ForeignError) Error() string { return e.Err.Error() }
+func (e *ForeignError) Unwrap() error { return e.Err }
+
+// Hint says what may be done about it.
+func (e *ForeignError) Hint() string {
+	return "find out who put it there, and remove it; best write to a folder that no other user can write to"
+}
+
+// foreign gives errors of [ownfile] a hint.
+func foreign(err error) error {
+	if errors.Is(err, ownfile.ErrForeign) {
+		return &ForeignError{err}
+	}
+	return err
 }
 
 // guard is the file that is there as long as the draft is, and locked by who writes it.
@@ -127,7 +148,7 @@ func volumesOf(size, volumeSize int64) int64 { return (size + volumeSize - 1) / 
 // name, and a third have begun anew under the old one, after lock opened the file and
 // before it had the lock. What bears the name now is then not ours to write.
 func openLocked(lock *flock.Flock) (*os.File, error) {
-	f, err := os.OpenFile(lock.Path(), os.O_RDWR, 0)
+	f, err := ownfile.Open(lock.Path(), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("another build has just finished %s: run the command again", lock.Path())
 	}
@@ -159,7 +180,7 @@ func (d *Draft) open() error {
 		return err
 	}
 	for left, i := d.options.Size, 0; left > 0; i++ {
-		f, err := os.OpenFile(d.set.volume(i)+d.options.Suffix, os.O_RDWR|os.O_CREATE, d.options.mode())
+		f, err := ownfile.Open(d.set.volume(i)+d.options.Suffix, os.O_RDWR|os.O_CREATE, d.options.mode())
 		if err != nil {
 			return err
 		}
@@ -357,8 +378,8 @@ func (w *ordered) sum(p []byte) {
 }
 
 // Commit brings everything to the disk and gives the files their final names; those that
-// have these names are replaced. A set's volumes are read once more for the list, unless
-// they were written by Writer.
+// have these names are replaced. A file that has lost its name to another one does not get
+// it. A set's volumes are read once more for the list, unless they were written by Writer.
 func (d *Draft) Commit(ctx context.Context, reporter progress.Reporter) error {
 	if err := d.sync(); err != nil {
 		return err
@@ -367,9 +388,9 @@ func (d *Draft) Commit(ctx context.Context, reporter progress.Reporter) error {
 		if err := d.writeList(ctx, reporter); err != nil {
 			return err
 		}
-		for i := range d.parts {
-			if err := os.Rename(d.set.volume(i)+d.options.Suffix, d.set.volume(i)); err != nil {
-				return err
+		for i, p := range d.parts {
+			if err := ownfile.Rename(p.file, d.set.volume(i)); err != nil {
+				return foreign(err)
 			}
 		}
 		if err := d.removeStale(); err != nil {
@@ -383,8 +404,8 @@ func (d *Draft) Commit(ctx context.Context, reporter progress.Reporter) error {
 	if d.set != "" {
 		final = d.set.list()
 	}
-	if err := os.Rename(d.guard.Name(), final); err != nil {
-		return err
+	if err := ownfile.Rename(d.guard, final); err != nil {
+		return foreign(err)
 	}
 	return SyncDirectory(filepath.Dir(final))
 }

@@ -37,10 +37,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gofrs/flock"
 	"github.com/google/renameio/v2"
 
 	"github.com/liteboxd/boxlift/lazyregexp"
+	"github.com/liteboxd/boxlift/ownfile"
 )
 
 const (
@@ -106,11 +106,11 @@ func Open(o Options) (*Authority, error) {
 	if err := os.Chmod(o.Dir, 0o700); err != nil { // it may have been made by hand
 		return nil, fmt.Errorf("make the folder of the registry's authority: %w", err)
 	}
-	lock := flock.New(filepath.Join(o.Dir, ".lock"), flock.SetPermissions(0o600))
-	if err := lock.Lock(); err != nil {
+	lock, err := ownfile.Wait(filepath.Join(o.Dir, ".lock"), 0o600)
+	if err != nil {
 		return nil, fmt.Errorf("lock the folder of the registry's authority: %w", err)
 	}
-	err := a.open(o)
+	err = a.open(o)
 	if err := errors.Join(err, lock.Close()); err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/gofrs/flock"
 	"github.com/google/renameio/v2"
 
+	"github.com/liteboxd/boxlift/ownfile"
 	"github.com/liteboxd/boxlift/printable"
 )
 
@@ -133,12 +134,12 @@ type Journal struct {
 // Open opens or begins the state at path, and keeps others away from it by a lock on
 // path.lock.
 func Open(path string) (*Journal, error) {
-	lock := flock.New(path+".lock", flock.SetPermissions(0o600))
-	locked, err := lock.TryLock()
+	lock, locked, err := ownfile.Lock(path+".lock", 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock the state %s: %w", path, err)
 	}
 	if !locked {
+		_ = lock.Close()
 		return nil, fmt.Errorf("lock the state %s: %w", path, ErrLocked)
 	}
 	j := &Journal{path: path, lock: lock, now: time.Now}

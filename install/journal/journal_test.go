@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/ownfile"
 )
 
 // demo is what the tests' runs work on.
@@ -101,6 +103,24 @@ func TestOnlyOneAtATime(t *testing.T) {
 	}
 	must(t, first.Close())
 	must(t, open(t, dir).Close())
+}
+
+// TestForeignLock has somebody else's file behind the name of the lock.
+func TestForeignLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.json")
+	victim := filepath.Join(t.TempDir(), "victim")
+	if err := os.Symlink(victim, path+".lock"); err != nil {
+		t.Fatal(err)
+	}
+	if j, err := Open(path); !errors.Is(err, ownfile.ErrForeign) {
+		if err == nil {
+			_ = j.Close()
+		}
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Lstat(victim); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file was made behind the link: %v", err)
+	}
 }
 
 func TestUnreadableStates(t *testing.T) {
