@@ -1,13 +1,21 @@
 package install
 
 import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/release"
+	"github.com/liteboxd/boxlift/install/cilium"
+	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/test/upstream"
 )
 
@@ -48,4 +56,57 @@ func TestLockedImages(t *testing.T) {
 	if _, err := ManifestImages(of); err == nil || !strings.Contains(err.Error(), "render LiteBoxd's manifests: ") {
 		t.Errorf("an image that is none: %v", err)
 	}
+}
+
+// TestChartWithoutEnd has a chart of some hundred bytes that would take all memory: in the check of
+// a lock, of a bundle, and where a lock is made.
+func TestChartWithoutEnd(t *testing.T) {
+	if _, err := os.Stat("/proc/self/statm"); err != nil {
+		t.Skip("the memory of a process is bounded on Linux alone")
+	}
+	chart := chartOfTemplate(t, `{{ range until 300000000 }}x{{ end }}`)
+	l, err := lock.Parse("versions.lock", []byte("apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\n"+
+		"components:\n  k3s:\n    version: v1.36.4+k3s1\n    images:\n      - {ref: \"docker.io/rancher/a:1\"}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := example(t, exampleConfig, "k3s=v1.36.4+k3s1", "cilium=1.20.0")
+	in.k3s = "v1.36.4+k3s1"
+	for name, check := range map[string]func() error{
+		"lock": func() error {
+			_, err := ChartImages(t.Context(), chart, "1.20.0", "")
+			return err
+		},
+		"build":   func() error { return CheckLock(t.Context(), l, chart) },
+		"install": func() error { return in.checkReleaseImages(t.Context(), cilium.Release(chart, nil, 0)) },
+	} {
+		err := check()
+		const want = "render chart demo 1.0.0: it takes more than 512 MiB of memory"
+		if !errors.As(err, new(*kube.BoundError)) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, expected %q", name, err, want)
+		}
+	}
+}
+
+// chartOfTemplate makes a chart with one template.
+func chartOfTemplate(t *testing.T, template string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	zip := gzip.NewWriter(&b)
+	archive := tar.NewWriter(zip)
+	for name, content := range map[string]string{
+		"demo/Chart.yaml": "apiVersion: v2\nname: demo\nversion: 1.0.0\n", "demo/templates/main.yaml": template,
+	} {
+		header := &tar.Header{Name: name, Size: int64(len(content)), Mode: 0o644}
+		if err := archive.WriteHeader(header); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := archive.Write([]byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(archive.Close(), zip.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
 }

@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/liteboxd/boxlift/install/kube"
 	_ "github.com/liteboxd/boxlift/programpages/early"
 	_ "github.com/liteboxd/boxlift/programpages/late"
 	_ "github.com/liteboxd/boxlift/programpages/middle"
@@ -22,7 +23,12 @@ import (
 // version is set when the program is linked.
 var version = "v0.0.0-dev"
 
-func main() { os.Exit(run()) }
+func main() {
+	if kube.RendersChart() {
+		os.Exit(kube.RenderChart())
+	}
+	os.Exit(run())
+}
 
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

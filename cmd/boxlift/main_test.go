@@ -21,6 +21,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/test/upstream"
 )
 
@@ -34,6 +35,9 @@ var server struct {
 }
 
 func TestMain(m *testing.M) {
+	if kube.RendersChart() {
+		os.Exit(kube.RenderChart())
+	}
 	testscript.Main(closing{m}, map[string]func(){"boxlift": main, "boxlift-measured": measuredMain})
 }
 

@@ -56,6 +56,9 @@ var shared struct {
 }
 
 func TestMain(m *testing.M) {
+	if RendersChart() {
+		os.Exit(RenderChart())
+	}
 	if os.Getenv(victimVariable) != "" {
 		os.Exit(victim())
 	}

@@ -224,6 +224,9 @@ const nothingChanged = "nothing was changed"
 // them. When that cannot be found out, applying them will tell.
 func (c *Cluster) refusal(ctx context.Context, r Release) error {
 	objects, err := c.rendered(ctx, r)
+	if bound := (*BoundError)(nil); errors.As(err, &bound) {
+		return err // Helm would render it in this process
+	}
 	if err != nil {
 		c.log.DebugContext(ctx, "what the cluster would refuse is not known", "release", r.Name, "error", err)
 		return nil

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -14,10 +13,9 @@ import (
 	"go.yaml.in/yaml/v3"
 	"helm.sh/helm/v4/pkg/action"
 	chartcommon "helm.sh/helm/v4/pkg/chart/common"
-	helmkube "helm.sh/helm/v4/pkg/kube"
-	helmrelease "helm.sh/helm/v4/pkg/release"
-	release "helm.sh/helm/v4/pkg/release/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // RenderRelease returns what a first installation of r would send to a cluster of a
@@ -74,28 +72,32 @@ func (c *Cluster) capabilities() (capabilities, error) {
 	return capabilities{version, apis}, nil
 }
 
-// render makes the first revision of a release, without a cluster.
-func (r Release) render(ctx context.Context, on capabilities, definitions bool) (*release.Release, error) {
-	silence()
+// render makes the first revision of a release, without a cluster, in a process of its own.
+func (r Release) render(ctx context.Context, on capabilities, definitions bool) (*rendition, error) {
+	return r.renderBounded(ctx, on, definitions, renderBounds{renderMemory, renderTime})
+}
+
+func (r Release) renderBounded(
+	ctx context.Context, on capabilities, definitions bool, bounds renderBounds,
+) (*rendition, error) {
 	wanted, err := r.load()
 	if err != nil {
 		return nil, err
 	}
-	in := action.NewInstall(action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler)))
-	in.ReleaseName, in.Namespace = r.Name, r.Namespace
-	in.DryRunStrategy = action.DryRunClient
-	in.WaitStrategy = helmkube.HookOnlyStrategy
-	in.IncludeCRDs = definitions
-	in.KubeVersion, in.APIVersions = on.version, on.apis
-	releaser, err := in.RunWithContext(ctx, wanted, clone(r.Values))
+	values, err := yaml.Marshal(r.Values)
 	if err != nil {
-		return nil, fmt.Errorf("release %s/%s: render chart %s: %w", r.Namespace, r.Name, wanted.Metadata.Version, err)
+		return nil, fmt.Errorf("release %s/%s: values: %w", r.Namespace, r.Name, err)
 	}
-	rendered, err := asRevisions([]helmrelease.Releaser{releaser})
+	asked := rendering{
+		Bounds: bounds, Name: r.Name, Namespace: r.Namespace, Chart: r.Chart, Values: values,
+		Version: *on.version, APIs: on.apis, Definitions: definitions,
+	}
+	out, err := asked.process(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("release %s/%s: render chart: %w", r.Namespace, r.Name, err)
+		chart := printable.Line(wanted.Metadata.Name + " " + wanted.Metadata.Version)
+		return nil, fmt.Errorf("release %s/%s: render chart %s: %w", r.Namespace, r.Name, chart, err)
 	}
-	return rendered[0], nil
+	return out, nil
 }
 
 // Images returns the images of all containers in a manifest of YAML documents, sorted,
