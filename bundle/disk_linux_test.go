@@ -1,14 +1,20 @@
 package bundle
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"filippo.io/age"
 	"golang.org/x/sys/unix"
 
+	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/test/need"
 	"github.com/liteboxd/boxlift/test/upstream"
 )
@@ -154,25 +160,20 @@ func TestFullDisk(t *testing.T) {
 	sameFiles(t, reference(t), path)
 }
 
-// TestFullDiskWithoutReserving runs on a file system that cannot reserve room, so that the
-// disk is full in the middle.
+// TestFullDiskWithoutReserving runs on a file system that cannot reserve room, so that what else
+// is written there while a build runs may fill the disk in the middle.
 func TestFullDiskWithoutReserving(t *testing.T) {
-	info, err := os.Stat(reference(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := mountDisk(t, 4<<20, program(t, "mkfs.ext2", "e2fsprogs"), "-q", "-F")
-	// As much room as is not enough.
-	var free unix.Statfs_t
-	if err := unix.Statfs(dir, &free); err != nil {
-		t.Fatal(err)
-	}
+	dir := mountDisk(t, 8<<20, program(t, "mkfs.ext2", "e2fsprogs"), "-q", "-F")
 	filler := filepath.Join(dir, "filler")
-	mustWrite(t, filler, make([]byte, int64(free.Bfree)*free.Bsize-info.Size()/2))
-
 	s := upstreamServer(t)
 	path := filepath.Join(dir, "b.tar")
-	_, err = build(t.Context(), smallLock(t), newClient(s), path, nil)
+	busy := upstream.BlobPath(layerOf(t, operatorRef, "linux/arm64"))
+	s.Inject(upstream.Rule{Path: busy, Times: 1, Fault: upstream.Status{Code: 503}})
+	var fill sync.Once
+	filling := newClient(s, func(o *source.Options) {
+		o.Retrying = func(error, time.Duration) { fill.Do(func() { fillDisk(t, filler) }) }
+	})
+	_, err := build(t.Context(), smallLock(t), filling, path, nil)
 	wantError(t, err, "write "+path+".", "no space left on device")
 	if n := strings.Count(err.Error(), "no space left"); n != 1 {
 		t.Errorf("it says so %d times:\n%v", n, err)
@@ -188,4 +189,92 @@ func TestFullDiskWithoutReserving(t *testing.T) {
 		t.Error("nothing was kept")
 	}
 	sameFiles(t, reference(t), path)
+}
+
+// TestNoRoomForBoth has room for a bundle, and not for an encrypted one beside it, on file systems
+// that can reserve room and that cannot: it is found out before anything is downloaded, and nothing
+// stays.
+func TestNoRoomForBoth(t *testing.T) {
+	info, err := os.Stat(reference(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	identity, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	encrypted := func(client *source.Client, path string) error {
+		o, err := planOptions(smallLock(t), client)
+		if err != nil {
+			return err
+		}
+		plan, err := NewPlan(t.Context(), o)
+		if err != nil {
+			return err
+		}
+		output := OutputOptions{Recipients: []age.Recipient{identity.Recipient()}}
+		_, err = plan.Build(t.Context(), BuildOptions{Path: path, OutputOptions: output})
+		return err
+	}
+	for name, dir := range map[string]string{
+		"ext2":  mountDisk(t, 8<<20, program(t, "mkfs.ext2", "e2fsprogs"), "-q", "-F"),
+		"tmpfs": mount(t, "tmpfs", "tmpfs", "size=8m"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			filler := filepath.Join(dir, "filler")
+			leaveRoom(t, filler, info.Size()*3/2)
+			s := upstreamServer(t)
+			path := filepath.Join(dir, "b.tar.age")
+			err := encrypted(newClient(s), path)
+			wantError(t, err, "reserve ", " for "+path+".", "no space left on device", " are free there")
+			got := downloads(s)
+			delete(got, planned(t))
+			if len(got) > 0 {
+				t.Errorf("fetched in vain: %v", got)
+			}
+			left, err := filepath.Glob(path + "*")
+			if err != nil || len(left) > 0 {
+				t.Errorf("left: %q, %v", left, err)
+			}
+			if err := os.Remove(filler); err != nil {
+				t.Fatal(err)
+			}
+			if err := encrypted(newClient(s), path); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// fillDisk fills a disk that others write to as well.
+func fillDisk(t *testing.T, filler string) {
+	f, err := os.Create(filler)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	_, err = io.Copy(f, zeros{})
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("fill the disk: %v", err)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// leaveRoom fills a disk but for so many bytes.
+func leaveRoom(t *testing.T, filler string, room int64) {
+	t.Helper()
+	var free unix.Statfs_t
+	if err := unix.Statfs(filepath.Dir(filler), &free); err != nil {
+		t.Fatal(err)
+	}
+	mustWrite(t, filler, make([]byte, int64(free.Bavail)*free.Bsize-room))
 }

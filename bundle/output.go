@@ -173,12 +173,21 @@ func (b *builder) discard() {
 	}
 }
 
-// reserve takes the room for the encrypted bundle before anything is downloaded.
+// reserve makes sure that there is room for the bundle, and for the encrypted one beside it, before
+// anything is downloaded. Where there is none, nothing stays that was not there before.
 func (b *builder) reserve() error {
-	if b.sealed == nil {
-		return nil
+	drafts, err := []*volume.Draft{b.file}, error(nil)
+	if b.sealed != nil {
+		drafts = append(drafts, b.sealed.file)
+		err = b.sealed.file.Allocate()
 	}
-	return b.sealed.file.Allocate()
+	if err == nil {
+		err = volume.CheckRoom(drafts...)
+	}
+	if err != nil {
+		b.discard()
+	}
+	return err
 }
 
 // finish gives the bundle its final name once it is on the disk. All blobs are in place
