@@ -105,6 +105,29 @@ type ArchiveBlob struct {
 	MediaType string
 }
 
+// Addresses lists what files, charts and image archives are fetched from, each once, in the order
+// of the file.
+func (l *Lock) Addresses() []string {
+	var all []string
+	add := func(address string) {
+		if address != "" && !slices.Contains(all, address) {
+			all = append(all, address)
+		}
+	}
+	for _, c := range l.Components {
+		for _, f := range c.Files {
+			add(f.URL)
+		}
+		for _, c := range c.Charts {
+			add(c.URL)
+		}
+		for _, i := range c.Images {
+			add(i.Archive)
+		}
+	}
+	return all
+}
+
 // PlatformsIn returns the platforms of l for which the component is wanted, in l's
 // order: all of them unless the component narrows them.
 func (c *Component) PlatformsIn(l *Lock) []Platform {

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 
@@ -30,15 +31,59 @@ func (e *DiskError) Hint() string {
 
 // openDisk opens what a file: address leads to.
 func (c *Client) openDisk(address string, from int64) (*Stream, error) {
-	path, err := url.PathUnescape(address)
+	path, err := diskPath(c.options.Folder, address)
 	if err != nil {
 		return nil, &DiskError{address, err}
 	}
-	path = filepath.FromSlash(path)
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(c.options.Folder, path)
-	}
 	return OpenDisk(path, from)
+}
+
+// diskPath returns the path that a file: address, without that prefix, has in a folder.
+func diskPath(folder, address string) (string, error) {
+	path, err := url.PathUnescape(address)
+	if err != nil {
+		return "", err
+	}
+	if path = filepath.FromSlash(path); !filepath.IsAbs(path) {
+		path = filepath.Join(folder, path)
+	}
+	return path, nil
+}
+
+// Outside returns those of some addresses that are file: addresses and lead out of a folder, by
+// their paths or over symbolic links. Whoever wrote them may read any file by them that the user may.
+func Outside(folder string, addresses []string) []string {
+	inside := realPath(folder)
+	var outside []string
+	for _, address := range addresses {
+		path, ok := strings.CutPrefix(address, "file:")
+		if !ok {
+			continue
+		}
+		if path, err := diskPath(folder, path); err == nil {
+			relative, err := filepath.Rel(inside, realPath(path))
+			if err == nil && filepath.IsLocal(relative) {
+				continue
+			}
+		}
+		outside = append(outside, address)
+	}
+	return outside
+}
+
+// realPath follows symbolic links as far as the path leads to anything.
+func realPath(path string) string {
+	if absolute, err := filepath.Abs(path); err == nil {
+		path = absolute
+	}
+	if followed, err := filepath.EvalSymlinks(path); err == nil {
+		return followed
+	}
+	parent := filepath.Dir(path)
+	if parent == path {
+		return path
+	}
+	return filepath.Join(realPath(parent), filepath.Base(path))
 }
 
 // OpenDisk opens a file of this host at an offset, or an OCI image layout in a folder: as

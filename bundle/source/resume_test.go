@@ -435,6 +435,38 @@ func TestDisk(t *testing.T) {
 }
 
 // TestProxy goes through what HTTPS_PROXY names.
+// TestOutside tells what leads out of the lock's folder, also over links.
+func TestOutside(t *testing.T) {
+	folder, elsewhere := t.TempDir(), t.TempDir()
+	err := errors.Join(
+		os.WriteFile(filepath.Join(elsewhere, "secret"), nil, 0o600),
+		os.WriteFile(filepath.Join(folder, "a file"), nil, 0o600),
+		os.Symlink(elsewhere, filepath.Join(folder, "out")),
+		os.Symlink(".", filepath.Join(folder, "in")),
+		os.Symlink(folder, filepath.Join(elsewhere, "back")),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := []string{
+		"https://example.com/../../file", "file:a%20file", "file:none/none", "file:in/in/a%20file", "file:x/../a%20file",
+		"file:" + filepath.Join(folder, "none"), "file:" + filepath.Join(elsewhere, "back", "none"), "file:out/back/none",
+	}
+	outside := []string{
+		"file:../secret", "file:%2E%2E/secret", "file:/etc/passwd", "file:out/secret", "file:in/out/none",
+		"file:x/../../secret", "file:" + folder + "-other/file",
+	}
+	for _, from := range []string{folder, filepath.Join(elsewhere, "back")} {
+		if diff := cmp.Diff(outside, Outside(from, append(inside, outside...))); diff != "" {
+			t.Errorf("from %s (-expected +got):\n%s", from, diff)
+		}
+	}
+	t.Chdir(folder)
+	if diff := cmp.Diff(outside, Outside(".", append(inside, outside...))); diff != "" {
+		t.Errorf("from the working directory (-expected +got):\n%s", diff)
+	}
+}
+
 func TestProxy(t *testing.T) {
 	heal(t)
 	connections.Store(0)

@@ -91,6 +91,15 @@ func (o *sourceOptions) client(reporter progress.Reporter, log *slog.Logger) (*s
 	return source.New(options), nil
 }
 
+// warnOutside tells of files of this host that a lock takes from elsewhere than its own folder: they
+// become a part of what is signed.
+func (o *sourceOptions) warnOutside(l *lock.Lock, warn func(string)) {
+	for _, address := range source.Outside(filepath.Dir(o.lock), l.Addresses()) {
+		warn(fmt.Sprintf("warning: %s takes %s, which is not in the lock's folder: "+
+			"make sure that it may be read by everybody who gets the bundle", o.lock, address))
+	}
+}
+
 // readAuthorities adds those in a file to the system's.
 func readAuthorities(name string) (*x509.CertPool, error) {
 	content, err := os.ReadFile(name)
@@ -197,6 +206,7 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	if err := bundle.CheckPins(o.lock, l); err != nil {
 		return err
 	}
+	o.warnOutside(l, global.warner(reporter))
 	programs, err := findPrograms(o.programs, l.Platforms)
 	if err != nil {
 		return err

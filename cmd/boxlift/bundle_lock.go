@@ -220,6 +220,9 @@ func runBundleLock(ctx context.Context, out io.Writer, global *globalOptions, o 
 	if err := l.read(); err != nil {
 		return err
 	}
+	if l.was != nil {
+		o.warnOutside(l.was, global.warner(reporter))
+	}
 	client, err := o.client(reporter, global.logger(reporter))
 	if err != nil {
 		return err
