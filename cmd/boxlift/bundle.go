@@ -470,6 +470,9 @@ func runBundleVerify(ctx context.Context, out io.Writer, path string, o bundleVe
 	for _, line := range validityLines(r.Validity()) {
 		w.printf("%-8s%s\n", line[0]+":", line[1])
 	}
+	if text := endText(r.Validity(), time.Now()); text != "" {
+		w.printf("warning: %s\n", text)
+	}
 	if o.rebuild != "" {
 		w.printf("built:  it is what boxlift %s makes of %s, byte for byte, signatures aside\n", r.Version(), o.rebuild)
 	}
@@ -619,6 +622,16 @@ func (i *inspection) print(out io.Writer) error {
 		return w.err
 	}
 	return t.Flush()
+}
+
+// endText warns of a bundle that was not meant to be used any more; "" when there is nothing to warn
+// of. It is no error: clocks behind an air gap are what they are.
+func endText(v lock.Validity, now time.Time) string {
+	if v.NotAfter.IsZero() || !now.After(v.NotAfter) {
+		return ""
+	}
+	return fmt.Sprintf("the bundle was meant to be used until %s, and this machine's clock says %s: "+
+		"take a newer one if there is any", v.NotAfterText(), now.UTC().Format(time.RFC3339))
 }
 
 // validityLines are what a bundle says of when and where to use it, each with its name.

@@ -73,6 +73,9 @@ func (o *clusterOptions) load(ctx context.Context, warn func(string)) (*config.C
 		_ = r.Close()
 		return nil, nil, err
 	}
+	if text := endText(r.Validity(), time.Now()); text != "" {
+		warn("warning: " + text)
+	}
 	return c, r, nil
 }
 
