@@ -81,14 +81,15 @@ func checkAudience(v lock.Validity, cluster string) error {
 type audienceError struct{ audience, cluster string }
 
 func (e *audienceError) Error() string {
-	return fmt.Sprintf("%v: the bundle is for the clusters %s, and install.yaml describes the cluster %s", ErrConfig, e.audience, e.cluster)
+	return fmt.Sprintf("%v: the bundle is for the clusters %s, and install.yaml describes the cluster %s",
+		ErrConfig, e.audience, e.cluster)
 }
 
 func (*audienceError) Unwrap() error { return ErrConfig }
 
 func (*audienceError) Hint() string {
-	return "take the bundle that was built for this cluster, or add its name to audience in versions.lock and build one; " +
-		"the name is cluster.name in install.yaml"
+	return "take the bundle that was built for this cluster, or add its name to audience in versions.lock " +
+		"and build one; the name is cluster.name in install.yaml"
 }
 
 // olderBundleError says that a bundle is older than one that the cluster has had.

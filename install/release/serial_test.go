@@ -151,7 +151,8 @@ func TestRecordFormats(t *testing.T) {
 		{`"cluster":"lan-1","serial":7`, `"cluster":"lan-1","serial":6`, "release 3: its serial is 7, and the highest 6"},
 	} {
 		text := strings.Replace(string(want), c.old, c.new, 1)
-		if _, err := Decode([]byte(text)); text == string(want) || !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+		_, err := Decode([]byte(text))
+		if text == string(want) || !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", c.new, err, c.want)
 		}
 	}
