@@ -295,6 +295,24 @@ func TestPoliciesOfManifests(t *testing.T) {
 	}
 }
 
+// With domains, a sandbox is not let out by the policy for all of the internet.
+func TestAllowedDomains(t *testing.T) {
+	a, _ := newTestAPI(t, nil)
+	for name, c := range map[string]struct {
+		spec   store.TemplateSpec
+		labels bool
+	}{
+		"all of the internet": {store.TemplateSpec{InternetAccess: true}, true},
+		"some domains":        {store.TemplateSpec{InternetAccess: true, AllowedDomains: []string{"example.org"}}, false},
+		"nothing":             {store.TemplateSpec{}, false},
+	} {
+		pod, err := a.pod(store.Sandbox{ID: "x"}, c.spec, "token")
+		if err != nil || (pod.Labels[internetLabel] == "true") != c.labels {
+			t.Errorf("%s: %v, %v", name, pod, err)
+		}
+	}
+}
+
 func TestAuthorization(t *testing.T) {
 	a, _ := newTestAPI(t, nil)
 	c := login(t, a)
@@ -328,7 +346,7 @@ func TestSandbox(t *testing.T) {
 	c := login(t, a)
 	c.must(http.StatusBadRequest, http.MethodPost, "/api/v1/sandboxes", `{"template":"none"}`)
 	c.must(http.StatusBadRequest, http.MethodPost, "/api/v1/templates", `{"name":"nginx"}`)
-	c.must(http.StatusCreated, http.MethodPost, "/api/v1/templates", `{"name":"nginx","spec":{"image":"docker.io/library/nginx:alpine","cpu":"50m","internetAccess":true}}`)
+	c.must(http.StatusCreated, http.MethodPost, "/api/v1/templates", `{"name":"nginx","spec":{"image":"docker.io/library/nginx:alpine","cpu":"200m","internetAccess":true}}`)
 	created := c.must(http.StatusCreated, http.MethodPost, "/api/v1/sandboxes", `{"template":"nginx","ttl":600}`)
 	id, token := created["id"].(string), created["accessToken"].(string)
 	if created["accessUrl"] != "http://gateway.example/api/v1/sandbox/"+id {
@@ -356,7 +374,9 @@ func TestSandbox(t *testing.T) {
 	main := pod.Spec.Containers[0]
 	if pod.Annotations["liteboxd.io/access-token"] != token || pod.Annotations["liteboxd/ttl"] != "600" || len(pod.OwnerReferences) != 0 ||
 		pod.Spec.RestartPolicy != corev1.RestartPolicyNever || *pod.Spec.AutomountServiceAccountToken || main.Name != "main" ||
-		main.Resources.Limits.Cpu().String() != "50m" || main.Resources.Limits.Memory().String() != "512Mi" || len(pod.Spec.Tolerations) != 3 {
+		main.Resources.Limits.Cpu().String() != "200m" || main.Resources.Limits.Memory().String() != "512Mi" ||
+		main.Resources.Requests.Cpu().String() != "100m" || main.Resources.Requests.Memory().String() != "128Mi" ||
+		len(pod.Spec.Tolerations) != 3 || pod.Spec.Tolerations[0].Effect != "" {
 		t.Errorf("the pod is %+v", pod)
 	}
 

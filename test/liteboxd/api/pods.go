@@ -35,14 +35,18 @@ func (a *api) pod(b store.Sandbox, spec store.TemplateSpec, token string) (*core
 		}
 		limits[name] = quantity
 	}
+	// The same for all: a template whose limits are below them is one whose pods the API server refuses.
+	requests := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("128Mi"),
+	}
 	labels := map[string]string{"app": "liteboxd", "sandbox-id": b.ID, "liteboxd.io/managed-by": "liteboxd-server"}
-	if spec.InternetAccess {
+	if spec.InternetAccess && len(spec.AllowedDomains) == 0 { // with domains, the controller's policy lets it out
 		labels[internetLabel] = "true"
 	}
 	var tolerations []corev1.Toleration
 	for _, pressure := range []string{"disk", "memory", "pid"} {
 		tolerations = append(tolerations, corev1.Toleration{
-			Key: "node.kubernetes.io/" + pressure + "-pressure", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule,
+			Key: "node.kubernetes.io/" + pressure + "-pressure", Operator: corev1.TolerationOpExists, // whatever the effect
 		})
 	}
 	no := false
@@ -62,7 +66,7 @@ func (a *api) pod(b store.Sandbox, spec store.TemplateSpec, token string) (*core
 			Tolerations:                  tolerations,
 			Containers: []corev1.Container{{
 				Name: container, Image: b.Image, ImagePullPolicy: corev1.PullIfNotPresent, Command: spec.Command,
-				Resources:       corev1.ResourceRequirements{Limits: limits},
+				Resources:       corev1.ResourceRequirements{Limits: limits, Requests: requests},
 				SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: &no},
 				VolumeMounts:    []corev1.VolumeMount{{Name: "workspace", MountPath: "/workspace"}},
 			}},

@@ -257,7 +257,10 @@ func (a *api) createSandbox(r *http.Request) (int, any, error) {
 	b := store.Sandbox{
 		ID: store.NewSecret()[:8], TemplateID: t.ID, TemplateVersion: t.Version, Image: t.Spec.Image, Status: "pending",
 		TokenHash: store.Hash(token), TokenCiphertext: a.tokens.seal(token), TokenKeyID: a.tokens.id,
-		AllowedDomains: t.Spec.AllowedDomains, CreatedAt: created, ExpiresAt: created.Add(time.Duration(wanted.TTL) * time.Second),
+		CreatedAt: created, ExpiresAt: created.Add(time.Duration(wanted.TTL) * time.Second),
+	}
+	if t.Spec.InternetAccess { // without it, domains say nothing
+		b.AllowedDomains = t.Spec.AllowedDomains
 	}
 	pod, err := a.pod(b, t.Spec, token)
 	if err != nil {

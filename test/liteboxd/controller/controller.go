@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -107,65 +109,78 @@ func (c *controller) wait(ctx context.Context, version string) error {
 	return nil
 }
 
-// reconcile makes the policies that are missing, deletes those whose sandbox is gone, and
-// returns the version of what it saw.
+// reconcile writes the policies of all sandboxes that are to have one, as a whole, deletes those of
+// others, and returns the version of what it saw. They are told by their names: they have no labels.
 func (c *controller) reconcile(ctx context.Context) (version string, err error) {
 	sandboxes, err := c.store.Sandboxes(ctx)
 	if err != nil {
 		return "", fmt.Errorf("list sandboxes: %w", err)
 	}
-	wanted := map[string]*unstructured.Unstructured{}
+	wanted := map[string]bool{}
 	for _, b := range sandboxes {
-		if len(b.AllowedDomains) > 0 {
-			wanted[policyPrefix+b.ID] = policy(b)
+		if len(b.AllowedDomains) == 0 || b.Status == "failed" {
+			continue
+		}
+		p := policy(b)
+		wanted[p.GetName()] = true
+		if err := c.write(ctx, p); err != nil {
+			return "", fmt.Errorf("write network policy %s: %w", p.GetName(), err)
 		}
 	}
-	list, err := c.policies.List(ctx, metav1.ListOptions{LabelSelector: "app=liteboxd"})
+	list, err := c.policies.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return "", fmt.Errorf("list network policies: %w", err)
 	}
 	for _, found := range list.Items {
 		name := found.GetName()
-		if _, ok := wanted[name]; !ok {
-			if err := c.policies.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
-				return "", fmt.Errorf("delete network policy %s: %w", name, err)
-			}
+		if !strings.HasPrefix(name, policyPrefix) || wanted[name] {
+			continue
 		}
-		delete(wanted, name)
-	}
-	for name, p := range wanted {
-		if _, err := c.policies.Create(ctx, p, metav1.CreateOptions{}); err != nil {
-			return "", fmt.Errorf("make network policy %s: %w", name, err)
+		if err := c.policies.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			return "", fmt.Errorf("delete network policy %s: %w", name, err)
 		}
 	}
 	return list.GetResourceVersion(), nil
+}
+
+// write replaces a policy, of which nothing but the resourceVersion stays.
+func (c *controller) write(ctx context.Context, p *unstructured.Unstructured) error {
+	is, err := c.policies.Get(ctx, p.GetName(), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = c.policies.Create(ctx, p, metav1.CreateOptions{})
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	p.SetResourceVersion(is.GetResourceVersion())
+	_, err = c.policies.Update(ctx, p, metav1.UpdateOptions{})
+	return err
 }
 
 // policy lets a sandbox reach its domains, and the DNS that it needs for it.
 func policy(b store.Sandbox) *unstructured.Unstructured {
 	var domains []any
 	for _, domain := range b.AllowedDomains {
-		domains = append(domains, map[string]any{"matchName": domain})
-	}
-	ports := func(numbers ...string) []any {
-		var list []any
-		for _, n := range numbers {
-			list = append(list, map[string]any{"port": n, "protocol": "ANY"})
+		kind := "matchName"
+		if strings.HasPrefix(domain, "*.") {
+			kind = "matchPattern"
 		}
-		return list
+		domains = append(domains, map[string]any{kind: domain})
 	}
+	port := func(number, protocol string) map[string]any {
+		return map[string]any{"port": number, "protocol": protocol}
+	}
+	toPorts := func(ports ...any) []any { return []any{map[string]any{"ports": ports}} }
+	dns := map[string]any{"matchLabels": map[string]any{"k8s-app": "kube-dns", "io.kubernetes.pod.namespace": "kube-system"}}
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": policies.GroupVersion().String(), "kind": "CiliumNetworkPolicy",
-		"metadata": map[string]any{"name": policyPrefix + b.ID, "labels": map[string]any{"app": "liteboxd", "sandbox-id": b.ID}},
+		"metadata": map[string]any{"name": policyPrefix + b.ID},
 		"spec": map[string]any{
-			"endpointSelector": map[string]any{"matchLabels": map[string]any{"sandbox-id": b.ID}},
+			"endpointSelector": map[string]any{"matchLabels": map[string]any{"app": "liteboxd", "sandbox-id": b.ID}},
 			"egress": []any{
-				map[string]any{"toFQDNs": domains, "toPorts": []any{map[string]any{"ports": ports("80", "443")}}},
-				map[string]any{
-					"toEndpoints": []any{map[string]any{"matchLabels": map[string]any{
-						"k8s:io.kubernetes.pod.namespace": "kube-system", "k8s-app": "kube-dns"}}},
-					"toPorts": []any{map[string]any{"ports": ports("53"), "rules": map[string]any{"dns": []any{map[string]any{"matchPattern": "*"}}}}},
-				},
+				map[string]any{"toFQDNs": domains, "toPorts": toPorts(port("443", "TCP"), port("80", "TCP"))},
+				map[string]any{"toEndpoints": []any{dns}, "toPorts": toPorts(port("53", "UDP"), port("53", "TCP"))},
 			},
 		},
 	}}

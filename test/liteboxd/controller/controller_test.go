@@ -10,6 +10,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
@@ -70,14 +71,27 @@ func TestReconcile(t *testing.T) {
 		}
 	}
 	gone := add("gone", "example.org")
-	add("stays", "example.org", "example.com")
+	add("stays", "example.org", "*.example.com")
 	add("free")
-	check("sandbox-egress-allowlist-gone", "sandbox-egress-allowlist-stays")
+	// What others have put on a policy is gone with the next look; a policy of another name is left alone.
+	for _, p := range []*unstructured.Unstructured{policy(gone), policy(store.Sandbox{})} {
+		p.SetLabels(map[string]string{"of": "a site"})
+		if p.GetName() == policyPrefix {
+			p.SetName("a-site-s")
+		}
+		if _, err := c.policies.Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("a-site-s", "sandbox-egress-allowlist-gone", "sandbox-egress-allowlist-stays")
+	if p, err := c.policies.Get(t.Context(), policyPrefix+"gone", metav1.GetOptions{}); err != nil || len(p.GetLabels()) > 0 {
+		t.Errorf("a policy keeps its labels: %v, %v", p, err)
+	}
 	if err := c.store.SetSandboxStatus(t.Context(), gone, store.Deleted, "asked for"); err != nil {
 		t.Fatal(err)
 	}
-	check("sandbox-egress-allowlist-stays")
-	check("sandbox-egress-allowlist-stays")
+	check("a-site-s", "sandbox-egress-allowlist-stays")
+	check("a-site-s", "sandbox-egress-allowlist-stays")
 }
 
 // Without the right to get its namespace, or any of those on policies, the controller ends.
