@@ -34,6 +34,9 @@ const (
 	imageDir = "var/lib/rancher/k3s/agent/images"
 	busybox  = "docker.io/rancher/mirrored-library-busybox:1.36.1"
 	secret   = "a-secret-of-the-cluster"
+	// kubelet waits until the kubelet runs, which is started when all archives but the last are imported. The service is
+	// ready before.
+	kubelet = "until curl -sf http://127.0.0.1:10248/healthz >/dev/null; do sleep 0.3; done; "
 	// install puts the service in place and starts it.
 	install = "INSTALL_K3S_SKIP_DOWNLOAD=true sh /root/install.sh "
 )
@@ -220,7 +223,9 @@ func makeHosts(ctx context.Context, t *testing.T, names ...string) (*lab.Lab, []
 		if err != nil {
 			t.Fatal(err)
 		}
-		links := map[string][]string{"cmd/busybox": {"bin/sh", "bin/mkdir", "bin/rm", "bin/sleep"}, "cmd/cilium": {"cilium-agent", "cilium-operator"}}[dir]
+		links := map[string][]string{
+			"cmd/busybox": {"bin/sh", "bin/chmod", "bin/mkdir", "bin/rm", "bin/sleep"}, "cmd/cilium": {"cilium-agent", "cilium-operator"},
+		}[dir]
 		packed := archive(t, image, program, links...)
 		switch dir {
 		default:
@@ -299,7 +304,7 @@ func TestCluster(t *testing.T) {
 	step("first server", func() {
 		s.configure(first, "token: "+secret+"\ncluster-init: true\nflannel-backend: host-gw\n")
 		s.write(first, "etc/rancher/k3s/config.yaml.d/10.yaml", "node-label: [lab.test/a=1]\ntls-san+: [api.test]\n")
-		s.must(first, install+"server; systemctl is-active k3s")
+		s.must(first, install+"server; systemctl is-active k3s; "+kubelet)
 		s.checkImport(first)
 		s.checkFiles(first)
 	})
@@ -331,17 +336,21 @@ func TestCluster(t *testing.T) {
 	step("packaged components", func() { s.checkPackaged(first, second, agent) })
 	step("restart of the agent", func() {
 		before := s.must(agent, "k3s crictl ps -q | sort; pgrep netcheck")
-		s.must(agent, "touch /"+imageDir+"/.cache.json; systemctl restart k3s-agent; k3s ctr images list | grep -q k3s.pinned")
+		s.must(agent, "touch /"+imageDir+"/.cache.json; systemctl restart k3s-agent; "+kubelet+
+			"k3s ctr images list | grep -q k3s.pinned")
 		if after := s.must(agent, "sleep 2; k3s crictl ps -q | sort; pgrep netcheck"); after != before || before == "" {
 			t.Errorf("containers were\n%s\nand are\n%s", before, after)
 		}
-		s.must(agent, "systemctl kill --signal=KILL --kill-whom=main k3s-agent; sleep 1; until systemctl is-active -q k3s-agent; do sleep 0.3; done")
+		s.must(agent, "systemctl kill --signal=KILL --kill-whom=main k3s-agent; sleep 1; "+
+			"until systemctl is-active -q k3s-agent; do sleep 0.3; done; "+kubelet)
 		if after := s.must(agent, "k3s crictl ps -q | sort; pgrep netcheck"); after != before {
 			t.Errorf("containers were\n%s\nand after the service was killed are\n%s", before, after)
 		}
 		// The known trap: what the cache skips is no longer pinned.
-		s.must(agent, "! k3s ctr images list | grep k3s.pinned; rm /"+imageDir+"/.cache.json; systemctl restart k3s-agent; k3s ctr images list | grep -q k3s.pinned")
+		s.must(agent, "! k3s ctr images list | grep k3s.pinned; rm /"+imageDir+"/.cache.json; systemctl restart k3s-agent; "+kubelet+
+			"k3s ctr images list | grep -q k3s.pinned")
 	})
+	step("ready before its images are imported", func() { s.checkEarlyReady(agent) })
 	step("another node of the same name", func() {
 		s.must(agent, "mv /etc/rancher/node/password /tmp; systemctl restart --no-block k3s-agent")
 		s.await(agent, "journalctl --no-pager -u k3s-agent | grep -q 'Node password rejected, duplicate hostname'")
@@ -404,9 +413,40 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// checkEarlyReady starts a node that is known with an archive that takes long: it has a member that is nothing to
+// containerd, with 3 GiB of zeros that take no room on the disk.
+func (s site) checkEarlyReady(h *lab.Host) {
+	s.Helper()
+	const size, name = 3 << 30, "95-long.tar"
+	var header bytes.Buffer
+	if err := tar.NewWriter(&header).WriteHeader(&tar.Header{Name: "nothing", Mode: 0o644, Size: size}); err != nil {
+		s.Fatal(err)
+	}
+	path := filepath.Join(h.Root, imageDir, name)
+	rest, err := os.ReadFile(filepath.Join(h.Root, imageDir, "10-pause.tar"))
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.must(h, "systemctl stop k3s-agent")
+	s.write(h, filepath.Join(imageDir, name), header.String())
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		s.Fatal(err)
+	}
+	_, err = file.WriteAt(rest, int64(header.Len())+size)
+	if err := errors.Join(err, file.Close()); err != nil {
+		s.Fatal(err)
+	}
+	imported := "journalctl --no-pager -u k3s-agent | grep -q 'Imported images from /" + imageDir + "/" + name + "'"
+	s.must(h, "systemctl start k3s-agent; systemctl is-active k3s-agent; ! "+imported)
+	s.await(h, imported)
+	s.must(h, kubelet+"rm /"+imageDir+"/"+name)
+}
+
 // checkImport looks at what the image folder has become.
 func (s site) checkImport(h *lab.Host) {
 	s.Helper()
+	s.await(h, "journalctl --no-pager --unit=k3s | grep -q 'failed to import images from .*/90-wide'")
 	journal := s.must(h, "journalctl --no-pager --unit=k3s --output=cat | grep -v ' Running '")
 	rest := journal
 	for _, line := range []string{
@@ -414,7 +454,7 @@ func (s site) checkImport(h *lab.Host) {
 		"Tagged docker.io/rancher/mirrored-pause@sha256:", "Imported images from /" + imageDir + "/10-pause.tar in ",
 		"Imported registry.test/netcheck:1", "failed to import images from /" + imageDir + "/50-broken.tar",
 		"Imported docker.io/rancher/mirrored-coredns-coredns:1.13.1",
-		"failed to import images from /" + imageDir + "/90-wide.tar.zst: ", "k3s is up and running",
+		"failed to import images from /" + imageDir + "/90-wide.tar.zst: ",
 	} {
 		_, after, ok := strings.Cut(rest, line)
 		if !ok {
@@ -521,6 +561,9 @@ func (s site) checkPackaged(server, other, agent *lab.Host) {
 			[ $(curl -s -o /dev/null -w '%%{http_code}' http://%[1]s/) = 404 ]`, node.Address))
 	}
 	s.must(server, "kubectl wait --for=condition=Ready pod/writer --timeout=90s; kubectl get pvc data | grep -w Bound | grep -w local-path")
+	// As with k3s, a volume of this type is not made anew when its folder is gone, and only root looks into the folders.
+	s.must(server, "kubectl get pv -o jsonpath='{.items[*].spec.local.path}' | grep storage/pvc-")
+	s.must(agent, "[ $(stat -c %a /var/lib/rancher/k3s/storage) = 700 ]")
 	s.must(agent, "grep -x kept /var/lib/rancher/k3s/storage/pvc-*_default_data/file")
 	s.must(server, "kubectl delete pod/writer pvc/data; kubectl wait --for=delete pv --all --timeout=60s")
 	s.must(agent, "[ -z \"$(ls /var/lib/rancher/k3s/storage)\" ]")

@@ -236,7 +236,7 @@ func clusterCatalog(r Release) []imageSpec {
 		{Component: k3s, Ref: "docker.io/rancher/mirrored-coredns-coredns:1.13.1", Entrypoint: "/coredns",
 			Layers: []layerSpec{distroless, {Name: "coredns-1.13.1", Size: 22_000, Program: "cmd/coredns", Paths: "coredns"}}},
 		{Component: k3s, Ref: "docker.io/rancher/mirrored-library-busybox:1.36.1", Variant: true, Entrypoint: "/bin/sh",
-			Layers: []layerSpec{{Name: "busybox-1.36.1", Size: 2_000, Program: "cmd/busybox", Paths: "bin/busybox bin/sh bin/cat bin/mkdir bin/rm bin/sleep"}}},
+			Layers: []layerSpec{{Name: "busybox-1.36.1", Size: 2_000, Program: "cmd/busybox", Paths: "bin/busybox bin/sh bin/cat bin/chmod bin/mkdir bin/rm bin/sleep"}}},
 		{Component: k3s, Ref: "docker.io/rancher/mirrored-library-traefik:3.5.1", Variant: true, Entrypoint: "/usr/local/bin/traefik",
 			Layers: []layerSpec{alpine, {Name: "traefik-standin", Size: 50_000, Program: "cmd/ingress", Paths: "usr/local/bin/traefik"}}},
 		{Component: k3s, Ref: "docker.io/rancher/mirrored-pause:3.6", Docker: true, Entrypoint: "/pause",

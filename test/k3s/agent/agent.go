@@ -42,8 +42,9 @@ type Agent struct {
 	APIServer string
 	// URL is the server to join, or the server itself.
 	URL string
-	// Up is called when the images are imported, and KubeletUp when the kubelet runs.
-	Up, KubeletUp func()
+	// NodeSeen is called when the cluster has the node's object. That of a node that is known is there before
+	// containerd is.
+	NodeSeen func()
 
 	node    Node
 	config  join.Config
@@ -107,6 +108,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	if lb != nil {
 		go a.followServers(ctx, lb, configured)
 	}
+	if a.NodeSeen != nil {
+		go a.awaitNode(ctx)
+	}
 	reg, err := registries.Read(a.Settings.Get("private-registry", "/etc/rancher/k3s/registries.yaml"))
 	if err != nil {
 		return err
@@ -130,9 +134,6 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	if err := containerd.Start(ctx, a.Group, options); err != nil {
 		return err
-	}
-	if a.Up != nil {
-		a.Up()
 	}
 	if err := a.startKubelet(ctx); err != nil {
 		return err

@@ -9,6 +9,11 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/sirupsen/logrus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 func (a *Agent) startKubelet(context.Context) error {
@@ -114,9 +119,6 @@ func (a *Agent) waitKubelet(ctx context.Context) error {
 		if err == nil {
 			_ = response.Body.Close() // only the status counts
 			if response.StatusCode == http.StatusOK {
-				if a.KubeletUp != nil {
-					a.KubeletUp()
-				}
 				return nil
 			}
 		}
@@ -124,4 +126,32 @@ func (a *Agent) waitKubelet(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// awaitNode calls NodeSeen when the cluster has the node's object.
+func (a *Agent) awaitNode(ctx context.Context) {
+	for {
+		err := a.lookForNode(ctx)
+		if err == nil {
+			a.NodeSeen()
+			return
+		}
+		logrus.Infof("Waiting for the node %s: %v", a.node.Name, err)
+		if !Sleep(ctx, time.Second) {
+			return
+		}
+	}
+}
+
+func (a *Agent) lookForNode(ctx context.Context) error {
+	config, err := clientcmd.BuildConfigFromFlags("", a.path("kubelet.kubeconfig"))
+	if err != nil {
+		return err
+	}
+	cluster, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	_, err = cluster.CoreV1().Nodes().Get(ctx, a.node.Name, metav1.GetOptions{})
+	return err
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // Start starts containerd as a child, waits until it answers, and imports the
-// image folder. What is put into the folder later is imported until the
-// context is done.
+// image folder. It returns when the last file is being imported. What is put
+// into the folder later is imported until the context is done.
 func Start(ctx context.Context, group *process.Group, o Options) error {
 	if err := o.writeConfig(); err != nil {
 		return fmt.Errorf("set containerd up: %w", err)
@@ -47,10 +47,14 @@ func Start(ctx context.Context, group *process.Group, o Options) error {
 	if i.cache, err = images.ReadCache(i.dir); err != nil {
 		logrus.Errorf("The image cache is not used: %v", err)
 	}
-	if err := i.all(ctx); err != nil {
+	last, err := i.allButLast(ctx)
+	if err != nil {
 		return err
 	}
 	go func() {
+		if last != "" {
+			i.one(ctx, last)
+		}
 		if err := i.watch(ctx); err != nil {
 			logrus.Errorf("Image folder is no longer watched: %v", err)
 		}

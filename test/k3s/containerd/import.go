@@ -32,6 +32,7 @@ type importer struct {
 	dir        string
 	cache      *images.Cache
 	registries []string // that images get copies for
+	seen       map[string]os.FileInfo
 }
 
 // clearPins takes the pins away that an earlier start has set.
@@ -51,20 +52,29 @@ func (i *importer) clearPins(ctx context.Context) error {
 	return nil
 }
 
-// all imports what is in the folder. A file that cannot be imported is logged
+// allButLast imports what is in the folder, and returns the last file, which is
+// left to the caller, or "": k3s waits until its queue is empty, and takes a
+// file out of it before it imports it. A file that cannot be imported is logged
 // and no error.
-func (i *importer) all(ctx context.Context) error {
+func (i *importer) allButLast(ctx context.Context) (last string, err error) {
 	files, err := images.Find(i.dir)
 	if err != nil {
-		return err
+		return "", err
 	}
-	for _, path := range files {
+	i.seen = map[string]os.FileInfo{}
+	for n, path := range files {
+		if info, err := os.Stat(path); err == nil {
+			i.seen[path] = info
+		}
+		if n == len(files)-1 {
+			return path, nil
+		}
 		i.one(ctx, path)
 		if err := ctx.Err(); err != nil {
-			return err
+			return "", err
 		}
 	}
-	return nil
+	return "", nil
 }
 
 func (i *importer) one(ctx context.Context, path string) {
@@ -210,15 +220,12 @@ func (i *importer) watch(ctx context.Context) error {
 		return err
 	}
 	due := map[string]time.Time{}
-	seen := map[string]os.FileInfo{}
 	files, err := images.Find(i.dir)
 	if err != nil {
 		return err
 	}
 	for _, path := range files {
-		if info, err := os.Stat(path); err == nil {
-			seen[path] = info
-		}
+		due[path] = time.Now() // if it came while the last one was imported
 	}
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
@@ -250,10 +257,10 @@ func (i *importer) watch(ctx context.Context) error {
 				}
 				// As in k3s: a known file counts as new only if it has
 				// another size and a later time.
-				if old := seen[path]; old != nil && (old.Size() == info.Size() || !info.ModTime().After(old.ModTime())) {
+				if old := i.seen[path]; old != nil && (old.Size() == info.Size() || !info.ModTime().After(old.ModTime())) {
 					continue
 				}
-				seen[path] = info
+				i.seen[path] = info
 				i.one(ctx, path)
 			}
 		}

@@ -4,6 +4,7 @@
 //	sh [-e] [-u] [-x] -c SCRIPT [NAME [ARGUMENT...]]
 //	sh [-e] [-u] [-x] [FILE [ARGUMENT...]]    standard input without FILE
 //	cat [FILE...]
+//	chmod MODE FILE...                        an octal mode
 //	mkdir [-p] [-m MODE] DIR...               an octal mode, whatever the umask is
 //	rm [-r] [-f] FILE...                      also -rf and -fr
 //	sleep SECONDS|infinity
@@ -34,7 +35,7 @@ var errUsage = errors.New("wrong call")
 
 type program func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error
 
-var programs = map[string]program{"sh": shell, "cat": cat, "mkdir": mkdir, "rm": remove, "sleep": sleep}
+var programs = map[string]program{"sh": shell, "cat": cat, "chmod": chmod, "mkdir": mkdir, "rm": remove, "sleep": sleep}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -112,6 +113,21 @@ func cat(_ context.Context, args []string, stdin io.Reader, stdout, _ io.Writer)
 			_, err = stdout.Write(data)
 		}
 		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func chmod(_ context.Context, args []string, _ io.Reader, _, _ io.Writer) error {
+	if len(args) < 2 {
+		return fmt.Errorf("%w: want a mode and files", errUsage)
+	}
+	mode, err := strconv.ParseUint(args[0], 8, 9)
+	if err != nil {
+		return fmt.Errorf("%w: mode %s is not octal", errUsage, args[0])
+	}
+	var errs []error
+	for _, name := range args[1:] {
+		errs = append(errs, os.Chmod(name, os.FileMode(mode)))
 	}
 	return errors.Join(errs...)
 }

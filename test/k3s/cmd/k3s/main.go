@@ -162,7 +162,7 @@ func start(ctx context.Context, s settings.Settings, group *process.Group, progr
 			given.User = "node" // whatever it was made for
 		}
 		a := &agent.Agent{Settings: s, Group: group, Program: program, Token: given, URL: s.Get("server", ""),
-			KubeletUp: func() { ready("k3s agent is up and running") }}
+			NodeSeen: func() { ready("k3s agent is up and running") }}
 		return a.Run(ctx)
 	}
 	if s.Bool("cluster-reset") {
@@ -175,13 +175,13 @@ func start(ctx context.Context, s settings.Settings, group *process.Group, progr
 	if err := srv.Run(ctx); err != nil {
 		return err
 	}
-	up := func() { ready("k3s is up and running") }
+	ready("k3s is up and running")
 	if s.Bool("disable-agent") {
-		up()
 		return nil
 	}
-	a := &agent.Agent{Settings: s, Group: group, Program: program, Token: srv.AgentToken(), URL: srv.URL(),
-		APIServer: srv.APIServer(), Up: up}
+	a := &agent.Agent{
+		Settings: s, Group: group, Program: program, Token: srv.AgentToken(), URL: srv.URL(), APIServer: srv.APIServer(),
+	}
 	return a.Run(ctx)
 }
 
