@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +19,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/registry"
 )
 
 // restart does to containerd what k3s does when it starts: it takes the pins away that it has set itself, and imports
@@ -91,6 +95,10 @@ func TestMovedTag(t *testing.T) {
 				if want, got := targetsOf(t, p)[moved], l.target(t, moved); got != want || !r.OK {
 					t.Errorf("%s: %s is %s, want %s: %+v", what, moved, got, want, r)
 				}
+				// Agents that pull get the same from the servers' packs.
+				if want, got := targetsOf(t, p)[moved], l.served(t, moved); got != want {
+					t.Errorf("%s: in boxlift's registry %s is %s, want %s", what, moved, got, want)
+				}
 			}
 			right("one release", old, check(false, old))
 
@@ -107,6 +115,9 @@ func TestMovedTag(t *testing.T) {
 			}
 			l.restart(t, old, new)
 			// What the pack that waits has besides is kept, too.
+			if l.served(t, ownOld) == "" {
+				t.Errorf("boxlift's registry has no %s", ownOld)
+			}
 			right("started again", new, check(false, new))
 
 			// That k3s does it wrong is seen and mended.
@@ -172,6 +183,19 @@ func (l *pruneLab) target(t *testing.T, name string) digest.Digest {
 		t.Fatal(err)
 	}
 	return images[name]
+}
+
+// served is what a name stands for in boxlift's registry, which serves the packs in the folder.
+func (l *pruneLab) served(t *testing.T, name string) digest.Digest {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	packs := registry.OpenPacks(l.images, node.IsStoredPack, log)
+	defer packs.Close()
+	repository, tag, _ := strings.Cut(strings.TrimPrefix(name, "docker.io/"), ":")
+	answer := httptest.NewRecorder()
+	request := httptest.NewRequest(http.MethodHead, "/v2/"+repository+"/manifests/"+tag+"?ns=docker.io", nil)
+	registry.New(packs, registry.Options{Log: log}).ServeHTTP(answer, request)
+	return digest.Digest(answer.Header().Get("Docker-Content-Digest"))
 }
 
 // TestPulledTag: a name that was pulled for another release is forgotten, and one that is right or on nobody's list is
