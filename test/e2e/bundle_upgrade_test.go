@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/test/certificate"
 	"github.com/liteboxd/boxlift/test/lab"
@@ -89,7 +90,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	configure(plainNetwork)
 	writeSite(t, site, "values.env", "LOG_LEVEL=debug\n")
-	next := bundleOf(t, upstream.LockOptions{Release: upstream.Patched})
+	next, newer := movedBundle(t, upstream.LockOptions{Release: upstream.Patched}, movedRef)
 	putFault(t, server, "k3s")
 	putFault(t, broken, "k3s-agent")
 	first := mustRun(t, install(t.Context(), site))
@@ -97,6 +98,7 @@ func TestUpgrade(t *testing.T) {
 	if shown == nil {
 		t.Fatalf("the first login was not shown:\n%s", first.stdout)
 	}
+	older := movedTag(t, server)
 	b := newBox(t, site, server)
 	b.login(shown[1], shown[2])
 	b.newTemplate()
@@ -183,12 +185,59 @@ func TestUpgrade(t *testing.T) {
 		t.Errorf("the way back is the backup %s, want that from before, %s", h[0].Backup, backups[0])
 	}
 	statusIsWell(t, site, next)
+	checkMovedTag(t, site, next, newer)
 	contains(t, "the upgrade again", succeeded(t, "the upgrade again", upgrade(t, site, next)).stdout, "nothing to do")
 
 	testRollbackTo(t, site, next)
+	checkMovedTag(t, site, "bundle.tar", older)
 	samePods(t, site, "sandboxes, with the rollback,", sandboxes, sandboxPods(t, server))
 	testAdopt(t, site, next)
 	checkNothingLeaked(t, site)
+}
+
+// movedRef is an image that upstream pushes again under the same tag between the two bundles of TestUpgrade.
+const movedRef = "docker.io/library/ubuntu:24.04"
+
+// movedBundle builds a bundle of an upstream that has moved a tag, and returns what the tag stands for there.
+func movedBundle(t *testing.T, o upstream.LockOptions, ref string) (bundle string, target digest.Digest) {
+	t.Helper()
+	server, err := upstream.Start(t.Context(), upstream.Options{Releases: releases, Dir: t.TempDir(), Logf: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	target = server.MoveTag(ref)
+	return bundleFrom(t, server, o), target
+}
+
+// movedTag is what movedRef stands for on a host.
+func movedTag(t *testing.T, h *lab.Host) digest.Digest {
+	t.Helper()
+	target := digest.Digest(onHost(t, h, "sh", "-c", "k3s ctr images ls name=="+movedRef+" | awk 'NR == 2 { printf $3 }'"))
+	if err := target.Validate(); err != nil {
+		t.Fatalf("%s: %s is %q: %v", h.Name, movedRef, target, err)
+	}
+	return target
+}
+
+// checkMovedTag makes sure that movedRef stands for a bundle's image on all hosts, also when their k3s is started again,
+// with the packs of two bundles lying there.
+func checkMovedTag(t *testing.T, site *testbed.Site, bundle string, want digest.Digest) {
+	t.Helper()
+	for range 2 {
+		for _, h := range site.Hosts {
+			if got := movedTag(t, h); got != want {
+				t.Errorf("%s: %s is %s, the bundle's is %s", h.Name, movedRef, got, want)
+			}
+			onHost(t, h, "sh", "-c", "systemctl restart 'k3s*.service'\n"+
+				"until curl -sf http://127.0.0.1:10248/healthz >/dev/null; do sleep 0.3; done")
+		}
+		statusIsWell(t, site, bundle)
+	}
 }
 
 // putFault keeps the newer k3s from starting on a host while the file /root/fault is there. It
