@@ -163,3 +163,18 @@ func TestErrorsAreBounded(t *testing.T) {
 	}
 	must(t, j.Close())
 }
+
+// A later boxlift may write anything beside its version.
+func TestStateOfALaterBoxlift(t *testing.T) {
+	for _, content := range []string{
+		`{"version":2}`, `{"version":999,"steps":{"ship":[]},"result":1}`,
+	} {
+		path := filepath.Join(t.TempDir(), "state.json")
+		must(t, os.WriteFile(path, []byte(content), 0o600))
+		_, err := Read(path)
+		var hinted interface{ Hint() string }
+		if !errors.Is(err, ErrInvalid) || !errors.As(err, &hinted) || !strings.Contains(hinted.Hint(), "later boxlift") {
+			t.Errorf("%s: %v", content, err)
+		}
+	}
+}
