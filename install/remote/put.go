@@ -74,7 +74,7 @@ func (h *Host) Put(ctx context.Context, opts PutOptions, content io.Reader) (cha
 		if waitErr := p.Wait(); waitErr != nil {
 			return false, waitErr
 		}
-		return false, fmt.Errorf("%s: want an answer, got %q: %w", h.Name(), answer, err)
+		return false, fmt.Errorf("%s: %w", h.Name(), answerError(answer, err))
 	}
 
 	sent, err := copyChunks(p.Stdin, io.LimitReader(content, opts.Size+1), opts.Progress)
@@ -95,6 +95,14 @@ func (h *Host) Put(ctx context.Context, opts PutOptions, content io.Reader) (cha
 		return false, fmt.Errorf("%s: %w", h.Name(), h.orLost(err))
 	}
 	return true, nil
+}
+
+// answerError is about an answer that put.sh does not give; err is that of reading it, if any.
+func answerError(answer string, err error) error {
+	if err != nil {
+		return fmt.Errorf("want the answer same or send, got %.64q: %w", answer, err)
+	}
+	return fmt.Errorf("want the answer same or send, got %.64q", answer)
 }
 
 // PutBytes is Put for content in memory; it fills in Size and SHA256.

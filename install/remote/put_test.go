@@ -352,3 +352,20 @@ func TestPutToHangingHostIsCancelled(t *testing.T) {
 		t.Errorf("got %v, want the context's error", err)
 	}
 }
+
+func TestAnswerError(t *testing.T) {
+	for _, test := range []struct {
+		answer string
+		err    error
+		want   string
+	}{
+		{"0\n", nil, `want the answer same or send, got "0\n"`},
+		{"sen", io.EOF, `want the answer same or send, got "sen": EOF`},
+		{"", io.EOF, `want the answer same or send, got "": EOF`},
+	} {
+		err := answerError(test.answer, test.err)
+		if err.Error() != test.want || test.err != nil && !errors.Is(err, test.err) {
+			t.Errorf("got %v, want %s", err, test.want)
+		}
+	}
+}
