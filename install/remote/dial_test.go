@@ -263,6 +263,28 @@ func TestHostCertificate(t *testing.T) {
 	wantError(t, dialFails(t, target), ErrHostKeyChanged, "@cert-authority", "node-1")
 }
 
+// The key of an authority is no host's key, as with OpenSSH, whoever trusts on first use.
+func TestAuthorityIsNoHost(t *testing.T) {
+	s := startServer(t, serverOptions{keys: []string{"ed25519"}})
+	key := string(ssh.MarshalAuthorizedKey(s.hostKeys["ed25519"]))
+	target := s.target()
+	name := fmt.Sprintf("[127.0.0.1]:%d", s.port)
+	for _, pattern := range []string{name, "*"} {
+		target.KnownHosts = []string{writeFile(t, t.TempDir(), "known_hosts", "@cert-authority "+pattern+" "+key)}
+		target.TrustOnFirstUse = pattern == "*"
+		wantError(t, dialFails(t, target), ErrHostKeyChanged, "authority", "not as a host's key")
+	}
+	// One that is both is known.
+	target.KnownHosts = []string{writeFile(t, t.TempDir(), "known_hosts", "@cert-authority * "+key+name+" "+key)}
+	h, err := Dial(t.Context(), target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestTrustOnFirstUse(t *testing.T) {
 	s := startServer(t, serverOptions{keys: []string{"ed25519", "rsa"}})
 	for name, before := range map[string]string{"no file": "", "no line end": "# a comment"} {

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -138,12 +139,17 @@ func (k *knownKeys) again() bool { return false }
 
 func (k *knownKeys) check(address string, remote net.Addr, key ssh.PublicKey) error {
 	err := k.db.HostKeyCallback()(address, remote, key)
-	if err == nil {
-		return nil
-	}
 	shown := key.Type() + " " + ssh.FingerprintSHA256(key)
 	fail := func(kind, err error, hint string) error {
 		return &Error{Host: k.target.name(), kind: kind, err: err, hint: hint}
+	}
+	if err == nil {
+		if k.isAuthorityOnly(key) {
+			return fail(ErrHostKeyChanged,
+				fmt.Errorf("%s shows %s, which known_hosts has as a @cert-authority and not as a host's key", address, shown),
+				"an authority signs keys of hosts and is none itself: find out why the host has the authority's key")
+		}
+		return nil
 	}
 	var revoked *xknownhosts.RevokedError
 	if errors.As(err, &revoked) {
@@ -182,6 +188,18 @@ func (k *knownKeys) check(address string, remote net.Addr, key ssh.PublicKey) er
 		fmt.Sprintf("compare the fingerprint with the one on the host (ssh-keygen -lf /etc/ssh/ssh_host_%s_key.pub), then\n"+
 			"either pin it in the configuration: hostKey: %s\nor add the key: ssh-keyscan -p %d %s >> %s",
 			keyFileType(key), ssh.FingerprintSHA256(key), k.target.port(), quote(k.target.Host), quote(file)))
+}
+
+// isAuthorityOnly reports whether known_hosts has a key for the host, but only as that of an
+// authority. The library takes such a key for the host's own, too.
+func (k *knownKeys) isAuthorityOnly(key ssh.PublicKey) bool {
+	if _, isCertificate := key.(*ssh.Certificate); isCertificate {
+		return false
+	}
+	shown := key.Marshal()
+	return !slices.ContainsFunc(k.db.HostKeys(k.target.address()), func(known knownhosts.PublicKey) bool {
+		return !known.Cert && bytes.Equal(known.Marshal(), shown)
+	})
 }
 
 // keyFileType is the part of the name of sshd's key file that tells the key's type.
