@@ -191,7 +191,7 @@ func (d *decoder) loginFields(h *hostNode, host string) []field {
 func (d *decoder) meansFields(h *hostNode) []field {
 	return []field{
 		{"port", false, "Port of sshd. Default: 22.", func(n node) { h.Port = n.number(1, 65535) }},
-		{"user", false, "User to log in as. Default: root.", func(n node) { h.User = text(n, parseUser) }},
+		{"user", false, "User to log in as. Default: root.", func(n node) { h.User = text(n, parseLogin) }},
 		{"password", false, "Password to log in with. Better a ${NAME} than the password itself.", func(n node) { h.Password = n.secret() }},
 		{"identityFile", false, "Private key to log in with; relative to the folder of this file.", func(n node) { h.IdentityFile = text(n, d.parsePath) }},
 		{"identityPassphrase", false, "Opens identityFile.", func(n node) { h.IdentityPassphrase = n.secret() }},

@@ -68,6 +68,18 @@ func parseUser(s string) (string, error) {
 	return s, nil
 }
 
+// parseLogin accepts the user of a host. Hints name it in commands, so what a shell would take
+// for more than text is refused; no system allows it. A backslash is for users of a domain.
+func parseLogin(s string) (string, error) {
+	unfit := func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(`._-+\`, r)
+	}
+	if strings.ContainsFunc(s, unfit) {
+		return "", errors.New(`expected a user name of letters, digits, ".", "_", "-", "+" and "\"`)
+	}
+	return parseUser(s)
+}
+
 // parseFingerprint accepts a host key's digest as ssh-keygen -l prints it.
 func parseFingerprint(s string) (string, error) {
 	digest, found := strings.CutPrefix(s, "SHA256:")

@@ -77,13 +77,14 @@ func readIdentity(t Target) (ssh.Signer, error) {
 	if errors.As(err, &missing) {
 		if t.IdentityPassphrase.IsZero() {
 			return nil, fail(errors.New("the key is encrypted and no passphrase is given"),
-				"give the key's passphrase, or load the key into the SSH agent with: ssh-add "+t.IdentityFile)
+				"give the key's passphrase, or load the key into the SSH agent with: ssh-add "+quote(t.IdentityFile))
 		}
 		signer, err = ssh.ParsePrivateKeyWithPassphrase(pem, []byte(t.IdentityPassphrase.value()))
 	}
 	switch {
 	case errors.Is(err, x509.IncorrectPasswordError):
-		return nil, fail(errors.New("the passphrase is wrong"), "check the passphrase with: ssh-keygen -y -f "+t.IdentityFile)
+		return nil, fail(errors.New("the passphrase is wrong"),
+			"check the passphrase with: ssh-keygen -y -f "+quote(t.IdentityFile))
 	case err != nil:
 		return nil, fail(err, "this must be a private key as ssh-keygen writes it, not the .pub file")
 	}
@@ -176,7 +177,7 @@ func (l *login) failure(err error) error {
 	if len(tried) > 0 {
 		what = strings.Join(tried, ", ")
 	}
-	hint := fmt.Sprintf("check by hand: ssh -p %d %s@%s", l.target.port(), l.target.User, l.target.Host)
+	hint := fmt.Sprintf("check by hand: ssh -p %d %s", l.target.port(), quote(l.target.User+"@"+l.target.Host))
 	switch {
 	case strings.Contains(err.Error(), "oo many authentication failures"):
 		hint = "the host gave up before all keys of the agent were tried: name one key's file, or remove keys with ssh-add -d"

@@ -285,6 +285,24 @@ func TestAuthorityIsNoHost(t *testing.T) {
 	}
 }
 
+// What a hint says can be copied into a shell, whatever a name is.
+func TestHintsAreQuoted(t *testing.T) {
+	s := startServer(t, serverOptions{keys: []string{"ed25519"}})
+	target := s.target()
+	target.User = `corp\$(id)`
+	wantError(t, dialFails(t, target), ErrAuthentication, fmt.Sprintf(`ssh -p %d 'corp\$(id)@127.0.0.1'`, s.port))
+	target = s.target()
+	encrypted := filepath.Join(t.TempDir(), "key $(id)")
+	command := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", encrypted)
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	target.IdentityFile = encrypted
+	wantError(t, dialFails(t, target), ErrIdentity, "ssh-add '"+encrypted+"'")
+	target.IdentityPassphrase = NewSecret("wrong")
+	wantError(t, dialFails(t, target), ErrIdentity, "ssh-keygen -y -f '"+encrypted+"'")
+}
+
 func TestTrustOnFirstUse(t *testing.T) {
 	s := startServer(t, serverOptions{keys: []string{"ed25519", "rsa"}})
 	for name, before := range map[string]string{"no file": "", "no line end": "# a comment"} {
