@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -43,6 +44,9 @@ type ServeOptions struct {
 	// Grace is how long requests that are being answered may go on when ctx ends.
 	Grace time.Duration
 	Log   *slog.Logger
+	// Patience is what clients may take for a request, and for each buffer of the answer, if
+	// that is not 0: tests with many clients on a busy machine are slower than any client may be.
+	Patience time.Duration
 }
 
 // Serve answers on the listener, which it closes, until ctx ends. Then it ends what can be
@@ -51,14 +55,16 @@ type ServeOptions struct {
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler, o ServeOptions) error {
 	s := &http.Server{
 		Handler:           handler,
-		ReadHeaderTimeout: requestTimeout, WriteTimeout: answerTimeout, IdleTimeout: keepTimeout, MaxHeaderBytes: maxHeader,
+		ReadHeaderTimeout: cmp.Or(o.Patience, requestTimeout), WriteTimeout: cmp.Or(o.Patience, answerTimeout),
+		IdleTimeout: keepTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: log.New(io.Discard, "", 0), // anybody on the network could fill it
 	}
 	fresh := freshConns{conns: make(map[net.Conn]bool)}
 	s.ConnState, s.ConnContext = fresh.follow, bulktls.ConnContext
 	shakes := handshakeLog{log: o.Log}
 	bulk := bulktls.NewListener(listener, bulktls.Options{
-		TLS: o.TLS, MaxConnections: maxConnections, MaxUnauthenticated: maxStrangers, ChunkTimeout: answerTimeout, HandshakeFailed: shakes.failed,
+		TLS: o.TLS, MaxConnections: maxConnections, MaxUnauthenticated: maxStrangers,
+		ChunkTimeout: cmp.Or(o.Patience, answerTimeout), HandshakeFailed: shakes.failed,
 	})
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(bulk) }()
