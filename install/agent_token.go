@@ -20,6 +20,8 @@ type agentsPassword struct {
 	sync.Mutex
 	known    bool
 	password string
+	// exposed tells that it is new, and that agents have had the servers' until now.
+	exposed bool
 }
 
 // agentToken is the password that agents join with. It is "" in a cluster where they join with the servers' own
@@ -61,9 +63,10 @@ func (in *installer) findAgentToken(ctx context.Context, seed *host) (string, er
 			begun = begun || token != ""
 		}
 	}
-	if begun && in.restoring == nil {
+	if begun && in.restoring == nil && !in.splitsToken {
 		return "", nil
 	}
+	in.agentsPassword.exposed = begun || in.restoring != nil
 	return jointoken.New(), nil
 }
 
@@ -95,12 +98,24 @@ func (in *installer) agentJoinToken(ctx context.Context, seed *host) (string, er
 // the servers' token, and none of agents, is one of a cluster where these are the same.
 func (n *k3sNode) tokenSteps() []step {
 	var steps []step
-	if n.agentToken != "" && n.host.config.Role == config.Server {
-		steps = append(steps, n.restarting(startedFile,
-			n.fileStep("write the agents' token", k3sAgentTokenFile, []byte(n.agentToken+"\n"))))
+	isServer := n.host.config.Role == config.Server
+	if n.exposed && isServer {
+		noted := n.fileStep("note that agents have had the servers' token", exposedFile, []byte("until this was written\n"))
+		noted.alone = true
+		steps = append(steps, noted)
 	}
-	return append(steps, n.restarting(startedFile, n.fileStep("write k3s' token", k3sTokenFile, []byte(n.token+"\n"))))
+	if n.agentToken != "" && isServer {
+		steps = append(steps, n.restarting(startedFile,
+			n.fileStep(writeAgentToken, k3sAgentTokenFile, []byte(n.agentToken+"\n"))))
+	}
+	return append(steps, n.restarting(startedFile, n.fileStep(writeToken, k3sTokenFile, []byte(n.token+"\n"))))
 }
+
+// Titles of steps.
+const (
+	writeAgentToken = "write the agents' token"
+	writeToken      = "write k3s' token"
+)
 
 // namesAgentToken reports whether agents have a token of their own by a config.yaml.
 func namesAgentToken(content string) bool {

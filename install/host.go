@@ -10,6 +10,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/jointoken"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/node"
 )
@@ -33,6 +34,8 @@ type host struct {
 	member bool
 	// awaitsRestore tells that a restore of a backup has begun there and not ended.
 	awaitsRestore bool
+	// tokenFault is what is wrong with the tokens that the host has.
+	tokenFault jointoken.Fault
 	// ip is what lanAddress stands for, if that could be found out.
 	ip netip.Addr
 	// resolverless tells that no file on the host names a usable nameserver.

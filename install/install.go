@@ -176,6 +176,8 @@ type installer struct {
 
 	// agentsPassword is what agents join with, once that is known.
 	agentsPassword agentsPassword
+	// sharesToken tells that agents have the servers' token, splitsToken that they are to get one of their own.
+	sharesToken, splitsToken bool
 }
 
 // changing tells whether the run carries out its steps.

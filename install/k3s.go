@@ -67,6 +67,8 @@ type k3sNode struct {
 	// agentToken is the password that agents join a server with; "" on an agent, and on a server where they join
 	// with the servers' own token.
 	agentToken string
+	// exposed tells that agents have had the servers' token when they get one of their own.
+	exposed bool
 	// server is the URL of the server to join; "" begins a cluster.
 	server string
 	// goingBack says that what is started is what ran before an upgrade.

@@ -58,6 +58,7 @@ func (in *installer) preflight(ctx context.Context) error {
 	if taken := in.checkTaken(ctx); err == nil {
 		err = taken
 	}
+	in.lookAtTokens(ctx)
 	var older error
 	if in.mode != inspect && ctx.Err() == nil {
 		if older = in.checkFresh(ctx); older != nil && in.journal != nil {
@@ -322,7 +323,7 @@ func (in *installer) subjects() []preflight.Subject {
 		n := &k3sNode{installer: in, host: h, server: in.joinURL(h, seed)}
 		s := preflight.Subject{
 			Name: h.name, Config: h.config, K3sConfig: n.settings(), Platform: h.platform, Facts: h.facts,
-			Offset: h.offset, OffsetError: h.uncertainty,
+			Offset: h.offset, OffsetError: h.uncertainty, TokenFault: h.tokenFault,
 		}
 		for _, p := range h.packs {
 			s.Packs = append(s.Packs, node.StoredFile{Name: packName(p), Size: p.Size})

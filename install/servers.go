@@ -193,6 +193,7 @@ func (in *installer) serverNode(ctx context.Context, h, seed *host) (*k3sNode, e
 	}
 	n := in.nodeWith(h, seed, token)
 	n.agentToken, err = in.agentToken(ctx, seed)
+	n.exposed = in.agentsPassword.exposed
 	return n, err
 }
 
@@ -229,8 +230,18 @@ func (in *installer) runServer(ctx context.Context, n *k3sNode) error {
 // its own, and the cluster that runs must get no other one.
 func (h *host) serverToken(ctx context.Context) (string, error) {
 	token, err := h.read(ctx, k3sTokenFile)
-	if err != nil || token != "" {
-		return token, err
+	if err != nil {
+		return "", err
+	}
+	switch changed, err := h.changedToken(ctx); {
+	case err != nil:
+		return "", err
+	case changed != "" && h.joined != "":
+		return h.read(ctx, k3sNodeToken)
+	case changed != "":
+		return changed, nil
+	case token != "":
+		return token, nil
 	}
 	full, err := h.read(ctx, k3sNodeToken)
 	if err != nil {

@@ -125,6 +125,7 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (*Summary, error) {
 	}
 	defer in.close()
 	in.upgrade = &upgrading{UpgradeOptions: o, underWay: underWay}
+	in.splitsToken = true
 	if plan == nil {
 		in.warn("the cluster's API does not answer: whether the upgrade may go on was not judged again")
 	}
@@ -157,6 +158,7 @@ func (in *installer) upgradePhases() []phase {
 		{"servers", in.upgradeServers},
 		{"network", in.network},
 		{"agents", in.upgradeAgents},
+		{tokensPhase, in.rotateExposed},
 		{"converge", in.converge},
 		{"images", in.images},
 		{"retire", in.retire},
@@ -198,7 +200,8 @@ func (in *installer) backUpFirst(ctx context.Context) error {
 			switch {
 			case newest == nil:
 				return "nothing is known of one", nil
-			case newest.Bundle == in.Bundle.Digest() && newest.State == release.Succeeded && newest.Config == in.Config.Fingerprint():
+			case newest.Bundle == in.Bundle.Digest() && newest.State == release.Succeeded &&
+				newest.Config == in.Config.Fingerprint() && !in.sharesToken:
 				return "", nil // there is nothing to upgrade
 			case newest.Bundle == in.Bundle.Digest() && newest.Command == in.Command && newest.Backup != "":
 				found, err := in.findRunning(ctx)

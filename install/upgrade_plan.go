@@ -114,7 +114,7 @@ func PlanUpgrade(ctx context.Context, o UpgradeOptions) (*UpgradePlan, error) {
 		return nil, err
 	}
 	defer in.close()
-	in.mode = plan
+	in.mode, in.splitsToken = plan, true
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
@@ -150,6 +150,7 @@ func (u *upgradePlanner) look(ctx context.Context) error {
 	_ = u.eachHost(ctx, u.hosts, u.lookAt) // the hosts keep their errors
 	_ = u.checkForeign(ctx)
 	_ = u.findPassword(ctx) // it refuses no whole cluster
+	u.lookAtTokens(ctx)
 	task.Done(nil)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -577,6 +578,10 @@ func (u *upgradePlanner) order(p *UpgradePlan) []UpgradeStep {
 	}
 	for _, batch := range split(started(config.Agent), u.options.Canary, u.batchSize(u.options.Batches)) {
 		add(restart, batch...)
+	}
+	if u.sharesToken {
+		add("give the servers another token than agents have had, and start k3s there one by one",
+			hostNames(u.servers())...)
 	}
 	switch c := change(liteboxdComponent); {
 	case c.To != "" && len(c.From) == 0:

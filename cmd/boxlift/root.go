@@ -98,6 +98,7 @@ network, installs k3s, Cilium and LiteBoxd from it over SSH.
 		newRollbackCommand(&o),
 		newBackupCommand(&o),
 		newCertsCommand(&o),
+		newTokenCommand(&o),
 		newRegistryCommand(&o),
 		newPruneCommand(&o),
 		newVersionCommand(),

@@ -57,3 +57,56 @@ func AgentsOwn(agentToken string) string {
 	_, password, _ := strings.Cut(agentToken, "::node:")
 	return password
 }
+
+// ForServer is the full token of a server that joins others, made from their full token and the servers' password.
+func ForServer(servers, password string) (string, error) {
+	return inFull(servers, "server", password)
+}
+
+// Host is what a host has of tokens, as its files say; "" where there is none.
+type Host struct {
+	// Own is what it joins with.
+	Own string
+	// Agents is the password that a server lets agents join with.
+	Agents string
+	// Staged is the servers' next token, on a server where a change of it has begun and not ended.
+	Staged string
+	// Exposed is there on a server when agents have had the servers' token.
+	Exposed string
+}
+
+// Fault is what is wrong with the tokens of a host.
+type Fault string
+
+// Faults.
+const (
+	NoFault    Fault = ""
+	OfServers  Fault = "of servers" // an agent has the servers' token
+	Unfinished Fault = "unfinished" // the servers' token was being changed
+	Exposed    Fault = "exposed"    // agents have had the servers' token
+	Differs    Fault = "differs"    // a server lets agents in by another token than the others
+)
+
+// Judge says what is wrong with a host's tokens, beside the servers of its cluster.
+func Judge(h Host, servers []Host, server bool) Fault {
+	agents := ""
+	for _, s := range servers {
+		if !server && h.Own != "" && Password(h.Own) == Password(s.Own) {
+			return OfServers
+		}
+		if agents == "" {
+			agents = s.Agents
+		}
+	}
+	switch {
+	case !server || h.Own == "":
+		return NoFault
+	case h.Staged != "":
+		return Unfinished
+	case h.Exposed != "":
+		return Exposed
+	case h.Agents != agents:
+		return Differs
+	}
+	return NoFault
+}

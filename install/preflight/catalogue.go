@@ -78,6 +78,10 @@ func Catalogue() []Check {
 			"Error when /etc/cni/net.d has a configuration that is not Cilium's: containerd would use it until Cilium is up.", judgeCNI},
 		{"k3s", "k3s that is there already",
 			"Error when it was not set up by boxlift, has the other role, another version, or another data directory; warning for a binary of another version that nothing uses.", judgeK3s},
+		{"token", "tokens of servers and agents",
+			"Warning when an agent has the servers' token, as in clusters that an older boxlift began; when agents have " +
+				"had the servers' token, or a change of it was broken off; and when a server lets agents in by another token " +
+				"than the others.", judgeToken},
 		{"reach", "hosts reach each other",
 			"Error when a host does not reach another on a port of k3s, Cilium or boxlift's registry; warning when that could not be tried. Warning when a host does not reach the registry of seeding.external, an error for an agent that has to pull from it to start LiteBoxd (seeding.agents: boot).", judgeReach},
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/jointoken"
 	"github.com/liteboxd/boxlift/node"
 )
 
@@ -561,6 +562,14 @@ func faultTests() []faultTest {
 				{Host: "server-1", Address: "10.0.0.11", ReachPort: node.ReachPort{Protocol: "tcp", Port: 10250}, Use: "the kubelet", State: node.ReachFailed, Detail: "no route to host"},
 			}
 		}, []string{s + "firewall warning", a + "reach error"}},
+		{"the servers' token on an agent", func(f fault) { f.agent.TokenFault = jointoken.OfServers },
+			[]string{a + "token warning"}},
+		{"the servers' token was on agents", func(f fault) { f.server.TokenFault = jointoken.Exposed },
+			[]string{s + "token warning"}},
+		{"a change of the token was broken off", func(f fault) { f.server.TokenFault = jointoken.Unfinished },
+			[]string{s + "token warning"}},
+		{"another token for agents", func(f fault) { f.server.TokenFault = jointoken.Differs },
+			[]string{s + "token warning"}},
 		{"nothing reached", func(f fault) {
 			f.agent.Reach = []Reached{{Host: "server-1", Address: "10.0.0.11", ReachPort: node.ReachPort{Protocol: "tcp", Port: 6443}, Use: "the API server", State: node.ReachSilent, Detail: "no answer"}}
 		}, []string{a + "reach error"}},

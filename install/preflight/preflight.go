@@ -20,6 +20,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/jointoken"
 	"github.com/liteboxd/boxlift/node"
 )
 
@@ -62,6 +63,8 @@ type Subject struct {
 	// Offset is the host's clock minus the operator's, and OffsetError how far that may
 	// be off in either direction: half of the time that asking took.
 	Offset, OffsetError time.Duration
+	// TokenFault is what is wrong with the tokens that the host has.
+	TokenFault jointoken.Fault
 	// Reach is what Reach has found for this host; nil if it has not been tried.
 	Reach []Reached
 }

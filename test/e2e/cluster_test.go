@@ -180,6 +180,7 @@ func TestCluster(t *testing.T) {
 		{"drift", testDrift},
 		{"the cilium command", testCiliumCommand},
 		{"network", testNetwork},
+		{"tokens", testTokens},
 	})
 }
 

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -64,4 +65,79 @@ EOF`
 	if err != nil || len(out) > 0 {
 		t.Errorf("%s has the servers' token: %v in\n%s", agent.Name, err, out)
 	}
+}
+
+// A cluster that an older boxlift began, where agents have the servers' token, is told of, and migrated by an upgrade
+// to the bundle that it runs. Then its tokens are changed, by a run that is killed in the middle and by the one after.
+func testTokens(t *testing.T, c *cluster) {
+	const tokenFile, agentFile = "/etc/rancher/k3s/boxlift-token", "/etc/rancher/k3s/boxlift-agent-token"
+	const k3sOwn = "/var/lib/rancher/k3s/server/"
+	read := func(h *lab.Host, path string) string { return strings.TrimSpace(onHost(t, h, "cat", path)) }
+	boxlift := func(args ...string) *exec.Cmd {
+		return c.Boxlift(t.Context(), passwords, append(args, "-f", "install.yaml")...)
+	}
+	bundle := []string{"--bundle", "bundle.tar", "--key", "boxlift.pub"}
+	refused := func(password string) {
+		t.Helper()
+		if got := askServer(t, c.direct, c.server, "server", password, "/v1-k3s/server-bootstrap"); got != "401" {
+			t.Errorf("with the servers' old token the keys are read: status %s", got)
+		}
+	}
+
+	// What is not there is taken for what never was.
+	onHost(t, c.server, "rm", agentFile, k3sOwn+"agent-token")
+	mustRun(t, install(t.Context(), c.Site))
+	old := read(c.server, tokenFile)
+	full := read(c.server, k3sOwn+"node-token")
+	if read(c.direct, tokenFile) != full || !strings.HasSuffix(full, ":"+old) {
+		t.Fatal("the agents do not have the servers' token: nothing can be shown")
+	}
+	const finding = "the agent has the servers' token"
+	if r := run(t, boxlift(append([]string{"status"}, bundle...)...)); r.code != 7 {
+		t.Errorf("status of a cluster with one token: %v", r)
+	} else {
+		contains(t, "status", r.stdout, finding)
+	}
+	r := mustRun(t, boxlift(append([]string{"preflight"}, bundle...)...))
+	contains(t, "preflight", r.stdout+r.stderr, finding, "boxlift upgrade")
+	if r := run(t, boxlift("token", "rotate")); r.code != 3 {
+		t.Errorf("token rotate in a cluster with one token: %v", r)
+	}
+	plan := mustRun(t, boxlift(append([]string{"upgrade", "plan"}, bundle...)...))
+	contains(t, "the plan", plan.stdout, "give the servers another token than agents have had")
+
+	upgrade := append([]string{"upgrade"}, bundle...)
+	killAt(t, boxlift(upgrade...), ": give the servers another token")
+	t.Logf("upgraded:\n%s", mustRun(t, boxlift(upgrade...)).stdout)
+	checkAgentToken(t, c.server, c.direct)
+	checkAgentToken(t, c.server, c.behind)
+	refused(old)
+	contains(t, "install after the upgrade", mustRun(t, install(t.Context(), c.Site)).stdout, "nothing to do")
+	onHost(t, c.server, "test", "!", "-e", "/var/lib/boxlift/server-token-exposed")
+
+	servers, agents := read(c.server, tokenFile), read(c.server, agentFile)
+	dry := mustRun(t, boxlift("token", "rotate", "--dry-run"))
+	contains(t, "the dry run", dry.stdout, "write the agents' token: would be done", "start k3s-agent: would be done")
+	if read(c.server, tokenFile) != servers || read(c.server, agentFile) != agents {
+		t.Error("a dry run changed a token")
+	}
+	stop := c.secrets.watchCommandLines(t)
+	killAt(t, boxlift("token", "rotate", "--servers"), ": start k3s")
+	contains(t, "status after it was killed", run(t, boxlift(append([]string{"status"}, bundle...)...)).stdout,
+		"a change of the servers' token was broken off")
+	rotated := mustRun(t, boxlift("token", "rotate"))
+	stop()
+	changedServers, changedAgents := read(c.server, tokenFile), read(c.server, agentFile)
+	if changedServers == servers || changedAgents == agents {
+		t.Errorf("a token is the one from before:\n%s", rotated.stdout)
+	}
+	c.secrets.secrets = append(c.secrets.secrets, servers, agents, changedServers, changedAgents)
+	c.secrets.search(t, "the output", rotated.String())
+	for line := range c.secrets.lines {
+		c.secrets.search(t, "a command line", line)
+	}
+	checkAgentToken(t, c.server, c.direct)
+	checkAgentToken(t, c.server, c.behind)
+	refused(servers)
+	contains(t, "install after the rotation", mustRun(t, install(t.Context(), c.Site)).stdout, "nothing to do")
 }

@@ -49,6 +49,11 @@ type Bootstrap struct {
 	Files map[string][]byte `json:"files"` // below server/tls and server/cred
 }
 
+// TokenRotation asks for another token of the servers, or, when it is empty, for one that the server makes.
+type TokenRotation struct {
+	NewToken string `json:"newToken,omitempty"`
+}
+
 // EtcdJoin asks to become a member of etcd, and answers how.
 type EtcdJoin struct {
 	Name           string `json:"name"`
@@ -96,6 +101,12 @@ func (c *Client) Get(ctx context.Context, path string) ([]byte, error) {
 // Post sends something that needs the token.
 func (c *Client) Post(ctx context.Context, path string, header http.Header, body []byte) ([]byte, error) {
 	return c.do(ctx, http.MethodPost, path, header, body, true)
+}
+
+// Put asks for a change that needs the token.
+func (c *Client) Put(ctx context.Context, path string, body []byte) error {
+	_, err := c.do(ctx, http.MethodPut, path, nil, body, true)
+	return err
 }
 
 // Config asks for the cluster's settings.

@@ -112,6 +112,7 @@ func (s *Server) handler() (http.Handler, error) {
 			answer(w, cert, err)
 		}))
 	}
+	mux.HandleFunc("PUT /v1-k3s/token", s.forServers(s.rotate))
 	mux.HandleFunc("/v1-k3s/server-bootstrap", s.forServers(func(w http.ResponseWriter, _ *http.Request) {
 		bootstrap, err := s.readShared()
 		answerJSON(w, bootstrap, err)

@@ -323,20 +323,32 @@ func (s *Server) settleToken() error {
 		if err != nil {
 			return err
 		}
-		if given.Password != "" && given.Password != known.Password {
+		switch {
+		case given.Password == "" || given.Password == known.Password:
+			given = known
+		case s.clustered && !s.Settings.Bool("cluster-reset"):
+			// Another server may have rotated it: when etcd runs, saveBootstrap finds out.
+			s.token = token.Token{Hash: token.Hash(ca), User: "server", Password: given.Password}
+			s.agentToken, err = s.Settings.Token("agent-")
+			return err
+		default:
 			return errors.New("preparing server: bootstrap data already found and encrypted with different token")
 		}
-		given = known
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	case given.Password == "":
 		given.Password = token.NewPassword()
 	}
 	s.token = token.Token{Hash: token.Hash(ca), User: "server", Password: given.Password}
-	if err := writeSecret(s.path("token"), s.token.String()+"\n"); err != nil {
+	if s.agentToken, err = s.Settings.Token("agent-"); err != nil {
 		return err
 	}
-	if s.agentToken, err = s.Settings.Token("agent-"); err != nil {
+	return s.writeTokens()
+}
+
+// writeTokens writes what others may join with.
+func (s *Server) writeTokens() error {
+	if err := writeSecret(s.path("token"), s.token.String()+"\n"); err != nil {
 		return err
 	}
 	links := map[string]string{"node-token": "token", "agent-token": "token"}

@@ -74,7 +74,7 @@ func unseal(token string, sealed []byte) ([]byte, error) {
 	return text, nil
 }
 
-// saveBootstrap puts the CAs into the datastore, if they are not there.
+// saveBootstrap puts the CAs into the datastore, or makes sure that the token opens those that are there.
 func (s *Server) saveBootstrap(ctx context.Context) error {
 	client, err := s.datastore(ctx)
 	if err != nil {
@@ -82,8 +82,11 @@ func (s *Server) saveBootstrap(ctx context.Context) error {
 	}
 	defer func() { _ = client.Close() }() // nothing is lost
 	found, err := client.Get(ctx, bootstrapKey)
-	if err != nil || len(found.Kvs) > 0 {
+	if err != nil {
 		return err
+	}
+	if len(found.Kvs) > 0 {
+		return s.proveToken(found.Kvs[0].Value)
 	}
 	bootstrap, err := s.readShared()
 	if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,17 +15,52 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/liteboxd/boxlift/test/k3s/join"
 	"github.com/liteboxd/boxlift/test/k3s/token"
 )
 
 const bootstrapPrefix = "bootstrap-token-"
 
+// rotation lets a server change the servers' token.
+type rotation struct{ server, old, changed string }
+
+func (r rotation) run(dataDir string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if r.old == "" {
+		stored, err := os.ReadFile(dataDir + "/server/token")
+		if err != nil {
+			return err
+		}
+		r.old = strings.TrimSpace(string(stored))
+	}
+	given, err := token.Parse(r.old)
+	if err != nil {
+		return err
+	}
+	given.User = "server"
+	client, err := join.Connect(ctx, r.server, given)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(join.TokenRotation{NewToken: r.changed})
+	if err != nil {
+		return err
+	}
+	if err := client.Put(ctx, "/v1-k3s/token", body); err != nil {
+		return err
+	}
+	_, err = fmt.Println("Token rotated, restart k3s nodes with new token")
+	return err
+}
+
 // tokens makes and lists bootstrap tokens, with which agents join for a while.
 func tokens(args []string) error {
 	if len(args) == 0 {
-		return errors.New("token: want create, list, delete or generate")
+		return errors.New("token: want create, list, delete, generate or rotate")
 	}
 	command, dataDir, ttl, description := args[0], "/var/lib/rancher/k3s", 24*time.Hour, ""
+	rotation := rotation{server: "https://127.0.0.1:6443", old: os.Getenv("K3S_TOKEN")}
 	var words []string
 	for args = args[1:]; len(args) > 0; {
 		arg := args[0]
@@ -49,12 +85,21 @@ func tokens(args []string) error {
 			ttl, err = time.ParseDuration(value)
 		case "description":
 			description = value
+		case "server", "s":
+			rotation.server = value
+		case "token", "t":
+			rotation.old = value
+		case "new-token":
+			rotation.changed = value
 		default:
 			err = fmt.Errorf("flag provided but not defined: -%s", name)
 		}
 		if err != nil {
 			return err
 		}
+	}
+	if command == "rotate" {
+		return rotation.run(dataDir)
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", dataDir+"/server/cred/admin.kubeconfig")
 	if err != nil {

@@ -1,0 +1,62 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/liteboxd/boxlift/printable"
+)
+
+// RotateToken lets the k3s server that o leads to give the servers another token: it encrypts with it what the
+// datastore has of the cluster's keys. It is what `k3s token rotate` asks for (k3s v1.28 and later), which takes the
+// new token as an argument, for every process of the host to see. current and next are passwords. Until a server is
+// started again with the new one, it lets in who shows the old one.
+func RotateToken(ctx context.Context, o Options, current, next string) error {
+	access, err := parseKubeconfig(o.Kubeconfig)
+	if err != nil {
+		return fmt.Errorf("%s: kubeconfig: %w", o.Name, err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(access.ca) {
+		return fmt.Errorf("%s: kubeconfig: no certificate authority can be read", o.Name)
+	}
+	// Without the administrator's certificate: k3s wants to see the servers' user.
+	client := &http.Client{Timeout: requestTimeout, Transport: &http.Transport{
+		DialContext:       o.Dial,
+		TLSClientConfig:   &tls.Config{RootCAs: roots, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS12},
+		DisableKeepAlives: true,
+	}}
+	body, err := json.Marshal(struct {
+		NewToken string `json:"newToken"`
+	}{next})
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPut, access.server+"/v1-k3s/token", bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("%s: ask for another token: %w", o.Name, err)
+	}
+	request.SetBasicAuth("server", current)
+	answer, err := client.Do(request)
+	if err != nil {
+		return fmt.Errorf("%s: ask for another token: %w", o.Name, err)
+	}
+	defer answer.Body.Close() //nolint:errcheck // it was only read
+	if answer.StatusCode == http.StatusOK {
+		return nil
+	}
+	const most = 1 << 10
+	said, err := io.ReadAll(io.LimitReader(answer.Body, most))
+	text := printable.Line(string(bytes.TrimSpace(said)))
+	if answer.StatusCode == http.StatusNotFound {
+		text = "this k3s cannot change it"
+	}
+	return errors.Join(fmt.Errorf("%s: ask for another token: %s: %s", o.Name, answer.Status, text), err)
+}

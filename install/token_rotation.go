@@ -1,0 +1,355 @@
+package install
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/jointoken"
+	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/preflight"
+	"github.com/liteboxd/boxlift/node"
+)
+
+const (
+	// stagedTokenFile is the servers' next token, on all of them before k3s is told of it. Where it is, the change has
+	// not come to its end.
+	stagedTokenFile = k3sConfigDir + "/boxlift-token.next"
+	// exposedFile is on servers from when agents get a token of their own until the servers have another one: agents
+	// have had theirs.
+	exposedFile = node.FilesDir + "/server-token-exposed"
+	// previousTokenFile is what a server goes back to when an upgrade fails there.
+	previousTokenFile = previousDir + "/boxlift-token"
+	// tokensPhase changes tokens.
+	tokensPhase = "tokens"
+)
+
+// RotateOptions say which tokens to change.
+type RotateOptions struct {
+	Options
+	Servers, Agents bool
+}
+
+// RotateTokens gives the servers another token, or the agents, or both, one host after the other. One of the servers'
+// that was broken off is gone on with; of the agents' it begins anew, which harms nothing.
+func RotateTokens(ctx context.Context, o RotateOptions) (*Summary, error) {
+	o.Command = "token rotate"
+	return o.runPhase(ctx, tokensPhase, func(ctx context.Context, in *installer) error {
+		if err := in.occupyAll(ctx); err != nil {
+			return err
+		}
+		seed := in.seedServer()
+		if seed == nil {
+			return in.hostErrors()
+		}
+		password, err := in.agentToken(ctx, seed)
+		if err != nil {
+			return err
+		}
+		if password == "" && len(in.agents()) > 0 {
+			return fmt.Errorf("%w: agents join with the servers' token: boxlift upgrade gives them one of their own, "+
+				"and the servers another one; it may be to the bundle that the cluster runs", ErrRefused)
+		}
+		return in.rotateTokens(ctx, seed, o.Servers, o.Agents)
+	})
+}
+
+// occupyAll reaches all hosts, and keeps other runs away from them: one that does not answer is no time to begin.
+func (in *installer) occupyAll(ctx context.Context) error {
+	return in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
+		if err := in.connect(ctx, h); err != nil {
+			return err
+		}
+		if err := h.lookAtK3s(ctx); err != nil {
+			return err
+		}
+		if err := in.checkRestoring(ctx, h); err != nil {
+			return err
+		}
+		if err := in.checkHelper(ctx, h); err != nil || !in.changing() {
+			return err
+		}
+		return in.hold(ctx, h)
+	})
+}
+
+// rotateExposed gives the servers another token when agents have had theirs, or when that was begun.
+func (in *installer) rotateExposed(ctx context.Context) error {
+	seed := in.seedServer()
+	for _, h := range in.servers() {
+		for _, name := range []string{exposedFile, stagedTokenFile} {
+			if content, err := h.read(ctx, name); err != nil {
+				return err
+			} else if content != "" {
+				return in.rotateTokens(ctx, seed, true, false)
+			}
+		}
+	}
+	return nil
+}
+
+// rotateTokens changes the tokens on all servers, starts k3s there one by one, and then on agents, if theirs changes.
+func (in *installer) rotateTokens(ctx context.Context, seed *host, servers, agents bool) error {
+	ordered, err := in.rotationOrder(ctx)
+	if err != nil {
+		return err
+	}
+	ordered = ordered[:len(in.servers())]
+	if agents {
+		in.agentsPassword.known, in.agentsPassword.password = true, jointoken.New()
+	}
+	password, err := in.agentToken(ctx, seed)
+	if err != nil {
+		return err
+	}
+	full, err := in.joinToken(ctx, seed)
+	if err != nil {
+		return err
+	}
+	next := ""
+	if servers {
+		if next, err = in.stageToken(ctx, seed); err != nil {
+			return err
+		}
+	}
+	if err := in.eachHost(ctx, ordered, func(ctx context.Context, h *host) error {
+		n := &k3sNode{installer: in, host: h, agentToken: password, token: next}
+		if servers && (h != seed || h.joined != "") {
+			if n.token, err = jointoken.ForServer(full, next); err != nil {
+				return err
+			}
+		}
+		return in.runSteps(ctx, tokensPhase, &h.subject, n.newTokenSteps(servers, agents))
+	}); err != nil {
+		return err
+	}
+	if err := in.restartOneByOne(ctx, ordered); err != nil {
+		return err
+	}
+	if agents {
+		if in.api == nil && in.changing() { // no server was started again
+			if err := in.reachAPI(ctx, ordered); err != nil {
+				return err
+			}
+		}
+		if err := in.rotateOnAgents(ctx, full, password); err != nil {
+			return err
+		}
+	}
+	return in.forgetStaged(ctx, ordered)
+}
+
+// stageToken gives all servers the next token to keep, and then lets k3s change to it.
+func (in *installer) stageToken(ctx context.Context, seed *host) (next string, err error) {
+	var running []string // what k3s on the servers says the token is
+	for _, h := range in.servers() {
+		staged, err := h.read(ctx, stagedTokenFile)
+		if err != nil {
+			return "", err
+		}
+		if next == "" {
+			next = staged
+		}
+		token, err := h.read(ctx, k3sServerToken)
+		if err != nil {
+			return "", err
+		}
+		running = append(running, jointoken.Password(token))
+	}
+	if next == "" {
+		next = jointoken.New()
+	}
+	if err := in.eachHost(ctx, in.servers(), func(ctx context.Context, h *host) error {
+		n := &k3sNode{installer: in, host: h}
+		return in.runSteps(ctx, tokensPhase, &h.subject, []step{
+			n.fileStep("keep the servers' next token", stagedTokenFile, []byte(next+"\n")),
+		})
+	}); err != nil {
+		return "", err
+	}
+	return next, in.runSteps(ctx, tokensPhase, &in.cluster, []step{{
+		title: "give the servers another token",
+		needed: func(context.Context) (string, error) {
+			if slices.Contains(running, next) {
+				return "", nil
+			}
+			return "the servers are to have another one than now", nil
+		},
+		run: func(ctx context.Context) error { return in.changeServersToken(ctx, seed, next) },
+	}})
+}
+
+// changeServersToken asks k3s for it. Where k3s fails in the middle, it is started again as it was: by what it then
+// says the token is, the next run knows which one holds.
+func (in *installer) changeServersToken(ctx context.Context, seed *host, next string) error {
+	current, err := seed.read(ctx, k3sServerToken)
+	if err != nil {
+		return err
+	}
+	kubeconfig, err := seed.read(ctx, k3sKubeconfig)
+	if err != nil {
+		return err
+	}
+	err = kube.RotateToken(ctx, kube.Options{
+		Name: seed.name, Kubeconfig: []byte(kubeconfig), Dial: seed.conn.DialContext,
+	}, jointoken.Password(current), next)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	n := &k3sNode{installer: in, host: seed}
+	if again := n.restartAfter(ctx, n.service()); again != nil {
+		return fmt.Errorf("%w; and k3s does not start again: %w", err, again)
+	}
+	return err
+}
+
+// newTokenSteps write the tokens of a server that are another one now, but start nothing.
+func (n *k3sNode) newTokenSteps(servers, agents bool) []step {
+	var steps []step
+	for _, s := range n.tokenSteps() {
+		if s.title == writeAgentToken && agents || s.title == writeToken && servers {
+			steps = append(steps, s)
+		}
+	}
+	if !servers {
+		return steps
+	}
+	// The old one would keep a server that goes back from starting.
+	previous := n.fileStep("keep the token, to go back to", previousTokenFile, []byte(n.token+"\n"))
+	needed := previous.needed
+	previous.needed = func(ctx context.Context) (string, error) {
+		if kept, err := n.read(ctx, previousTokenFile); err != nil || kept == "" {
+			return "", err
+		}
+		return needed(ctx)
+	}
+	return append(steps, previous)
+}
+
+// restartOneByOne starts k3s on hosts where it does not run with what it is to run with.
+func (in *installer) restartOneByOne(ctx context.Context, hosts []*host) error {
+	for _, h := range hosts {
+		n := &k3sNode{installer: in, host: h}
+		if err := in.eachHost(ctx, []*host{h}, func(ctx context.Context, h *host) error {
+			return in.runSteps(ctx, tokensPhase, &h.subject, []step{n.restartStep()})
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *k3sNode) restartStep() step {
+	service := n.service()
+	return step{
+		title: startTitle(service),
+		needed: func(ctx context.Context) (string, error) {
+			if !n.changing() {
+				return "its tokens change", nil
+			}
+			return n.startReason(ctx, service, startedFile, func(ctx context.Context) (string, error) {
+				return n.started(ctx, service)
+			})
+		},
+		run: func(ctx context.Context) error {
+			if err := n.awaitMajority(ctx, n.host); err != nil {
+				return err
+			}
+			if err := n.start(ctx, service); err != nil {
+				return err
+			}
+			return n.awaitReady(ctx)
+		},
+	}
+}
+
+// rotateOnAgents gives every agent the agents' token.
+func (in *installer) rotateOnAgents(ctx context.Context, servers, password string) error {
+	token, err := jointoken.ForAgent(servers, password)
+	if err != nil {
+		return err
+	}
+	for _, h := range in.agents() {
+		n := &k3sNode{installer: in, host: h, token: token}
+		if err := in.eachHost(ctx, []*host{h}, func(ctx context.Context, h *host) error {
+			return in.runSteps(ctx, tokensPhase, &h.subject, append(n.tokenSteps(), n.restartStep()))
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forgetStaged ends a change of the servers' token.
+func (in *installer) forgetStaged(ctx context.Context, servers []*host) error {
+	return in.eachHost(ctx, servers, func(ctx context.Context, h *host) error {
+		return in.runSteps(ctx, tokensPhase, &h.subject, []step{{
+			title: "forget the change of the token",
+			needed: func(ctx context.Context) (string, error) {
+				for _, name := range []string{stagedTokenFile, exposedFile} {
+					if content, err := h.read(ctx, name); err != nil {
+						return "", err
+					} else if content != "" {
+						return "it is done", nil
+					}
+				}
+				return "", nil
+			},
+			run: func(ctx context.Context) error {
+				_, err := h.root(ctx, "forget the change of the token", "rm", "-f", exposedFile, stagedTokenFile)
+				return err
+			},
+		}})
+	})
+}
+
+// lookAtTokens finds out what is wrong with the tokens that the hosts have.
+func (in *installer) lookAtTokens(ctx context.Context) {
+	tokens := make(map[*host]*jointoken.Host, len(in.hosts))
+	for _, h := range in.hosts {
+		tokens[h] = new(jointoken.Host)
+	}
+	_ = in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error { // the hosts keep their errors
+		found := tokens[h]
+		for name, to := range map[string]*string{
+			k3sTokenFile: &found.Own, k3sAgentTokenFile: &found.Agents,
+			exposedFile: &found.Exposed, stagedTokenFile: &found.Staged,
+		} {
+			content, err := h.read(ctx, name)
+			if err != nil {
+				return err
+			}
+			*to = content
+		}
+		return nil
+	})
+	var servers []jointoken.Host
+	for _, h := range in.servers() {
+		servers = append(servers, *tokens[h])
+	}
+	for _, h := range in.hosts {
+		h.tokenFault = jointoken.Judge(*tokens[h], servers, h.config.Role == config.Server)
+		in.sharesToken = in.sharesToken || h.tokenFault == jointoken.OfServers
+		if in.splitsToken {
+			h.tokenFault = jointoken.NoFault // this run mends it
+		}
+		if f, ok := preflight.TokenFinding(h.tokenFault); ok && in.mode == inspect {
+			h.differences = append(h.differences, fmt.Sprintf("%s: %s", f.Found, f.Hint))
+		}
+	}
+}
+
+// changedToken is the servers' next token when k3s on the host has changed to it already, and "" when it has not, or
+// when none is to come.
+func (h *host) changedToken(ctx context.Context) (string, error) {
+	staged, err := h.read(ctx, stagedTokenFile)
+	if err != nil || staged == "" {
+		return "", err
+	}
+	running, err := h.read(ctx, k3sServerToken)
+	if err != nil || jointoken.Password(running) != staged {
+		return "", err
+	}
+	return staged, nil
+}
