@@ -182,7 +182,13 @@ func (in *installer) removeAbsent(ctx context.Context, nodes []kube.Node) error 
 	if err != nil {
 		return err
 	}
-	if err := in.judgeData(ctx, removals); err != nil {
+	err = in.judgeData(ctx, removals)
+	var held *heldError
+	if in.mode == inspect && errors.As(err, &held) {
+		in.warn("%v", err)
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	if err := in.backUpGivenUp(ctx, removals); err != nil {

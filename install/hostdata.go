@@ -83,7 +83,7 @@ func (in *installer) checkGivenUp(removals []*removal) error {
 }
 
 // judgeData refuses removals of hosts with data that is on no other host, unless it is given up. What is given
-// up is noted in the removals. Nothing is changed. A run that tells what differs warns.
+// up is noted in the removals. Nothing is changed.
 func (in *installer) judgeData(ctx context.Context, removals []*removal) error {
 	if len(removals) == 0 {
 		return nil
@@ -113,14 +113,10 @@ func (in *installer) judgeData(ctx context.Context, removals []*removal) error {
 			refused = append(refused, r.held...)
 		}
 	}
-	switch {
-	case len(refused) == 0:
-		return nil
-	case in.mode == inspect:
-		in.warn("%v", &heldError{refused})
-		return nil
+	if len(refused) > 0 {
+		return &heldError{refused}
 	}
-	return &heldError{refused}
+	return nil
 }
 
 // judgesEarly reports whether the removal of absent agents is judged before anything else is done.
@@ -137,8 +133,9 @@ func (in *installer) judgeLeaving(ctx context.Context) error {
 		return err // most likely there is no cluster yet
 	}
 	in.api, in.apiServer = api, through
-	// What comes next finds its own way: this server may be started again.
-	defer func() { in.api, in.apiServer = nil, nil }()
+	// What comes next finds its own way: this server may be started again, and nodes may come.
+	warnings := slices.Clone(in.warnings)
+	defer func() { in.api, in.apiServer, in.warnings = nil, nil, warnings }()
 	nodes, err := in.api.Nodes(ctx)
 	if err != nil {
 		return err

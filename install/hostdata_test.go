@@ -150,8 +150,12 @@ liteboxd: {}
 			if err != nil || len(removals) != 2 {
 				t.Fatalf("%v, %v", removals, err)
 			}
-			err = in.judgeData(t.Context(), removals)
-			if err == nil {
+			if test.inspect {
+				err = in.removeAbsent(t.Context(), nodes)
+			} else {
+				err = in.judgeData(t.Context(), removals)
+			}
+			if err == nil && !test.inspect {
 				in.mode = apply
 				for _, r := range removals {
 					for _, d := range r.held {
@@ -174,6 +178,9 @@ liteboxd: {}
 			}
 			if !strings.Contains(fmt.Sprint(err), test.text) {
 				t.Errorf("got %v, want %q in it", err, test.text)
+			}
+			if in.cluster.changes != nil {
+				t.Errorf("changes: %+v", in.cluster.changes)
 			}
 			if test.inspect != strings.Contains(strings.Join(in.warnings, "\n"), "b (127.0.0.3) holds") {
 				t.Errorf("warnings %q", in.warnings)

@@ -80,7 +80,8 @@ func TestTakeUpKeepsToFlags(t *testing.T) {
 		},
 		{
 			name: "upgrade", isUpgrade: true,
-			began: []string{"--kubeconfig=k=1.yaml", "--batch-size=3", "--encrypt-backup-to=age1a", "--encrypt-backup-to=age1b", "--drain-nodes-and-end-their-sandboxes", "--interrupt-what-has-its-data-on=b,c"},
+			began: []string{"--kubeconfig=k=1.yaml", "--batch-size=3", "--encrypt-backup-to=age1a", "--encrypt-backup-to=age1b",
+				"--drain-nodes-and-end-their-sandboxes", "--interrupt-what-has-its-data-on=b,c"},
 			given: []string{"--no-rollback"},
 			noted: []string{"--batch-size=3", "--drain-nodes-and-end-their-sandboxes=true", "--encrypt-backup-to=age1a", "--encrypt-backup-to=age1b",
 				"--interrupt-what-has-its-data-on=b", "--interrupt-what-has-its-data-on=c", "--kubeconfig=THERE/k=1.yaml", "--no-rollback=true"},

@@ -843,13 +843,14 @@ spec:
 	if r.code != 3 {
 		t.Errorf("a node with data: want exit code 3: %v", r)
 	}
-	contains(t, "the refusal to drain", r.stderr, "data: agent: the node would be drained, and holds data that is on no other: the volume data, ",
-		"1 thing in the way")
+	contains(t, "the refusal to drain", r.stderr, "1 thing in the way",
+		"data: agent: the node would be drained, and holds data that is on no other: the volume data, ")
 	testDrainInVain(t, site, drained)
 	r = succeeded(t, "the upgrade that drains", upgrade(t, site, drained, "--drain-nodes-and-end-their-sandboxes",
 		"--interrupt-what-has-its-data-on", "agent"))
 	t.Log(r.stdout)
 	contains(t, "the upgrade that drains", r.stderr, "drain the node agent", "pod default/alone has left")
+	kubectl(t, first, "delete", "persistentvolume", "data")
 	checkAll(t, site, release.K3s)
 	if out, err := tryKubectl(t, first, "get", "pod", "alone"); err == nil {
 		t.Errorf("a pod was not evicted: %s", out)

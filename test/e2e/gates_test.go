@@ -135,7 +135,8 @@ func testGates(t *testing.T, site *testbed.Site, env []string) {
 	kubectl(t, server, "-n", "plant-box", "delete", "pvc", "liteboxd-api-data", "--wait=false")
 	last := map[string]string{
 		"record": "no record", "kubernetes-minor": "from Kubernetes 1.34 to 1.36", "volume": "was deleted by somebody",
-		"data": "server: the node would be drained, and holds data that is on no other: LiteBoxd's database (the claim plant-box/liteboxd-api-data)",
+		"data": "server: the node would be drained, and holds data that is on no other: " +
+			"LiteBoxd's database (the claim plant-box/liteboxd-api-data)",
 	}
 	if want["cgroup"] != "" {
 		last["cgroup"], last["preflight"] = want["cgroup"], "cgroup v2 for k3s v1.36.4+k3s1"
