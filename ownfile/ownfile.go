@@ -34,6 +34,13 @@ func Open(path string, flag int, mode fs.FileMode) (*os.File, error) {
 	return f, nil
 }
 
+// Owned reports whether a file or folder is this user's. The info must be of [os.Lstat], or of an
+// open file, to say anything about what is used afterwards. Where files have no owners, none is.
+func Owned(info fs.FileInfo) bool {
+	uid, known := owner(info)
+	return known && uid == os.Geteuid()
+}
+
 // Lock makes the file at path unless it is there, with the same care as Open, and locks it unless
 // another process has. It reports whether it has the lock, which has to be closed in both cases.
 func Lock(path string, mode fs.FileMode) (_ *flock.Flock, locked bool, err error) {
