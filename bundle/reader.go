@@ -197,7 +197,11 @@ func verifySignature(key *signature.PublicKey, signed *signature.Signature, inde
 	if signed == nil {
 		return &SignatureError{signature.ErrNotSigned}
 	}
-	if err := signature.Verify(key, index, signed.Bundle, signed.Base64); err != nil {
+	err := signature.Verify(key, index, signed.Bundle, signed.Base64)
+	if err == nil {
+		err = signed.CheckForm()
+	}
+	if err != nil {
 		return &SignatureError{fmt.Errorf("%w: %w", ErrInvalid, err)}
 	}
 	return nil
@@ -210,10 +214,10 @@ func readSignature(tar *ocitar.Reader) (*signature.Signature, error) {
 	}
 	var signed signature.Signature
 	var err error
-	if signed.Bundle, err = tar.ReadAll(ocitar.SigstoreBundleFile, signature.ReadLimit); err != nil {
+	if signed.Bundle, err = tar.ReadAll(ocitar.SigstoreBundleFile, signature.MaxSize); err != nil {
 		return nil, err
 	}
-	if signed.Base64, err = tar.ReadAll(ocitar.SignatureFile, signature.ReadLimit); err != nil {
+	if signed.Base64, err = tar.ReadAll(ocitar.SignatureFile, signature.MaxSize); err != nil {
 		return nil, err
 	}
 	return &signed, nil

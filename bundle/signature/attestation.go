@@ -1,7 +1,6 @@
 package signature
 
 import (
-	"crypto"
 	"crypto/ecdsa"
 	"crypto/sha256"
 	"encoding/json"
@@ -53,7 +52,7 @@ func (s *Signer) Attest(statement []byte) ([]byte, error) {
 	a := attestation{MediaType: mediaType, Envelope: envelope{Payload: statement, PayloadType: StatementType}}
 	a.VerificationMaterial.PublicKey.Hint = s.public.id
 	digest := sha256.Sum256(a.Envelope.authenticated())
-	der, err := s.key.Sign(nil, digest[:], crypto.SHA256) // without randomness: RFC 6979
+	der, err := s.sign(digest[:])
 	if err != nil {
 		return nil, fmt.Errorf("sign statement: %w", err)
 	}

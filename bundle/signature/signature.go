@@ -15,10 +15,12 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/sha256"
+	"encoding/asn1"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/big"
 )
 
 const (
@@ -64,21 +66,67 @@ func (s *Signer) PublicKey() *PublicKey { return s.public }
 // Sign signs payload. Both forms are at most [MaxSize] bytes long.
 func (s *Signer) Sign(payload []byte) (Signature, error) {
 	digest := sha256.Sum256(payload)
-	der, err := s.key.Sign(nil, digest[:], crypto.SHA256) // without randomness: RFC 6979
+	der, err := s.sign(digest[:])
 	if err != nil {
 		return Signature{}, fmt.Errorf("sign: %w", err)
 	}
+	return encode(s.public.id, digest[:], der)
+}
+
+// sign signs a digest. Of the two values of s that verify, it takes the lower one, so that there
+// is one signature for each key and digest.
+func (s *Signer) sign(digest []byte) ([]byte, error) {
+	der, err := s.key.Sign(nil, digest, crypto.SHA256) // without randomness: RFC 6979
+	if err != nil {
+		return nil, err
+	}
+	var rs struct{ R, S *big.Int }
+	if _, err := asn1.Unmarshal(der, &rs); err != nil {
+		return nil, err
+	}
+	order := s.key.Params().N
+	if other := new(big.Int).Sub(order, rs.S); other.Cmp(rs.S) < 0 {
+		rs.S = other
+	}
+	return asn1.Marshal(rs)
+}
+
+// encode makes both forms of a signature.
+func encode(keyID string, digest, der []byte) (Signature, error) {
 	var b sigstoreBundle
 	b.MediaType = mediaType
-	b.VerificationMaterial.PublicKey.Hint = s.public.id
+	b.VerificationMaterial.PublicKey.Hint = keyID
 	b.MessageSignature.MessageDigest.Algorithm = "SHA2_256"
-	b.MessageSignature.MessageDigest.Digest = digest[:]
+	b.MessageSignature.MessageDigest.Digest = digest
 	b.MessageSignature.Signature = der
 	bundle, err := json.Marshal(b)
 	if err != nil {
-		return Signature{}, fmt.Errorf("sign: encode sigstore bundle: %w", err)
+		return Signature{}, fmt.Errorf("encode sigstore bundle: %w", err)
 	}
 	return Signature{Bundle: bundle, Base64: []byte(base64.StdEncoding.EncodeToString(der))}, nil
+}
+
+// CheckForm reports whether both forms are, byte for byte, what [Signer.Sign] writes for the
+// signature in them, whoever made it, and hold the same one. It refuses what [Verify] passes over:
+// white space, log entries, timestamps, and a line break after the bare signature. It proves
+// nothing about who signed. The error wraps [ErrInvalid].
+func (s *Signature) CheckForm() error {
+	b, err := parseBundle(s.Bundle)
+	if err != nil {
+		return fmt.Errorf("%w: sigstore bundle: %w", ErrInvalid, err)
+	}
+	held := b.MessageSignature
+	want, err := encode(b.VerificationMaterial.PublicKey.Hint, held.MessageDigest.Digest, held.Signature)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	case !bytes.Equal(s.Bundle, want.Bundle):
+		return fmt.Errorf(
+			"%w: the sigstore bundle has more than a signature: white space, log entries or timestamps", ErrInvalid)
+	case !bytes.Equal(s.Base64, want.Base64):
+		return fmt.Errorf("%w: the bare signature is not the one in the sigstore bundle, or has bytes after it", ErrInvalid)
+	}
+	return nil
 }
 
 // Verify checks that payload was signed with pub's private key. Either form may be absent

@@ -80,8 +80,10 @@ func TestSignVector(t *testing.T) {
 	if rest, err := asn1.Unmarshal(der, &rs); err != nil || len(rest) > 0 {
 		t.Fatalf("DER: %v, %d bytes left", err, len(rest))
 	}
+	// The published s is the higher of the two that verify; this is the other one.
+	published, _ := new(big.Int).SetString("F7CB1C942D657C41D436C7A1B6E29F65F3E900DBB9AFF4064DC4AB2F843ACDA8", 16)
 	want := "EFD48B2AACB6A8FD1140DD9CD45E81D69D2C877B56AAF991C34D0EA84EAF3716 " +
-		"F7CB1C942D657C41D436C7A1B6E29F65F3E900DBB9AFF4064DC4AB2F843ACDA8"
+		fmt.Sprintf("%064X", new(big.Int).Sub(elliptic.P256().Params().N, published))
 	if got := fmt.Sprintf("%064X %064X", rs.R, rs.S); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -423,13 +425,16 @@ func TestVerifyEveryByte(t *testing.T) {
 	}
 }
 
-// FuzzVerify looks for input that is accepted though it is not the one signature that
-// exists.
+// FuzzVerify looks for input that is accepted though it is neither of the two signatures that
+// exist, and for another form of them.
 func FuzzVerify(f *testing.F) {
 	s := rfcSigner(f)
 	payload := []byte("sample")
 	good := mustSign(f, s, payload)
+	other, _ := otherValue(f, s, payload, good)
+	isOne := func(sig []byte) bool { return bytes.Equal(sig, good.Base64) || bytes.Equal(sig, other.Base64) }
 	f.Add(good.Bundle, good.Base64)
+	f.Add(other.Bundle, other.Base64)
 	f.Add(append(bytes.Clone(good.Bundle), '\n'), append(bytes.Clone(good.Base64), '\n'))
 	f.Fuzz(func(t *testing.T, bundle, sig []byte) {
 		if Verify(s.public, payload, bundle, nil) == nil && bundle != nil {
@@ -437,12 +442,21 @@ func FuzzVerify(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := base64.StdEncoding.EncodeToString(b.MessageSignature.Signature); got != string(good.Base64) {
+			if got := base64.StdEncoding.EncodeToString(b.MessageSignature.Signature); !isOne([]byte(got)) {
 				t.Errorf("accepted a bundle with the signature %s", got)
 			}
 		}
-		if Verify(s.public, payload, nil, sig) == nil && !bytes.Equal(bytes.TrimSuffix(sig, []byte("\n")), good.Base64) {
+		if Verify(s.public, payload, nil, sig) == nil && !isOne(bytes.TrimSuffix(sig, []byte("\n"))) {
 			t.Errorf("accepted the signature %q", sig)
+		}
+		one := Signature{Bundle: bundle, Base64: sig}
+		if bundle != nil && sig != nil && Verify(s.public, payload, bundle, sig) == nil && one.CheckForm() == nil {
+			for _, known := range []Signature{good, other} {
+				if bytes.Equal(bundle, known.Bundle) && bytes.Equal(sig, known.Base64) {
+					return
+				}
+			}
+			t.Errorf("another form: %q and %q", bundle, sig)
 		}
 	})
 }
@@ -464,4 +478,75 @@ func FuzzParsePublicKey(f *testing.F) {
 			t.Errorf("%q read again: %v", data, err)
 		}
 	})
+}
+
+// otherValue returns the other signature that verifies, and whether it has the lower value.
+func otherValue(t testing.TB, s *Signer, payload []byte, good Signature) (other Signature, isLower bool) {
+	t.Helper()
+	der, err := base64.StdEncoding.DecodeString(string(good.Base64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rs struct{ R, S *big.Int }
+	if _, err := asn1.Unmarshal(der, &rs); err != nil {
+		t.Fatal(err)
+	}
+	value := new(big.Int).Sub(elliptic.P256().Params().N, rs.S)
+	isLower = value.Cmp(rs.S) < 0
+	rs.S = value
+	if der, err = asn1.Marshal(rs); err != nil {
+		t.Fatal(err)
+	}
+	digest := sha256.Sum256(payload)
+	if other, err = encode(s.public.id, digest[:], der); err != nil {
+		t.Fatal(err)
+	}
+	return other, isLower
+}
+
+// TestOneForm changes the bytes of signatures that verify all the same. One form has nothing but
+// the signature; what remains is the other of its two values, in both forms at once, since other
+// signers write either.
+func TestOneForm(t *testing.T) {
+	payload := []byte("index")
+	for i := range 8 {
+		s := newSigner(t)
+		good := mustSign(t, s, payload)
+		if err := good.CheckForm(); err != nil {
+			t.Fatalf("what is written: %v", err)
+		}
+		other, isLower := otherValue(t, s, payload, good)
+		if isLower {
+			t.Errorf("signature %d has the higher value", i)
+		}
+		var pretty bytes.Buffer
+		if err := json.Indent(&pretty, good.Bundle, "", "  "); err != nil {
+			t.Fatal(err)
+		}
+		in := func(more string) []byte {
+			return bytes.Replace(good.Bundle, []byte(`},"messageSignature"`), []byte(`,`+more+`},"messageSignature"`), 1)
+		}
+		entries := `"tlogEntries":["` + strings.Repeat("x", 60000) + `"]`
+		for name, test := range map[string]struct {
+			signature Signature
+			isForm    bool
+		}{
+			"the other value":           {other, true},
+			"the other value, bare":     {Signature{good.Bundle, other.Base64}, false},
+			"the other value, sigstore": {Signature{other.Bundle, good.Base64}, false},
+			"line break":                {Signature{good.Bundle, append(bytes.Clone(good.Base64), '\n')}, false},
+			"white space":               {Signature{pretty.Bytes(), good.Base64}, false},
+			"white space at the end":    {Signature{append(bytes.Clone(good.Bundle), ' '), good.Base64}, false},
+			"log entries":               {Signature{in(entries), good.Base64}, false},
+			"timestamps":                {Signature{in(`"timestampVerificationData":"x"`), good.Base64}, false},
+		} {
+			if err := Verify(s.public, payload, test.signature.Bundle, test.signature.Base64); err != nil {
+				t.Errorf("%s: it does not verify: %v", name, err)
+			}
+			err := test.signature.CheckForm()
+			if test.isForm != (err == nil) || err != nil && !errors.Is(err, ErrInvalid) {
+				t.Errorf("%s: got %v", name, err)
+			}
+		}
+	}
 }
