@@ -169,7 +169,7 @@ func (c *cluster) directEntry(address, name string) string {
 // One server and two agents, one of them behind the server, the other with a key, from
 // nothing to a cluster that works; then again, and changed by others.
 func TestCluster(t *testing.T) {
-	parallel(t, 7*time.Minute)
+	parallel(t, 10*time.Minute)
 	newCluster(t).run(t, []part{
 		{"dry run", testDryRun},
 		{"one agent fails", testOneAgentFails},
