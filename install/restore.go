@@ -93,6 +93,9 @@ func (in *installer) checkRestore() error {
 	if !ok || password == "" || strings.ContainsAny(password, " \n") {
 		return fmt.Errorf("%w: %s has no token of a server", backup.ErrInvalid, backup.Token)
 	}
+	if err := in.checkSecrets(r); err != nil {
+		return err
+	}
 	in.restoring = &restoring{Reader: r, id: r.Digest(), token: password}
 	if !r.Has(backup.AgentToken) {
 		return nil

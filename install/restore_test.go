@@ -23,16 +23,26 @@ import (
 // openBackup makes a backup of a server with SQLite, with a token, and one of agents if there is a second.
 func openBackup(t *testing.T, m backup.Manifest, token string, agents ...string) *backup.Reader {
 	t.Helper()
+	entries := map[string]string{backup.Token: token + "\n"}
+	for _, token := range agents {
+		entries[backup.AgentToken] = token + "\n"
+	}
+	return backupWith(t, m, entries)
+}
+
+// backupWith makes a backup of a server with SQLite that has the entries given, too.
+func backupWith(t *testing.T, m backup.Manifest, entries map[string]string) *backup.Reader {
+	t.Helper()
 	dir := t.TempDir()
 	write := func(name, content string) {
 		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600)); err != nil {
+		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600))
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	write(backup.Token, token+"\n")
-	for _, token := range agents {
-		write(backup.AgentToken, token+"\n")
+	for name, content := range entries {
+		write(name, content)
 	}
 	write(backup.SQLiteDatabase, "")
 	db, err := sql.Open("sqlite", filepath.Join(dir, backup.SQLiteDatabase))
