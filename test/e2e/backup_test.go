@@ -55,13 +55,15 @@ func identity(t *testing.T, server *lab.Host, b *box) map[string]string {
 }
 
 // A cluster is backed up while it runs, replaced by its backup, lost with all its hosts and
-// the operator's state, and brought back from the backup and encrypted volumes of the bundle.
+// the operator's state, and brought back from the backup and encrypted volumes of the bundle. Then the
+// host that has LiteBoxd's database is to be removed.
 func TestBackup(t *testing.T) {
-	parallel(t, 4*time.Minute)
+	parallel(t, 6*time.Minute)
 	site := newTwoHosts(t)
 	server := site.Hosts[0]
 	writeConfig(t, site.Bed, twoHosts+withLiteBoxd, server.Address, site.Hosts[1].Address)
 	writeSite(t, site, "values.env", "")
+	writeSite(t, site, "system/patches/api.yaml", apiOnAgent)
 	shown := shownLogin.FindStringSubmatch(mustRun(t, install(t.Context(), site)).stdout)
 	if shown == nil {
 		t.Fatal("the first login was not shown")
@@ -136,6 +138,10 @@ func TestBackup(t *testing.T) {
 	}
 	again := mustRun(t, install(t.Context(), site))
 	contains(t, "install after the restore", again.stdout, "nothing to do")
+	if mode := onHost(t, site.Hosts[1], "stat", "-c", "%a", "/var/lib/rancher/k3s/storage"); mode != "700\n" {
+		t.Errorf("the folder of volumes has mode %s", mode)
+	}
+	testDataStays(t, site, b)
 	checkNothingLeaked(t, site)
 }
 
