@@ -32,7 +32,7 @@ func TestLockRefuses(t *testing.T) {
 		{"--update cilium", exitUsage, `--update "cilium": expected COMPONENT=VERSION`},
 		{"--update cilium=1.20.0 --update cilium=1.20.1", exitUsage, "--update names cilium twice"},
 		{"--update cilium=1.20.0 --k3s v1.36.4+k3s1", exitUsage, "--update excludes versions and platforms"},
-		{"--check --update cilium=1.20.0", exitUsage, "--check takes no versions and no platforms"},
+		{"--check --update cilium=1.20.0", exitUsage, "--check takes no versions, platforms or serial"},
 		{"--check --output yaml", exitUsage, `--output "yaml": expected table or json`},
 		{"--platform linux/amd64", exitUsage, "--platform needs the versions of a new lock"},
 		{"--k3s v1.36.4+k3s1 --platform windows/amd64", exitUsage, `"windows/amd64" is not a platform`},
@@ -120,8 +120,9 @@ func TestLockIsSparing(t *testing.T) {
 	// The same release under another name: the archives' bytes are known already.
 	s.write(t, "old.lock", []byte(strings.ReplaceAll(made, "v1.36.4", "v1.36.3")))
 	lock("-f", "old.lock", "--update", "k3s=v1.36.4+k3s1")
-	if got := string(s.read(t, "old.lock")); got != made {
-		t.Errorf("moved back it is not what it was:\n%s", got)
+	want := strings.Replace(made, "\nserial: 1\n", "\nserial: 2\n", 1)
+	if got := string(s.read(t, "old.lock")); got != want || want == made {
+		t.Errorf("moved back it is not what it was, but for its serial:\n%s", got)
 	}
 	hosts, largest := asked()
 	if diff := cmp.Diff([]string{"github.com", "raw.githubusercontent.com", "release-assets.githubusercontent.com"}, hosts); diff != "" || largest > 4096 {
