@@ -62,6 +62,7 @@ func TestImports(t *testing.T) {
 		"github.com/google/nftables",
 		"github.com/google/nftables/",
 		"github.com/liteboxd/boxlift/bulktls",
+		"github.com/liteboxd/boxlift/bundle/boundedjson", // through registry
 		"github.com/liteboxd/boxlift/bundle/ocitar",
 		"github.com/liteboxd/boxlift/cmd/boxlift-node",
 		"github.com/liteboxd/boxlift/lazyregexp",
