@@ -65,7 +65,7 @@ func extracted(
 		if err != nil {
 			return "", err
 		}
-		defer os.RemoveAll(dir)
+		defer func() { _ = os.RemoveAll(dir) }()
 		c, err := r.Contents()
 		if err != nil {
 			return "", err
@@ -188,10 +188,7 @@ func TestUnsteadyDelta(t *testing.T) {
 			return "", err
 		}
 		delta.Use(base)
-		dir, err := os.MkdirTemp(m.dir, "join")
-		if err != nil {
-			return "", err
-		}
+		dir := t.TempDir()
 		path := filepath.Join(dir, "whole.tar")
 		if _, err := bundle.Join(ctx, delta, bundle.JoinOptions{Path: path}); err != nil {
 			return "", err

@@ -103,47 +103,47 @@ func TestMovedTag(t *testing.T) {
 			right("one release", old, check(false, old))
 
 			// An upgrade: both packs are there, and k3s has imported the newer one when it came.
-			new := l.bring(t, test.newer,
+			newer := l.bring(t, test.newer,
 				member{moved, [][]byte{random(302, 5000)}}, member{ownNew, [][]byte{random(303, 5000)}})
-			if r := check(false, new); r.OK || r.Problems[0].Kind != node.ProblemOrder || r.Problems[0].Pack != old.Name {
+			if r := check(false, newer); r.OK || r.Problems[0].Kind != node.ProblemOrder || r.Problems[0].Pack != old.Name {
 				t.Errorf("both packs are imported: %+v", r)
 			}
-			r := check(true, new)
-			right("upgraded", new, r)
+			r := check(true, newer)
+			right("upgraded", newer, r)
 			if diff := cmp.Diff([]string{old.Name}, r.SetAside); diff != "" {
 				t.Error(diff)
 			}
-			l.restart(t, old, new)
+			l.restart(t, old, newer)
 			// What the pack that waits has besides is kept, too.
 			if l.served(t, ownOld) == "" {
 				t.Errorf("boxlift's registry has no %s", ownOld)
 			}
-			right("started again", new, check(false, new))
+			right("started again", newer, check(false, newer))
 
 			// That k3s does it wrong is seen and mended.
 			l.ask(t, "images", "tag", "--force", ownOld, moved)
-			if r := check(false, new); r.OK || r.Problems[0].Kind != node.ProblemTarget || r.Problems[0].Pack != new.Name {
+			if r := check(false, newer); r.OK || r.Problems[0].Kind != node.ProblemTarget || r.Problems[0].Pack != newer.Name {
 				t.Errorf("the name of another image: %+v", r)
 			}
-			right("mended", new, check(true, new))
+			right("mended", newer, check(true, newer))
 			l.ask(t, "images", "rm", "--sync", ownOld)
-			if r := check(false, new); r.OK || r.Problems[0].Kind != node.ProblemName || r.Problems[0].Image != ownOld {
+			if r := check(false, newer); r.OK || r.Problems[0].Kind != node.ProblemName || r.Problems[0].Image != ownOld {
 				t.Errorf("an image of the pack that waits is gone: %+v", r)
 			}
-			r = check(true, new)
-			right("imported from the pack that waits", new, r)
-			if diff := cmp.Diff([]string{old.Name, new.Name}, r.Imported); diff != "" {
+			r = check(true, newer)
+			right("imported from the pack that waits", newer, r)
+			if diff := cmp.Diff([]string{old.Name, newer.Name}, r.Imported); diff != "" {
 				t.Error(diff)
 			}
 
 			// The host knows by itself which release is the current one.
 			id := node.PruneRequest{Release: release("old", []node.PackWant{old}), Current: true}
 			l.prune(t, id)
-			id.Release = release("new", []node.PackWant{new})
+			id.Release = release("newer", []node.PackWant{newer})
 			if r := l.prune(t, id); len(gone(r)) > 0 {
 				t.Errorf("the previous release loses %q", gone(r))
 			}
-			right("by the record", new, check(false))
+			right("by the record", newer, check(false))
 
 			// A rollback: the pack comes back without a byte of it being sent.
 			if report := l.mustSend(t, l.want(old)); report.Bytes != 0 {
@@ -151,23 +151,23 @@ func TestMovedTag(t *testing.T) {
 			}
 			r = check(true, old)
 			right("rolled back", old, r)
-			if diff := cmp.Diff([]string{new.Name}, r.SetAside); diff != "" {
+			if diff := cmp.Diff([]string{newer.Name}, r.SetAside); diff != "" {
 				t.Error(diff)
 			}
-			l.restart(t, old, new)
+			l.restart(t, old, newer)
 			right("rolled back and started again", old, check(false, old))
 
 			// What no release needs goes under whatever name it has.
 			id.Release = release("old", []node.PackWant{old})
 			id.Version, id.DropPrevious, id.Remove = node.PruneVersion, true, true
 			report, err := node.Prune(t.Context(), l.options, id)
-			if err != nil || !slices.Contains(gone(report), new.Name) {
+			if err != nil || !slices.Contains(gone(report), newer.Name) {
 				t.Errorf("%+v, %v", report, err)
 			}
 			if diff := cmp.Diff([]string{old.Name}, l.disk(t)); diff != "" {
 				t.Error(diff)
 			}
-			if _, err := os.Stat(filepath.Join(l.images, new.Name+".aside")); !errors.Is(err, fs.ErrNotExist) {
+			if _, err := os.Stat(filepath.Join(l.images, newer.Name+".aside")); !errors.Is(err, fs.ErrNotExist) {
 				t.Error(err)
 			}
 			right("alone", old, check(false, old))

@@ -82,7 +82,7 @@ func copyTo(to, from string) error {
 	if err != nil {
 		return err
 	}
-	defer source.Close() //nolint:errcheck // it was only read
+	defer source.Close()
 	target, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
 	if err != nil {
 		return err

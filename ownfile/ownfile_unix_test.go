@@ -92,7 +92,7 @@ func TestOwn(t *testing.T) {
 	if err != nil || !locked {
 		t.Fatalf("it is not locked: %v", err)
 	}
-	defer l.Close() //nolint:errcheck // a lock
+	defer l.Close()
 	second, locked, err := Lock(path, 0o600)
 	if err != nil || locked {
 		t.Fatalf("it is locked twice: %v", err)

@@ -35,7 +35,7 @@ func CheckRoom(drafts ...*Draft) error {
 		if unix.Statfs(on.name, &fs) != nil || fs.Blocks == 0 {
 			continue // it does not say
 		}
-		if on.need > int64(fs.Bavail)*fs.Bsize { //nolint:gosec // no disk has so much
+		if on.need > int64(fs.Bavail)*fs.Bsize {
 			err := noSpaceError(on.name, unix.ENOSPC)
 			return fmt.Errorf("reserve %s for %s: %w", progress.Bytes(on.need), on.draft.Name(), err)
 		}

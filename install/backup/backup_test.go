@@ -212,7 +212,7 @@ func TestForm(t *testing.T) {
 		names = append(names, fs.FileMode(h.Mode).String()+" "+h.Name)
 	}
 	want := []string{
-		"-rw------- manifest.json", "-rw------- k3s/etcd-snapshot", "-rw------- k3s/server.tar", "-rw------- k3s/token", "-rw------- liteboxd/backup.json",
+		"-rw------- manifest.json", "-rw------- k3s/agent-token", "-rw------- k3s/etcd-snapshot", "-rw------- k3s/server.tar", "-rw------- k3s/token", "-rw------- liteboxd/backup.json",
 		"-rw------- liteboxd/liteboxd.db", "-rw------- liteboxd/objects.yaml", "-rw------- nodes/one/password", "-rw------- nodes/two/password", "-rw------- release.json",
 	}
 	if diff := cmp.Diff(want, names); diff != "" {

@@ -119,6 +119,17 @@ func RenderChart() int {
 	return 0
 }
 
+// isOutOfMemory reports whether a process that ended complains about memory: in the words of Go, of the
+// system, or of the race detector, whose own memory counts too.
+func isOutOfMemory(complaints string) bool {
+	for _, words := range []string{"out of memory", "cannot allocate memory", "failed to allocate"} {
+		if strings.Contains(complaints, words) {
+			return true
+		}
+	}
+	return false
+}
+
 // boundMemory makes the process die when it takes so much memory beyond what it has now. Only Linux
 // counts what a Go program takes.
 func boundMemory(most int64) error {
@@ -141,7 +152,7 @@ func boundMemory(most int64) error {
 	if err := unix.Getrlimit(unix.RLIMIT_DATA, &limit); err != nil {
 		return err
 	}
-	limit.Max = min(limit.Max, uint64(pages*int64(os.Getpagesize())+most)) //nolint:gosec // neither is negative
+	limit.Max = min(limit.Max, uint64(pages*int64(os.Getpagesize())+most))
 	limit.Cur = limit.Max
 	debug.SetMemoryLimit(most / 2) // so that garbage is no reason
 	return unix.Setrlimit(unix.RLIMIT_DATA, &limit)
@@ -213,7 +224,7 @@ func (a *rendering) process(ctx context.Context) (*rendition, error) {
 		return nil, context.Cause(ctx)
 	case bounded.Err() != nil, errors.As(failed, &exit) && exit.ExitCode() == exitTime:
 		return nil, &BoundError{a.Bounds.Time.String()}
-	case failed != nil && (strings.Contains(text, "out of memory") || strings.Contains(text, "cannot allocate memory")):
+	case failed != nil && isOutOfMemory(text):
 		return nil, &BoundError{fmt.Sprintf("%d MiB of memory", a.Bounds.Memory>>20)}
 	case failed != nil:
 		return nil, fmt.Errorf("the process for it ended with %w: %s", failed, brief(printable.Line(text)))

@@ -38,9 +38,10 @@ const (
 )
 
 const (
-	// Format is the version of the document's form, SerialFormat that of documents with a serial:
-	// whoever does not know serials has to leave those alone.
-	Format       = 1
+	// Format is the version of the document's form, of documents without a serial: whoever does not
+	// know serials has to leave the others alone.
+	Format = 1
+	// SerialFormat is the version of the form of documents with a serial.
 	SerialFormat = 2
 	// Kept is how many releases a record keeps. The newest that succeeded is kept besides.
 	Kept = 10
