@@ -166,7 +166,7 @@ func TestRolloutLeavesOut(t *testing.T) {
 				t.Errorf("Rollouts: %+v, %v; want %q, done %v", all, err, c.want, c.done)
 			}
 			// As it is waited for.
-			w := &wait{cluster: cluster, start: time.Now(), settled: map[awaited]bool{}, deadlines: deadlines{}}
+			w := cluster.newWait()
 			waiting, err := w.unfinished(t.Context(), []awaited{{Object: o}})
 			if err != nil || (len(waiting) == 0) != c.done {
 				t.Errorf("waiting for %v, %v; done should be %v", waiting, err, c.done)

@@ -92,7 +92,7 @@ func TestClaimThatFails(t *testing.T) {
 		}
 	})
 	objects := []awaited{{Object: Object{Deployment, "boxes", "api"}}}
-	w := &wait{cluster: c, start: time.Now(), settled: map[awaited]bool{}, deadlines: deadlines{}, patience: newPatience()}
+	w := c.newWait()
 	look := func() waitingFor {
 		t.Helper()
 		waiting, err := w.unfinished(within(t), objects)

@@ -46,7 +46,7 @@ func joinWaiting(list []waitingFor) string {
 // objects of other kinds. It leaves it to its callers to name the cluster.
 func (c *Cluster) waitFor(ctx context.Context, objects []awaited, report func(string)) *Error {
 	tell := onChange(report)
-	w := &wait{cluster: c, start: time.Now(), settled: map[awaited]bool{}, deadlines: deadlines{}, patience: newPatience()}
+	w := c.newWait()
 	var waiting []waitingFor
 	var failure error
 	for {
@@ -98,6 +98,13 @@ type wait struct {
 	settled   map[awaited]bool
 	deadlines deadlines
 	patience  *patience
+}
+
+// newWait begins to wait now.
+func (c *Cluster) newWait() *wait {
+	return &wait{
+		cluster: c, start: time.Now(), settled: map[awaited]bool{}, deadlines: deadlines{}, patience: newPatience(),
+	}
 }
 
 // unfinished returns those that have failed first, then those that have a known problem.
