@@ -116,7 +116,8 @@ func testGates(t *testing.T, site *testbed.Site, env []string) {
 	if want["cgroup"] != "" {
 		serial["cgroup"], serial["preflight"] = want["cgroup"], "cgroup v2 for k3s v1.36.4+k3s1"
 	}
-	accept := []string{"--accept-drift", "--accept-untested-cilium", "--drain-nodes-and-end-their-sandboxes"}
+	drain := []string{"--accept-drift", "--accept-untested-cilium", "--drain-nodes-and-end-their-sandboxes"}
+	accept := append(slices.Clone(drain), "--interrupt-what-has-its-data-on", server.Address.String())
 	document := kubectl(t, server, "-n", "kube-system", "get", "secret", "boxlift-releases",
 		"-o", `go-template={{index .data "record.json" | base64decode}}`)
 	document = strings.Replace(document, `{"format":1,`, `{"format":2,"serial":9,`, 1)
@@ -141,8 +142,7 @@ func testGates(t *testing.T, site *testbed.Site, env []string) {
 	if want["cgroup"] != "" {
 		last["cgroup"], last["preflight"] = want["cgroup"], "cgroup v2 for k3s v1.36.4+k3s1"
 	}
-	drain := []string{"--accept-drift", "--accept-untested-cilium", "--drain-nodes-and-end-their-sandboxes"}
 	check("without a record", refused(far, drain...), last)
 	delete(last, "data")
-	check("what may be down", refused(far, append(drain, "--interrupt-what-has-its-data-on", server.Address.String())...), last)
+	check("what may be down", refused(far, accept...), last)
 }
