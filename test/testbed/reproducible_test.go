@@ -4,8 +4,10 @@ import (
 	"archive/tar"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -68,6 +70,10 @@ func TestReproducible(t *testing.T) {
 		"arm64": {command: []string{emulator.Find(), arm64}, folder: t.TempDir(), more: []string{"--parallelism", "3"}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if builder.command[0] == emulator.Find() {
+				need.Root(t, "having the kernel start an emulator")
+				emulateChildren(t, emulator.Find())
+			}
 			for _, file := range []string{"versions.lock", "boxlift.key", savedImage} {
 				content, err := os.ReadFile(filepath.Join(bed.Dir, file))
 				if err != nil {
@@ -90,6 +96,32 @@ func TestReproducible(t *testing.T) {
 			}
 		})
 	}
+}
+
+// emulateChildren has the kernel start the emulator for programs for arm64 until the test ends: boxlift
+// starts itself once more to render a chart, and the emulator only emulates what it was started with
+// (https://docs.kernel.org/admin-guide/binfmt-misc.html).
+func emulateChildren(t *testing.T, emulator string) {
+	t.Helper()
+	const (
+		folder = "/proc/sys/fs/binfmt_misc"
+		name   = "boxlift-test-aarch64"
+		// The header of an ELF file of 64 bits, little endian, a program, for machine 183.
+		magic = `\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00`
+		mask  = `\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff`
+	)
+	if _, err := os.Stat(folder + "/register"); errors.Is(err, fs.ErrNotExist) {
+		mustEnd(t, exec.Command("mount", "-t", "binfmt_misc", "binfmt_misc", folder))
+		t.Cleanup(func() { mustEnd(t, exec.Command("umount", folder)) })
+	}
+	if err := os.WriteFile(folder+"/register", []byte(":"+name+":M::"+magic+":"+mask+":"+emulator+":F"), 0); err != nil {
+		t.Fatalf("register the emulator: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(folder+"/"+name, []byte("-1"), 0); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func mustEnd(t *testing.T, c *exec.Cmd) {
