@@ -363,10 +363,16 @@ func testResumeElsewhere(t *testing.T, site *testbed.Site, next string) {
 	t.Helper()
 	before := kubelets(t, site.Hosts[0])
 	r := run(t, elsewhere(t, site)("resume", "--bundle", next, "--key", "boxlift.pub"))
+	if r.code != 2 {
+		t.Errorf("want exit code 2: %v", r)
+	}
+	contains(t, "resume that agrees to nothing", r.stderr,
+		"the run began with --accept-untested-cilium=true: resume takes no such flag")
+	r = run(t, elsewhere(t, site)("resume", "--bundle", next, "--key", "boxlift.pub", "--accept-untested-cilium"))
 	if r.code != 6 {
 		t.Errorf("want exit code 6: %v", r)
 	}
-	contains(t, "resume in another folder", r.stderr, "going on with boxlift upgrade --accept-untested-cilium=true --batch-size=1, as of release 3 of the cluster",
+	contains(t, "resume in another folder", r.stderr, "going on with boxlift upgrade --batch-size=1, as of release 3 of the cluster",
 		site.Hosts[2].Address.String()+": start k3s", "the host went back to k3s "+release.K3s, "not touched because of that: "+site.Hosts[3].Address.String())
 	if diff := cmp.Diff(before, kubelets(t, site.Hosts[0])); diff != "" {
 		t.Errorf("after resume in another folder: %s", diff)
@@ -574,7 +580,10 @@ func TestUpgradeKilled(t *testing.T) {
 			// The cluster tells what to go on with, unless boxlift died right at the end. Only the
 			// record knows a rollback.
 			awaitAPI(t, server)
-			command = func() *exec.Cmd { return resume(t, site, "--bundle", []string{next, "bundle.tar"}[ended%len(ways)]) }
+			command = func() *exec.Cmd {
+				bundle := []string{next, "bundle.tar"}[ended%len(ways)]
+				return resume(t, site, "--bundle", bundle, "--accept-untested-cilium")
+			}
 		case wasKilled:
 			command = func() *exec.Cmd { return resume(t, site) }
 			if readState(t, site).Result == "done" {
