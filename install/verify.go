@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/liteboxd/boxlift/install/cilium"
+	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/node"
 	"github.com/liteboxd/boxlift/printable"
@@ -155,7 +156,9 @@ func (in *installer) askContainerd(ctx context.Context, h *host, flags ...string
 	for _, p := range h.packs {
 		args = append(args, "--current", packName(p))
 	}
-	if in.packOptions(h).Boot {
+	// What a registry of somebody else's gives for a name may have another digest: one that does not take
+	// indexes of platforms that it lacks gets reduced ones.
+	if in.packOptions(h).Boot && in.Config.Seeding.Mode == config.SeedRegistry {
 		for _, image := range in.contents.Images {
 			if !strings.Contains(image.Name, "@") {
 				args = append(args, "--image", image.Name+"@"+image.Digest.String())
