@@ -158,8 +158,11 @@ func testNodeUnregistered(t *testing.T, site *testbed.Site) {
 	if r.code != 6 {
 		t.Errorf("want exit code 6: %v", r)
 	}
-	contains(t, "the error", r.stderr, "  "+site.Hosts[1].Address.String()+": its node is not registered in the cluster", "boxlift: hint: see `journalctl -u k3s-agent`")
-	installMeanwhile(t, site, "wait for the nodes", func() {
+	// k3s says that it is ready when it has seen its node.
+	agent := site.Hosts[1].Address.String()
+	contains(t, "the error", r.stderr, agent+": start k3s-agent (its node is not registered in the cluster)",
+		"k3s-agent was not ready after 20s", "boxlift: hint: see `journalctl -u k3s-agent`")
+	installMeanwhile(t, site, "wait for k3s-agent on "+agent, func() {
 		kubectl(t, server, "delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", "nobody-joins")
 	})
 }
