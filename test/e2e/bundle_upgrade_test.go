@@ -289,10 +289,10 @@ func testNoBackup(t *testing.T, site *testbed.Site, next string) {
 	if err := os.Remove(inTheWay); err != nil {
 		t.Fatal(err)
 	}
-	if r.code != 6 {
-		t.Errorf("want exit code 6: %v", r)
+	if r.code != 3 {
+		t.Errorf("want exit code 3: %v", r)
 	}
-	contains(t, "the error", r.stderr, "backup: back up the cluster: ", "not a directory")
+	contains(t, "the error", r.stderr, "back up the cluster: refused: make the folder for the backup: ", "not a directory")
 	if diff := cmp.Diff(before, seen()); diff != "" {
 		t.Errorf("without a backup, hosts were changed: %s", diff)
 	}
