@@ -60,9 +60,13 @@ func (n counted) holds(p *corev1.Pod) bool {
 }
 
 // daemonSetOn judges a DaemonSet. Its status has all nodes: where one is left out, the pods
-// on the others are counted one by one.
+// on the others are counted one by one. So they are where the status covers too few nodes: when a node was deleted
+// and is back before its pods were cleared away, the controller does not look at the DaemonSet again (syncNodeUpdate
+// in Kubernetes' pkg/controller/daemon passes over it, as the node has its pod), and its status stays as it was.
 func (c *Cluster) daemonSetOn(ctx context.Context, d *appsv1.DaemonSet, nodes counted) (Rollout, error) {
-	if !slices.ContainsFunc(nodes.leftOut, func(n corev1.Node) bool { return isFor(&d.Spec.Template, &n) }) {
+	isForIt := func(n corev1.Node) bool { return isFor(&d.Spec.Template, &n) }
+	covers := int(d.Status.DesiredNumberScheduled)
+	if !slices.ContainsFunc(nodes.leftOut, isForIt) && covers >= countFunc(nodes.nodes, isForIt) {
 		return daemonSetRollout(d, nodes.nodes), nil
 	}
 	pods, err := c.pods(ctx, d.Namespace, d.Spec.Selector)
@@ -76,6 +80,16 @@ func (c *Cluster) daemonSetOn(ctx context.Context, d *appsv1.DaemonSet, nodes co
 	d = d.DeepCopy()
 	d.Status = daemonSetStatus(d, nodes.nodes, pods, list.Items, time.Now())
 	return daemonSetRollout(d, nodes.nodes), nil
+}
+
+func countFunc(nodes []corev1.Node, f func(corev1.Node) bool) int {
+	n := 0
+	for i := range nodes {
+		if f(nodes[i]) {
+			n++
+		}
+	}
+	return n
 }
 
 // daemonSetStatus is what the controller would say of a DaemonSet if there were only these
