@@ -58,7 +58,7 @@ func TestJudge(t *testing.T) {
 	k3s := func(from, to string) func(*Cluster, *Target, *Accept) {
 		return func(c *Cluster, t *Target, _ *Accept) {
 			c.Nodes[0].Kubelet, c.Nodes[1].Kubelet, t.K3s = from, from, to
-			c.Cilium, t.Cilium, t.UpgradesFrom = "1.20.3", "1.20.3", nil
+			c.Cilium, t.Cilium, t.UpgradesFrom = "1.21.3", "1.21.3", nil
 		}
 	}
 	cilium := func(from, to string, ranges ...string) func(*Cluster, *Target, *Accept) {
@@ -69,7 +69,7 @@ func TestJudge(t *testing.T) {
 			}
 		}
 	}
-	const unknownTests = "cilium-kubernetes warning cilium: which versions of Kubernetes Cilium 1.20 is tested with is not known to this boxlift; the bundle has "
+	const unknownTests = "cilium-kubernetes warning cilium: which versions of Kubernetes Cilium 1.21 is tested with is not known to this boxlift; the bundle has "
 	const olderText = "the bundle has the serial 8, and the cluster has had one with the serial 9: it is older"
 	tests := []struct {
 		name   string
@@ -243,8 +243,13 @@ func TestJudge(t *testing.T) {
 			k3s("v1.33.13+k3s1", "v1.34.4+k3s1")(c, t, nil)
 			c.Cilium, t.Cilium, a.UntestedCilium = "1.18.6", "1.18.6", true
 		}, []string{"cilium-kubernetes accepted cilium: Cilium 1.18 is tested with Kubernetes 1.30 to 1.33, and the bundle has 1.34"}},
-		{"a Cilium that is not known", cilium("1.19.6", "1.20.3"), []string{unknownTests + "1.33"}},
+		{"a Cilium that is not known", cilium("1.20.3", "1.21.0"), []string{unknownTests + "1.33"}},
 		{"a Cilium that is tested with this Kubernetes", cilium("1.18.12", "1.19.6"), nil},
+		{"the next Cilium that is tested with it", cilium("1.19.6", "1.20.0"), nil},
+		{"a Kubernetes that the next Cilium is tested with", func(c *Cluster, t *Target, a *Accept) {
+			k3s("v1.35.6+k3s1", "v1.36.4+k3s1")(c, t, a)
+			c.Cilium, t.Cilium = "1.19.6", "1.20.0"
+		}, []string{"cilium-kubernetes warning cilium: until it is upgraded, after the servers, Cilium 1.19 works with Kubernetes 1.36, which it is not tested with"}},
 		{"another major version", func(c *Cluster, t *Target, a *Accept) { k3s("v1.36.4+k3s1", "v2.0.0+k3s1")(c, t, a) },
 			[]string{"kubernetes-minor refused k3s: from Kubernetes 1.36 to 2.0: Kubernetes goes by one minor version at a time",
 				"kubelet-skew refused s1: its kubelet is v1.36.4+k3s1: an API server of 2.0 works with kubelets that are up to 3 minor versions older",

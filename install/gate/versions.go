@@ -25,8 +25,9 @@ const firstCgroup2 = 35
 
 // testedKubernetes are the first and the last minor version of Kubernetes 1.x that a Cilium
 // 1.x is tested with end to end: Documentation/network/kubernetes/compatibility.rst of Cilium
-// v1.18.14 and v1.19.3. Later tables are not known here; those of Cilium do not change within a release.
-var testedKubernetes = map[int][2]int{18: {30, 33}, 19: {32, 35}}
+// v1.18.14, v1.19.3 and v1.20.1 (the last as two projects quote it). Later tables are not known here; those of
+// Cilium do not change within a release.
+var testedKubernetes = map[int][2]int{18: {30, 33}, 19: {32, 35}, 20: {33, 36}}
 
 // component is one that moves.
 type component struct {
