@@ -100,7 +100,7 @@ func (c *Cluster) Drain(ctx context.Context, name string, o DrainOptions) error 
 		}
 		text := brief(errors.Join(problems...).Error())
 		return c.fail(fmt.Errorf("drain node %s: nothing was evicted: %s", name, text),
-			"pods without a controller are not made anew on another node: delete them yourself, or have them deleted")
+			"pods without a controller are not made anew on another node: wait until they are done, or end them and their data with boxlift node remove --delete-unmanaged-pods")
 	}
 	holding := make(chan struct{})
 	go func() {

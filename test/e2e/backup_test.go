@@ -119,6 +119,15 @@ func TestBackup(t *testing.T) {
 		t.Errorf("after the cluster was replaced: %s", diff)
 	}
 
+	const passphrase = "passphrase.txt"
+	if err := os.WriteFile(filepath.Join(site.Bed.Dir, passphrase), []byte("correct horse battery staple\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sealed := mustRun(t, site.Boxlift(t.Context(), passwords, "backup", "create", "-f", "install.yaml", "--passphrase-file", passphrase, "-o", "json"))
+	var second struct{ Path string }
+	if err := json.Unmarshal([]byte(sealed.stdout), &second); err != nil {
+		t.Fatalf("%v: %v", err, sealed)
+	}
 	for _, h := range site.Hosts {
 		wipe(t, h)
 	}
@@ -130,7 +139,7 @@ func TestBackup(t *testing.T) {
 	// From a stick with a small filesystem, and for nobody else's eyes.
 	bed, volumes := connected(t), filepath.Join(t.TempDir(), "volumes.tar")
 	mustRun(t, bed.BuildCommand(t.Context(), "-o", volumes, "--reuse", bed.Bundle(), "--split", "32MiB", "--encrypt-to", key.Recipient().String()))
-	restored := mustRun(t, install(t.Context(), site, "--restore", file, "--backup-identity", "key.txt", "--bundle", volumes, "--identity", "key.txt"))
+	restored := mustRun(t, install(t.Context(), site, "--restore", second.Path, "--backup-passphrase-file", passphrase, "--bundle", volumes, "--identity", "key.txt"))
 	t.Logf("restored:\n%s", restored.stdout)
 	b.login(shown[1], shown[2])
 	if diff := cmp.Diff(before, identity(t, server, b)); diff != "" {

@@ -880,9 +880,19 @@ metadata: {name: alone}
 spec: {minAvailable: 1, selector: {matchLabels: {app: alone}}}
 `)
 	writeThreeServers(t, site, shortWaits)
-	r := upgrade(t, site, drained, "--drain-nodes-and-end-their-sandboxes", "--interrupt-what-has-its-data-on", "agent")
+	cilium := func() string {
+		return kubectl(t, first, "-n", "kube-system", "get", "daemonset", "cilium", "-o", "jsonpath={.spec.template.spec.containers[0].image}")
+	}
+	if got, want := cilium(), "quay.io/cilium/cilium:v"+upstream.Older.Cilium; got != want {
+		t.Errorf("before the agents are done, Cilium is %s, want %s", got, want)
+	}
+	// One agent may fail: what comes after the agents is done.
+	r := upgrade(t, site, drained, "--drain-nodes-and-end-their-sandboxes", "--interrupt-what-has-its-data-on", "agent", "--max-failures", "1")
 	if r.code != 6 {
 		t.Errorf("want exit code 6: %v", r)
+	}
+	if got, want := cilium(), "quay.io/cilium/cilium:v"+release.Cilium; got != want {
+		t.Errorf("after one agent failed, which may be, Cilium is %s, want %s", got, want)
 	}
 	contains(t, "the error", r.stderr, "drain the node agent", "PodDisruptionBudget alone does not let go", "pods come to the node agent again")
 	if diff := cmp.Diff(map[string]string{"one": release.K3s, "two": release.K3s, "three": release.K3s, "agent": upstream.Older.K3s}, kubelets(t, first)); diff != "" {

@@ -739,7 +739,26 @@ func testRemoveWithBudget(t *testing.T, c *cluster) {
 	}
 
 	kubectl(t, c.server, "delete", "pdb", "precious")
+	// Nothing brings this pod back elsewhere, as nothing does a sandbox.
+	applyYAML(t, c.server, `apiVersion: v1
+kind: Pod
+metadata: {name: alone}
+spec:
+  nodeName: late
+  terminationGracePeriodSeconds: 1
+  containers: [{name: alone, image: `+netcheckImage+`, args: [serve]}]
+`)
+	kubectl(t, c.server, "wait", "--for=condition=Ready", "pod/alone", "--timeout=60s")
+	r = run(t, c.remove(t, "--hosts", "late"))
+	if r.code != 6 {
+		t.Errorf("a pod that nothing brings back: want exit code 6: %v", r)
+	}
+	contains(t, "the error", r.stderr, "nothing was evicted", "default/alone", "--delete-unmanaged-pods")
+	kubectl(t, c.server, "wait", "--for=condition=Ready", "pod/alone", "--timeout=5s")
 	c.removeKilled(t)
+	if out, err := tryKubectl(t, c.server, "get", "pod", "alone"); err == nil {
+		t.Errorf("the pod is still there: %s", out)
+	}
 	kubectl(t, c.server, "delete", "deployment", "precious")
 
 	// It can come back.
@@ -755,7 +774,7 @@ func testRemoveWithBudget(t *testing.T, c *cluster) {
 func (c *cluster) removeKilled(t *testing.T) {
 	t.Helper()
 	c.write(t, "", 60, "")
-	c.killBeforeUninstall(t, c.remove(t, "--hosts", "late"), "remove")
+	c.killBeforeUninstall(t, c.remove(t, "--hosts", "late", "--delete-unmanaged-pods"), "remove")
 	contains(t, "the dry run", mustRun(t, c.remove(t, "--hosts", "late", "--dry-run")).stdout, "would uninstall k3s on late")
 	r := mustRun(t, c.remove(t, "--hosts", "late,"+c.late.Address.String()))
 	contains(t, "what is said of the run before", r.stdout+r.stderr, "did not get to uninstalling k3s", "boxlift node remove --hosts late", c.late.Address.String())

@@ -511,7 +511,11 @@ func TestInterrupted(t *testing.T) {
 		}
 		return &stderr
 	}
-	agent := site.Hosts[1]
+	server, agent := site.Hosts[0], site.Hosts[1]
+	// Agents and users reach the API at an address that another server could take over.
+	const endpoint = "10.77.0.200:6443"
+	onHost(t, server, "ip", "address", "add", strings.TrimSuffix(endpoint, ":6443")+"/24", "dev", "eth0")
+	writeConfig(t, site.Bed, strings.Replace(twoHosts, "  name: e2e\n", "  name: e2e\n  apiEndpoint: "+endpoint+"\n", 1), server.Address, agent.Address)
 	// lost runs a command and takes the agent down when the step that is named begins.
 	lost := func(c *exec.Cmd, step string, down func(context.Context) error) {
 		t.Helper()
@@ -581,9 +585,16 @@ func TestInterrupted(t *testing.T) {
 	mustRun(t, resume(t, site))
 	checkCluster(t, site, 1)
 	// What was asked for at the beginning is there, although no resume said it again.
-	if content, err := os.ReadFile(filepath.Join(site.Bed.Dir, "kubeconfig")); err != nil || !strings.Contains(string(content), "current-context: e2e") {
-		t.Errorf("the kubeconfig: %v\n%s", err, content)
+	access, err := os.ReadFile(filepath.Join(site.Bed.Dir, "kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
 	}
+	contains(t, "the kubeconfig", string(access), "current-context: e2e", "server: https://"+endpoint)
+	out, err := agent.ExecInput(ctx, access, "/usr/local/bin/k3s", "kubectl", "--kubeconfig", "/dev/stdin", "get", "nodes")
+	if err != nil || !strings.Contains(string(out), "agent") {
+		t.Errorf("with the exported kubeconfig: %v\n%s", err, out)
+	}
+	contains(t, "how the agent joined", onHost(t, agent, "sh", "-c", "cat /etc/rancher/k3s/config.yaml /etc/rancher/k3s/config.yaml.d/* 2>/dev/null || true"), "https://"+endpoint)
 	checkNothingLeaked(t, site)
 }
 

@@ -165,11 +165,16 @@ func (b *box) newTemplate() {
 	b.call(http.MethodPost, "templates", map[string]any{"name": "e2e", "spec": map[string]any{"image": upstream.SandboxRef, "command": []string{"/usr/bin/sandbox", "8080"}}}, nil)
 }
 
-// newSandbox makes a sandbox and waits until it runs.
+// newSandbox makes a sandbox of newTemplate's template and waits until it runs.
 func (b *box) newSandbox() boxed {
 	b.t.Helper()
+	return b.newSandboxOf("e2e")
+}
+
+func (b *box) newSandboxOf(template string) boxed {
+	b.t.Helper()
 	var s boxed
-	b.call(http.MethodPost, "sandboxes", map[string]any{"template": "e2e", "ttl": 3600}, &s)
+	b.call(http.MethodPost, "sandboxes", map[string]any{"template": template, "ttl": 3600}, &s)
 	token := s.AccessToken
 	eventually(b.t, "the sandbox "+s.ID, 2*time.Minute, func() (bool, string) {
 		b.call(http.MethodGet, "sandboxes/"+s.ID, nil, &s)
@@ -376,6 +381,7 @@ func TestLiteBoxd(t *testing.T) {
 	skipped := mustRun(t, install(t.Context(), site, "--skip", "liteboxd"))
 	contains(t, "install --skip liteboxd", skipped.stdout, "nothing to do")
 	testHealth(t, site)
+	testInternet(t, site, b)
 	testSitePatches(t, site, b, bundle)
 	testUnknownImage(t, site, bundle)
 	next := bundleWith(t, upstream.LiteBoxdNext)
@@ -386,6 +392,62 @@ func TestLiteBoxd(t *testing.T) {
 		t.Errorf("sandboxes at the end: %s", diff)
 	}
 	checkNothingLeaked(t, site)
+}
+
+// testInternet asks, from sandboxes, for an address that is in no network of the site's: one that may go to the internet
+// is answered, one that may not or only to some domains is not. The address is in a network namespace of each host, so
+// that no packet leaves it. What lets a sandbox reach its domains is Cilium's to enforce; LiteBoxd's controller has to be
+// allowed to ask for it.
+func testInternet(t *testing.T, site *testbed.Site, b *box) {
+	t.Helper()
+	server := site.Hosts[0]
+	for _, h := range site.Hosts {
+		onHost(t, h, "sh", "-ec", `ip netns add internet
+ip link add internet0 type veth peer name eth0 netns internet
+ip address add 198.51.100.1/24 dev internet0
+ip link set internet0 up
+ip -n internet address add 198.51.100.7/24 dev eth0
+ip -n internet link set eth0 up
+cat >/root/answer <<'END'
+#!/bin/sh
+while read -r line && [ "$line" != "$(printf '\r')" ]; do :; done
+printf 'HTTP/1.0 200 OK\r\n\r\nthe internet\n'
+END
+chmod 755 /root/answer
+systemd-run --quiet --unit=internet ip netns exec internet socat TCP-LISTEN:80,fork,reuseaddr EXEC:/root/answer`)
+	}
+	for name, spec := range map[string]map[string]any{
+		"inside":  {},
+		"outside": {"internetAccess": true},
+		"domains": {"internetAccess": true, "allowedDomains": []string{"example.org"}},
+	} {
+		spec["image"], spec["command"] = netcheckImage, []string{"netcheck", "serve"}
+		b.call(http.MethodPost, "templates", map[string]any{"name": name, "spec": spec}, nil)
+		s := b.newSandboxOf(name)
+		reaches := func() (bool, string) {
+			out, err := tryKubectl(t, server, "-n", "liteboxd-sandbox", "exec", s.Pod, "--", "netcheck", "-timeout", "3s", "get", "http://198.51.100.7/")
+			return err == nil && strings.Contains(out, "the internet"), fmt.Sprint(out, err)
+		}
+		if name == "outside" {
+			eventually(t, "a sandbox reaches the internet", 30*time.Second, reaches)
+		} else if reached, out := reaches(); reached {
+			t.Errorf("a sandbox of the template %s reached the internet: %s", name, out)
+		}
+		if name == "domains" {
+			eventually(t, "the policy for the sandbox's domains", 30*time.Second, func() (bool, string) {
+				out, err := tryKubectl(t, server, "-n", "liteboxd-sandbox", "get", "ciliumnetworkpolicies", "-o", "jsonpath={.items[*].spec}")
+				return err == nil && strings.Contains(out, "example.org"), fmt.Sprint(out, err)
+			})
+		}
+		b.call(http.MethodDelete, "sandboxes/"+s.ID, nil, nil)
+		eventually(t, "the sandbox is gone", time.Minute, func() (bool, string) {
+			out, err := tryKubectl(t, server, "-n", "liteboxd-sandbox", "get", "pod", s.Pod)
+			return err != nil, out
+		})
+	}
+	for _, h := range site.Hosts {
+		onHost(t, h, "sh", "-ec", "systemctl stop internet; ip link delete internet0; ip netns delete internet")
+	}
 }
 
 // testSitePatches changes replicas, environment and a network policy from the folder of
@@ -439,6 +501,41 @@ spec:
 	if got := b.version(); got != release.LiteBoxd {
 		t.Errorf("LiteBoxd is %s", got)
 	}
+
+	// The web pages' image by what it is, not by its name.
+	web := lockedImage(t, "ghcr.io/fslongjin/web:"+release.LiteBoxd)
+	configure := func(more string) {
+		writeConfig(t, site.Bed, twoHosts+withLiteBoxd+more, server.Address, site.Hosts[1].Address)
+	}
+	configure("  images: {web: '" + web + "'}\n")
+	succeeded(t, "install --only liteboxd with another image", onlyLiteBoxd(t, site, bundle))
+	image := func() string {
+		return kubectl(t, server, "get", "deployment", "-n", "liteboxd-system", "liteboxd-web", "-o", "jsonpath={.spec.template.spec.containers[0].image}")
+	}
+	if got := image(); got != web {
+		t.Errorf("the web pages' image is %s, want %s", got, web)
+	}
+	configure("")
+	succeeded(t, "install --only liteboxd with the bundle's image", onlyLiteBoxd(t, site, bundle))
+	if got := image(); got == web {
+		t.Errorf("the web pages' image is still %s", got)
+	}
+}
+
+// lockedImage is an image of the lock by its digest.
+func lockedImage(t *testing.T, ref string) string {
+	t.Helper()
+	content, err := os.ReadFile(connected(t).LockFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, found := strings.Cut(string(content), ref)
+	digest := regexp.MustCompile(`sha256:[0-9a-f]{64}`).FindString(after)
+	if !found || digest == "" {
+		t.Fatalf("the lock has no digest of %s:\n%s", ref, content)
+	}
+	repository, _, _ := strings.Cut(ref, ":")
+	return repository + "@" + digest
 }
 
 // testUnknownImage asks for an image that the bundle does not carry.
