@@ -351,6 +351,9 @@ func (c *imageCheck) readPromisesOf(pack string, r *ocitar.Reader) error {
 
 // follow adds a manifest or an image index, and what is below it for this platform.
 func (c *imageCheck) follow(r *ocitar.Reader, p *promise, d descriptor) error {
+	if err := validateDigest(d.Digest); err != nil {
+		return fmt.Errorf("it names a manifest: %w", err)
+	}
 	raw, err := r.ReadAll(ocitar.BlobName(d.Digest), maxManifest)
 	if err != nil {
 		return err
@@ -364,11 +367,15 @@ func (c *imageCheck) follow(r *ocitar.Reader, p *promise, d descriptor) error {
 	if err := errors.Join(json.Unmarshal(raw, &manifest), json.Unmarshal(raw, &index)); err != nil {
 		return fmt.Errorf("decode manifest %s: %w", d.Digest, err)
 	}
+	named := manifest.Layers
 	if manifest.Config != nil {
-		c.add(p, *manifest.Config)
+		named = append(named, *manifest.Config)
 	}
-	for _, layer := range manifest.Layers {
-		c.add(p, layer)
+	for _, blob := range named {
+		if err := validateDigest(blob.Digest); err != nil {
+			return fmt.Errorf("manifest %s names a blob: %w", d.Digest, err)
+		}
+		c.add(p, blob)
 	}
 	found := false
 	for _, m := range index.Manifests {

@@ -380,3 +380,41 @@ func TestVerifiedFileIsNotTrusted(t *testing.T) {
 }
 
 var sortStrings = cmpopts.SortSlices(strings.Compare)
+
+// A pack may name what is no digest: then the pack is at fault, and the check of all others goes on.
+func TestCheckImagesOfWrongDigests(t *testing.T) {
+	const good = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
+	for _, wrong := range []digest.Digest{"", "none", "../../etc/passwd", "sha256:../x", "sha512:" + digest.Digest(good[len("sha256:"):])} {
+		for _, manifest := range []string{
+			`{"config":{"digest":"` + string(wrong) + `","size":1}}`,
+			`{"config":{"digest":"` + good + `","size":1},"layers":[{"digest":"` + string(wrong) + `","size":1}]}`,
+			"",
+		} {
+			l := newLab(t)
+			blob := l.add([]byte(manifest))
+			target := blob.Digest
+			if manifest == "" {
+				target = wrong
+			}
+			index := []byte(`{"manifests":[{"digest":"` + string(target) + `","size":1,"annotations":{"io.containerd.image.name":"docker.io/library/a:1"}}]}`)
+			pack := node.PackWant{Name: node.PackName("a", index), Index: index, Blobs: []node.Blob{blob}}
+			if err := os.MkdirAll(l.images, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(l.images, pack.Name), l.bytes(t, pack), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			// A containerd that has nothing.
+			ctr := filepath.Join(t.TempDir(), "ctr")
+			if err := os.WriteFile(ctr, []byte("#!/bin/sh\n[ \"$3 $4\" != \"images ls\" ] || [ \"$5\" = -q ] || echo REF TYPE DIGEST\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			report, err := node.CheckImages(t.Context(), node.ImagesOptions{
+				ImagesDir: l.images, Ctr: []string{ctr}, ContentDir: l.images, FilesDir: l.files, VerifiedFile: filepath.Join(t.TempDir(), "verified.json"),
+			})
+			if err != nil || len(report.Problems) != 1 || report.Problems[0].Kind != node.ProblemPack {
+				t.Errorf("%s in %s: %+v, %v", wrong, index, report, err)
+			}
+		}
+	}
+}
