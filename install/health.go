@@ -118,6 +118,7 @@ const (
 	checkCilium      = "cilium"
 	checkDNS         = "dns"
 	checkRegistry    = "registry"
+	checkPeers       = "peers"
 	checkDeployment  = "deployment"
 	checkVolume      = "volume"
 	checkIngress     = "ingress"
@@ -133,8 +134,8 @@ const (
 // HealthChecks are the names of all checks, in the order in which they are made.
 func HealthChecks() []string {
 	return []string{
-		checkHost, checkAPI, checkNode, checkCilium, checkDNS, checkRegistry, checkDeployment, checkVolume, checkIngress, checkGateway,
-		checkSandboxDNS, checkSandboxAPI, checkSandboxNet, checkCertificate, checkClock, checkDisk,
+		checkHost, checkAPI, checkNode, checkCilium, checkDNS, checkRegistry, checkPeers, checkDeployment, checkVolume, checkIngress,
+		checkGateway, checkSandboxDNS, checkSandboxAPI, checkSandboxNet, checkCertificate, checkClock, checkDisk,
 	}
 }
 
@@ -157,6 +158,7 @@ func (e *examination) parts() []part {
 		{[]string{checkCilium}, false, e.checkCilium},
 		{[]string{checkDNS}, false, e.checkDNS},
 		{[]string{checkRegistry}, false, e.checkRegistry},
+		{[]string{checkPeers}, false, e.checkPeers},
 		{[]string{checkDeployment}, true, e.checkDeployments},
 		{[]string{checkVolume}, true, e.checkVolume},
 		{[]string{checkIngress}, true, e.checkIngress},

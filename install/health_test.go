@@ -68,6 +68,18 @@ func TestJudgeWorkload(t *testing.T) {
 	}
 }
 
+func TestJudgePeers(t *testing.T) {
+	for want, r := range map[string]node.ArrivedReport{
+		"ok k3s was started after the images of the packs had come":                                                               {Blobs: 168},
+		"warning 19 of 168 blobs of the packs' images came after k3s was started: other nodes may not get these images from here": {Blobs: 168, After: 19},
+	} {
+		c := judgePeers("10.0.0.11", "k3s", r)
+		if got := verdict(t, c) + " " + c.Detail; got != want || c.Subject != "10.0.0.11" {
+			t.Errorf("%s, expected %s", got, want)
+		}
+	}
+}
+
 func TestJudgeClaim(t *testing.T) {
 	for want, claim := range map[string]*kube.Claim{
 		"failed does not exist":                                 nil,

@@ -45,6 +45,7 @@ func (i *imageTargets) Set(value string) error {
 // checkFlags are those of check.
 type checkFlags struct {
 	containerd bool
+	after      int
 	k3s        string
 	packs      list
 	current    list
@@ -54,6 +55,7 @@ type checkFlags struct {
 
 func (c *checkFlags) define(flags *flag.FlagSet) {
 	flags.BoolVar(&c.containerd, "containerd", false, "")
+	flags.IntVar(&c.after, "after", 0, "")
 	flags.StringVar(&c.k3s, "k3s", node.DefaultK3s, "")
 	flags.Var(&c.packs, "pack", "")
 	flags.Var(&c.current, "current", "")
@@ -72,6 +74,13 @@ func (c *checkFlags) run(ctx context.Context, stdout io.Writer, images string) (
 		o.ImagesDir, o.Packs, o.Current, o.Images = images, c.packs, c.current, c.images
 		o.Ctr = []string{c.k3s, "ctr"}
 		report, err := node.CheckImages(ctx, o)
+		if err != nil {
+			return false, err
+		}
+		return true, printJSON(stdout, report)
+	}
+	if c.after != 0 {
+		report, err := node.Arrived(node.ImagesOptions{ImagesDir: images}, c.after)
 		if err != nil {
 			return false, err
 		}

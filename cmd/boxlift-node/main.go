@@ -46,6 +46,9 @@ const usage = `usage: boxlift-node <command>
                          compare containerd with the packs, of which the current release's
                          (-current) have the last word; prints JSON, and exits with 0 whatever
                          it found
+  check -after PID [-images DIR]
+                         count what came into containerd, of the packs' images, after a
+                         process was started; prints JSON
   digest -file FILE      print a file's sha256, and nothing when it is not there
   clean [-images DIR] [-dir DIR]... [-unfinished] [-age DURATION]
                          delete files that boxlift began and left; prints JSON

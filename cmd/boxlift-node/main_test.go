@@ -113,6 +113,8 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"check", "-containerd", "-images", filepath.Join(t.TempDir(), "none"), "-k3s", "/none/k3s"}, 0,
 			`{"ok":false,"pending":"containerd has no content yet",`, ""},
 		{[]string{"check", "-containerd", "-pack", "../x", "-images", t.TempDir()}, 1, "", "is not the name of a pack"},
+		{[]string{"check", "-after", "1", "-images", filepath.Join(t.TempDir(), "none")}, 0, `{"blobs":0,"after":0}`, ""},
+		{[]string{"check", "-after", "-1", "-images", t.TempDir()}, 1, "", "find out when process -1 was started: open /proc/-1/stat"},
 		{[]string{"clean", "more"}, 2, "", "unexpected argument"},
 		{[]string{"clean", "-age", "soon"}, 2, "", "-age"},
 		{[]string{"digest", "-file", empty}, 0, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\n", ""},

@@ -53,11 +53,12 @@ runtime: {commandTimeoutSeconds: 240}
 %s`
 
 const (
-	byRegistry = "seeding: {mode: registry, agents: boot}\n"
+	byRegistry = "seeding: {mode: registry, agents: boot, peerToPeer: true}\n"
 	byImages   = "seeding: {mode: images}\n"
 	byExternal = `seeding:
   mode: external
   agents: boot
+  peerToPeer: true
   external:
     address: ` + siteRegistry + `
     caFile: site-ca/ca.crt
@@ -202,6 +203,7 @@ func testSeedingInstall(t *testing.T, s *seeded) {
 	// Cilium asks for its images by the digests that upstream gave them.
 	contains(t, "Cilium's image", kubectl(t, s.server, "-n", "kube-system", "get", "daemonset", "cilium", "-o", "jsonpath={.spec.template.spec.containers[0].image}"), "@sha256:")
 	contains(t, "the run after that", mustRun(t, install(t.Context(), s.Site)).stdout, "nothing to do")
+	s.peers(t, s.health(t), ": warning: ") // what came at the first start of k3s came after that had begun
 	testExternal(t, s)
 }
 
@@ -227,7 +229,7 @@ func testRegistryUnit(t *testing.T, s *seeded) {
 
 func (s *seeded) health(t *testing.T) map[string][]string {
 	t.Helper()
-	r := run(t, s.Boxlift(t.Context(), passwords, "health", "-f", "install.yaml", "--only", "registry,certificate", "-o", "json"))
+	r := run(t, s.Boxlift(t.Context(), passwords, "health", "-f", "install.yaml", "--only", "registry,certificate,peers", "-o", "json"))
 	var health struct {
 		Checks []struct{ Check, Subject, State, Detail string }
 	}
@@ -239,7 +241,7 @@ func (s *seeded) health(t *testing.T) map[string][]string {
 		if c.State == "failed" {
 			t.Logf("health: %s %s failed: %s", c.Check, c.Subject, c.Detail)
 		}
-		if c.Check == "registry" || c.Check == "certificate" && strings.HasSuffix(c.Subject, "port 5443") {
+		if c.Check == "registry" || c.Check == "peers" || c.Check == "certificate" && strings.HasSuffix(c.Subject, "port 5443") {
 			found[c.Check] = append(found[c.Check], c.Subject+": "+c.State+": "+c.Detail)
 		}
 	}
@@ -264,6 +266,18 @@ func testSeedingAgain(t *testing.T, s *seeded) {
 	}
 	for _, c := range health["certificate"] {
 		contains(t, "health", c, ": ok: ends in 36")
+	}
+	s.peers(t, health, ": ok: ") // another seeding starts k3s again, with all images there
+}
+
+// peers checks what health says of the images that nodes offer each other.
+func (s *seeded) peers(t *testing.T, health map[string][]string, want string) {
+	t.Helper()
+	if len(health["peers"]) != len(s.Hosts) {
+		t.Errorf("health looked at %v", health["peers"])
+	}
+	for _, c := range health["peers"] {
+		contains(t, "health", c, want)
 	}
 }
 
