@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,10 +16,11 @@ import (
 	"strings"
 )
 
-// What is kept of one target's corpus in the tree. Every go test runs it, so it is small.
+// What is kept of one target's corpus in the tree. Every go test runs it, so it is small: at most 96 KiB.
 const (
 	maxInput = 4 << 10 // bytes of one input
 	maxKept  = 24      // inputs
+	maxTried = 128     // inputs of which it is found out what they reach
 )
 
 // A target is a fuzz target.
@@ -67,7 +69,9 @@ func findTargets(root string) ([]target, error) {
 	return targets, err
 }
 
-// keepInputs copies what Go's cache has of a target's inputs to the tree, the smallest first.
+// keepInputs copies what Go's cache has of a target's inputs to the tree, the smallest first, if they reach code of its
+// package that nothing in the tree reaches. Go has written down all that reached something new when it was found, in any
+// package, and so much more.
 func keepInputs(ctx context.Context, t target) error {
 	cache, err := output(ctx, "go", "env", "GOCACHE")
 	if err != nil {
@@ -77,13 +81,13 @@ func keepInputs(ctx context.Context, t target) error {
 	if err != nil {
 		return err
 	}
-	return copyInputs(filepath.Join(cache, "fuzz", filepath.FromSlash(path), t.name), t.corpus())
+	return copyInputs(ctx, t, filepath.Join(cache, "fuzz", filepath.FromSlash(path), t.name))
 }
 
-// copyInputs copies small inputs from one folder to another until that has maxKept of them. A folder
-// that is missing is empty.
-func copyInputs(from, to string) error {
-	there, err := os.ReadDir(to)
+// copyInputs copies small inputs from a folder to the tree until it has maxKept of the target. A folder that is missing
+// is empty.
+func copyInputs(ctx context.Context, t target, from string) (err error) {
+	there, err := os.ReadDir(t.corpus())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -91,23 +95,117 @@ func copyInputs(from, to string) error {
 	if err != nil {
 		return err
 	}
-	room := maxKept - len(there)
+	inputs = slices.DeleteFunc(inputs, func(in input) bool {
+		return slices.ContainsFunc(there, func(e fs.DirEntry) bool { return e.Name() == in.name })
+	})
+	if len(inputs) == 0 || len(there) >= maxKept {
+		return nil
+	}
+	inputs = inputs[:min(len(inputs), maxTried)]
+	dir, err := os.MkdirTemp("", "boxlift-fuzz-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	c := &choice{target: t, program: filepath.Join(dir, "target.test"), profile: filepath.Join(dir, "profile"), room: maxKept - len(there)}
+	if _, err := output(ctx, "go", "test", "-c", "-cover", "-o", c.program, t.dir); err != nil {
+		return err
+	}
+	if c.reached, err = c.reach(ctx, "^"+t.name+"$"); err != nil {
+		return err
+	}
+	return c.choose(ctx, inputs)
+}
+
+// choice is about which inputs are kept.
+type choice struct {
+	target           target
+	program, profile string
+	// reached is the code that what is in the tree reaches.
+	reached map[string]bool
+	room    int
+}
+
+// choose keeps those of the inputs that reach what none before them reaches. Most of them do not, and so are tried together.
+func (c *choice) choose(ctx context.Context, inputs []input) error {
+	if c.room == 0 {
+		return nil
+	}
+	reached, err := c.try(ctx, inputs)
+	if err != nil {
+		return err
+	}
+	adds := false
+	for code := range reached {
+		adds = adds || !c.reached[code]
+	}
+	switch {
+	case !adds:
+		return nil
+	case len(inputs) > 1:
+		return errors.Join(c.choose(ctx, inputs[:len(inputs)/2]), c.choose(ctx, inputs[len(inputs)/2:]))
+	}
+	c.room--
+	maps.Copy(c.reached, reached)
+	return c.place(inputs)
+}
+
+// try finds out what inputs reach, and leaves nothing in the tree.
+func (c *choice) try(ctx context.Context, inputs []input) (reached map[string]bool, err error) {
+	defer func() {
+		for _, in := range inputs {
+			err = errors.Join(err, os.Remove(filepath.Join(c.target.corpus(), in.name)))
+		}
+		_ = os.Remove(c.target.corpus()) // it stays if there is something in it
+	}()
+	if err := c.place(inputs); err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(inputs))
 	for _, in := range inputs {
-		if room <= 0 {
-			return nil
-		}
-		if slices.ContainsFunc(there, func(e fs.DirEntry) bool { return e.Name() == in.name }) {
-			continue
-		}
-		if err := os.MkdirAll(to, 0o755); err != nil {
+		names = append(names, regexp.QuoteMeta(in.name))
+	}
+	return c.reach(ctx, "^"+c.target.name+"$/^("+strings.Join(names, "|")+")$")
+}
+
+func (c *choice) place(inputs []input) error {
+	if err := os.MkdirAll(c.target.corpus(), 0o755); err != nil {
+		return err
+	}
+	for _, in := range inputs {
+		if err := os.WriteFile(filepath.Join(c.target.corpus(), in.name), in.content, 0o644); err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(to, in.name), in.content, 0o644); err != nil {
-			return err
-		}
-		room--
 	}
 	return nil
+}
+
+// reach runs tests, and returns the code that they reach.
+func (c *choice) reach(ctx context.Context, tests string) (map[string]bool, error) {
+	cmd := exec.CommandContext(ctx, c.program, "-test.run="+tests, "-test.coverprofile="+c.profile, "-test.timeout=5m")
+	cmd.Dir = c.target.dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("run %s: %w\n%s", tests, err, out)
+	}
+	profile, err := os.ReadFile(c.profile)
+	if err != nil {
+		return nil, err
+	}
+	reached := make(map[string]bool)
+	for line := range strings.Lines(string(profile)) { // such as example.test/a/a.go:3.24,5.2 1 0
+		if code, times, ok := cutLast(strings.TrimSpace(line), " "); ok && times != "0" {
+			reached[code] = true
+		}
+	}
+	return reached, nil
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
 }
 
 type input struct {

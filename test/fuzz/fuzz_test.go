@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -72,24 +73,56 @@ func TestFindTargets(t *testing.T) {
 	}
 }
 
+// Of what the cache has, the tree gets what is small and reaches something that nothing else there reaches.
 func TestCopyInputs(t *testing.T) {
-	from, to := t.TempDir(), filepath.Join(t.TempDir(), "testdata", "fuzz", "FuzzX")
-	head := "go test fuzz v1\n"
-	write(t, from, map[string]string{
-		"large": head + strings.Repeat("x", maxInput), "small": head + "[]byte(\"a\")\n", "other": "no input\n",
+	t.Chdir(t.TempDir())
+	entry := func(text string) string { return "go test fuzz v1\nstring(" + strconv.Quote(text) + ")\n" }
+	write(t, ".", map[string]string{
+		"go.mod": "module example.test\n\ngo 1.26\n",
+		"a/a.go": `package a
+
+func Kind(s string) (kind int) {
+	if len(s) > 1 && s[0] == 'x' {
+		kind++
+	}
+	if len(s) > 2 && s[1] == 'y' {
+		kind += 2
+	}
+	if len(s) > 3 && s[2] == 'z' {
+		kind += 4
+	}
+	return kind
+}
+`,
+		"a/a_test.go": `package a
+
+import "testing"
+
+func FuzzKind(f *testing.F) {
+	f.Add("x1")
+	f.Fuzz(func(t *testing.T, s string) { Kind(s) })
+}
+`,
+		"a/testdata/fuzz/FuzzKind/first": entry("ay1"),
+		"cache/again":                    entry("xy3"), "cache/none": entry("b"), "cache/shorter": entry("..z1"), "cache/longer": entry("..z12"),
+		"cache/first": entry("ay1"), "cache/large": entry(strings.Repeat("x", maxInput)), "cache/other": "no input\n",
 	})
-	if err := copyInputs(from, to); err != nil {
-		t.Fatal(err)
-	}
-	if err := copyInputs(filepath.Join(from, "missing"), to); err != nil {
-		t.Fatal(err)
-	}
-	entries, err := os.ReadDir(to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(entries) != 1 || entries[0].Name() != "small" {
-		t.Errorf("kept %v, expected only small", entries)
+	kind := target{"./a", "FuzzKind"}
+	for _, from := range []string{"cache", "cache", "missing"} {
+		if err := copyInputs(t.Context(), kind, from); err != nil {
+			t.Fatal(err)
+		}
+		entries, err := os.ReadDir(kind.corpus())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		if diff := cmp.Diff([]string{"first", "shorter"}, names); diff != "" {
+			t.Errorf("from %s: %s", from, diff)
+		}
 	}
 }
 

@@ -3,8 +3,8 @@
 // failing input does: a fuzzer that stands still proves nothing. Failing inputs are written to
 // testdata/fuzz by go test.
 //
-// With -keep, small inputs that reached code that no other input had reached are copied from Go's
-// cache to testdata/fuzz, where every go test runs them and the next run begins with them.
+// With -keep, small inputs that reach code of the target's package that no other input in testdata/fuzz reaches
+// are copied there from Go's cache. Every go test runs them, and the next run begins with them.
 package main
 
 import (
