@@ -196,6 +196,7 @@ func (u *upgradePlanner) lookAt(ctx context.Context, h *host) error {
 		return nil
 	}
 	u.judged[h].CgroupVersion = h.facts.Cgroup.Version
+	u.judged[h].CgroupV1Allowed = preflight.AllowsCgroupV1((&k3sNode{installer: u.installer, host: h}).settings())
 	return nil
 }
 

@@ -162,6 +162,8 @@ type Host struct {
 	Node string
 	// CgroupVersion is 1 or 2, 0 when it is not known.
 	CgroupVersion int
+	// CgroupV1Allowed tells that the settings of its k3s have the kubelet run with version 1.
+	CgroupV1Allowed bool
 	// Drift is what was changed since k3s was last started by boxlift.
 	Drift []string
 	// Preflight are the errors that it has with the new bundle, Unjudged tells that nobody

@@ -226,6 +226,11 @@ func TestJudge(t *testing.T) {
 			c.Hosts[0].CgroupVersion, c.Hosts[1].CgroupVersion = 1, 0
 		}, []string{"cgroup refused 10.0.0.11: the host has cgroup v1, which the kubelet refuses from Kubernetes 1.35 on",
 			"cgroup warning 10.0.0.12: which version of cgroup the host has is not known; the kubelet refuses v1 from Kubernetes 1.35 on", unknownTests + "1.35"}},
+		{"cgroup v1 from 1.35 on, allowed", func(c *Cluster, t *Target, a *Accept) {
+			k3s("v1.34.4+k3s1", "v1.35.0+k3s1")(c, t, a)
+			c.Hosts[0].CgroupVersion, c.Hosts[1].CgroupVersion = 1, 1
+			c.Hosts[1].CgroupV1Allowed = true
+		}, []string{"cgroup refused 10.0.0.11: the host has cgroup v1, which the kubelet refuses from Kubernetes 1.35 on", unknownTests + "1.35"}},
 
 		{"a skipped minor version of Cilium", cilium("1.16.19", "1.18.6"), []string{"cilium-minor refused cilium: from Cilium 1.16 to 1.18: Cilium is tested with steps of one minor version only"}},
 		{"Cilium and a Kubernetes too new", func(c *Cluster, t *Target, _ *Accept) {

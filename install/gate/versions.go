@@ -240,7 +240,11 @@ func (j *judgement) cgroup() {
 	for _, h := range j.Hosts {
 		switch h.CgroupVersion {
 		case 1:
-			j.refuse(h.Name, "boot the host with systemd.unified_cgroup_hierarchy=1 on the kernel's command line first",
+			if h.CgroupV1Allowed {
+				continue
+			}
+			j.refuse(h.Name, "boot the host with systemd.unified_cgroup_hierarchy=1 on the kernel's command line first, "+
+				"or set kubelet-arg: [fail-cgroupv1=false] in the host's k3s settings",
 				"the host has cgroup v1, which the kubelet refuses from Kubernetes 1.%d on", firstCgroup2)
 		case 0:
 			if h.Error == "" {

@@ -207,6 +207,13 @@ func judgeKernelOptions(j *judgement) {
 	}
 }
 
+// AllowsCgroupV1 tells whether the settings in config.yaml have the kubelet run on a host with cgroup v1, which it refuses by
+// itself from Kubernetes 1.35 on.
+func AllowsCgroupV1(k3sConfig map[string]any) bool {
+	off, given := kubeletArg(k3sConfig, "fail-cgroupv1")
+	return given && off == "false"
+}
+
 func judgeCgroup(j *judgement) {
 	c := j.facts.Cgroup
 	if c.Version == 0 {
@@ -214,11 +221,10 @@ func judgeCgroup(j *judgement) {
 	}
 	const toV2 = "boot with cgroup v2: add systemd.unified_cgroup_hierarchy=1 to the kernel's command line and reboot"
 	if c.Version == 1 {
-		off, given := kubeletArg(j.K3sConfig, "fail-cgroupv1")
 		switch {
 		case before(j.Need.K3s, 1, 35):
 			j.warn("cgroup v1", "cgroup v2: k3s refuses v1 from 1.35 on", toV2+" before that upgrade")
-		case given && off == "false":
+		case AllowsCgroupV1(j.K3sConfig):
 		default:
 			j.fail("cgroup v1", "cgroup v2 for k3s "+j.Need.K3s, toV2+", or set kubelet-arg: [fail-cgroupv1=false] in the host's k3s settings")
 		}
