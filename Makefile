@@ -67,7 +67,7 @@ test:
 	# takes longest comes first.
 	( failed=0
 	  go test -p=$$(($$(nproc) + 2)) "$${race[@]}" -count=1 -timeout=30m -json ./cmd/boxlift $$(go list ./... | grep -v -e /test/e2e$$ -e /cmd/boxlift$$) || failed=1
-	  ( cd test/k3s && go test -count=1 -json ./settings ./token ./images ./registries ./containerd ./balancer ./cmd/ingress ./cmd/svclb ./cmd/cilium ) || failed=1
+	  ( cd test/k3s && go test -count=1 -json ./settings ./token ./images ./registries ./containerd ./balancer ./carried ./cmd/ingress ./cmd/svclb ./cmd/cilium ) || failed=1
 	  ( cd test/k3s/cmd/busybox && go test -count=1 -json . ) || failed=1
 	  CGO_ENABLED=0 go run ./test/prepare >&2 && clusters -skip '$(LONG)' || failed=1
 	  exit $$failed ) | CGO_ENABLED=0 go run ./test/summary $$require

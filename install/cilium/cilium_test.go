@@ -26,9 +26,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata")
 
-const kubernetes = "v1.34.4+k3s1"
+const kubernetes = "v1.36.4+k3s1"
 
-var versions = []string{"1.18.6", "1.18.12", "1.20.0"}
+var versions = []string{"1.18.12", "1.19.6", "1.20.0"}
 
 // chart returns Cilium's own chart.
 func chart(t *testing.T, version string) []byte {

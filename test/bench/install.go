@@ -41,8 +41,7 @@ func (f *fixture) measureInstall(ctx context.Context) (_ []figure, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, site.Close()) }()
-	config := fmt.Sprintf(`cluster:
-  name: bench
+	config := fmt.Sprintf("cluster:\n"+testbed.CgroupV1+`  name: bench
   servers: [{host: %[1]s, identityFile: %[4]s}]
   agents: [{host: %[2]s, identityFile: %[4]s}, {host: %[3]s, identityFile: %[4]s}]
 ssh: {knownHostsFile: known_hosts}

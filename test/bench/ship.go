@@ -22,6 +22,7 @@ import (
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/node"
 	"github.com/liteboxd/boxlift/test/lab"
+	"github.com/liteboxd/boxlift/test/testbed"
 )
 
 // site is a LAN with hosts, and what the operator needs to reach them.
@@ -76,12 +77,8 @@ func (f *fixture) measureShip(ctx context.Context) (_ []figure, err error) {
 	return figures, nil
 }
 
-// installYAML describes a cluster; %s is the master, and what follows it. The kubelet of
-// this k3s, which never runs, would refuse hosts with cgroup v1.
-const installYAML = `cluster:
-  name: bench
-  serverConfig: {kubelet-arg: [fail-cgroupv1=false]}
-  agentConfig: {kubelet-arg: [fail-cgroupv1=false]}
+// installYAML describes a cluster, whose k3s never runs; %s is the master, and what follows it.
+const installYAML = "cluster:\n" + testbed.CgroupV1 + `  name: bench
   master:
     %s
 ssh:

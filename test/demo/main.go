@@ -53,8 +53,7 @@ const (
 
 // installYAML installs one server as root and one agent as a user with sudo. Passwords
 // come from the environment.
-const installYAML = `cluster:
-  name: demo
+const installYAML = "cluster:\n" + testbed.CgroupV1 + `  name: demo
   master:
     host: %s
     password: ${SERVER_PASSWORD}

@@ -57,8 +57,8 @@ func testGates(t *testing.T, site *testbed.Site, env []string) {
 			contains(t, what+": gate "+gate, got[gate], reason)
 		}
 	}
-	far := bundleEdited(t, "  k3s:\n    version: "+release.K3s+"\n", "  k3s:\n    version: v1.36.4+k3s1\n    requiresDrain: true\n")
-	older := bundleEdited(t, "version: "+release.K3s, "version: v1.34.3+k3s1", "version: "+release.Cilium, "version: 1.16.12",
+	far := bundleEdited(t, "  k3s:\n    version: "+release.K3s+"\n", "  k3s:\n    version: v1.38.1+k3s1\n    requiresDrain: true\n")
+	older := bundleEdited(t, "version: "+release.K3s, "version: v1.36.3+k3s1", "version: "+release.Cilium, "version: 1.18.9",
 		"  liteboxd:\n    version: "+release.LiteBoxd+"\n", "  liteboxd:\n    version: v0.6.99\n    upgradesFrom: [\">=0.6.11 <0.7.0\"]\n")
 	foreign := bundleOf(t, upstream.LockOptions{Platforms: []string{"linux/arm64"}})
 
@@ -70,12 +70,9 @@ func testGates(t *testing.T, site *testbed.Site, env []string) {
 	}
 	want := map[string]string{
 		"hosts": "ghost-agent: the node is in the cluster and not in install.yaml", "nodes": "ghost-agent: the node is not Ready",
-		"drift": "its program, unit or config changed since it was started", "preflight": "/opt is mounted noexec", "kubernetes-minor": "from Kubernetes 1.34 to 1.36",
+		"drift": "its program, unit or config changed since it was started", "preflight": "/opt is mounted noexec", "kubernetes-minor": "from Kubernetes 1.36 to 1.38",
 		"kubelet-skew": "its kubelet is v1.32.1+k3s1", "etcd": "ghost-server: its k3s v1.33.3+k3s1 brings an etcd before 3.5.26",
-		"drain": "the lock asks that nodes are drained", "cilium-kubernetes": "the bundle has 1.36",
-	}
-	if onHost(t, server, "sh", "-c", "test -e /sys/fs/cgroup/cgroup.controllers || echo v1") != "" {
-		want["cgroup"] = "the host has cgroup v1"
+		"drain": "the lock asks that nodes are drained",
 	}
 	check("too far", refused(far), want)
 	r := run(t, site.Boxlift(t.Context(), env, "upgrade", "--bundle", far, "--key", "boxlift.pub"))
@@ -85,7 +82,7 @@ func testGates(t *testing.T, site *testbed.Site, env []string) {
 	kubectl(t, server, "delete", "node", "ghost-server", "ghost-agent")
 	check("older", refused(older, "--accept-drift"), map[string]string{
 		"preflight": "/opt", "downgrade": "k3s " + release.K3s + " runs", "upgrades-from": ">=0.6.11 <0.7.0",
-		"cilium-minor": "from Cilium 1.18 to 1.16",
+		"cilium-minor": "from Cilium 1.20 to 1.18", "cilium-kubernetes": "the bundle has 1.36",
 	})
 	onHost(t, server, "umount", "/opt")
 
@@ -95,8 +92,11 @@ func testGates(t *testing.T, site *testbed.Site, env []string) {
 		t.Fatal(err)
 	}
 	plain, _, _ := strings.Cut(string(config), "liteboxd:")
-	if err := os.WriteFile(filepath.Join(site.Bed.Dir, "plain.yaml"), []byte(plain), 0o600); err != nil {
-		t.Fatal(err)
+	strict := strings.Replace(string(config), testbed.CgroupV1, "", 1)
+	for name, content := range map[string]string{"plain.yaml": plain, "strict.yaml": strict} {
+		if err := os.WriteFile(filepath.Join(site.Bed.Dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	check("another platform", refused(foreign, "-f", "plain.yaml", "--accept-drift", "--accept-untested-cilium"), map[string]string{
 		"platforms": "the host is linux/amd64, and the bundle is for linux/arm64",
@@ -112,10 +112,7 @@ func testGates(t *testing.T, site *testbed.Site, env []string) {
 	}
 
 	// A bundle without a serial is older than one with. The record is as if there had been one.
-	serial := map[string]string{"kubernetes-minor": "from Kubernetes 1.34 to 1.36"}
-	if want["cgroup"] != "" {
-		serial["cgroup"], serial["preflight"] = want["cgroup"], "cgroup v2 for k3s v1.36.4+k3s1"
-	}
+	serial := map[string]string{"kubernetes-minor": "from Kubernetes 1.36 to 1.38"}
 	drain := []string{"--accept-drift", "--accept-untested-cilium", "--drain-nodes-and-end-their-sandboxes"}
 	accept := append(slices.Clone(drain), "--interrupt-what-has-its-data-on", server.Address.String())
 	document := kubectl(t, server, "-n", "kube-system", "get", "secret", "boxlift-releases",
@@ -124,6 +121,12 @@ func testGates(t *testing.T, site *testbed.Site, env []string) {
 	kubectl(t, server, "-n", "kube-system", "patch", "secret", "boxlift-releases", "-p",
 		fmt.Sprintf(`{"data":{"record.json":%q}}`, base64.StdEncoding.EncodeToString([]byte(document))))
 	check("an older bundle that is accepted", refused(far, append(accept, "--accept-older-bundle")...), serial)
+	if onHost(t, server, "sh", "-c", "test -e /sys/fs/cgroup/cgroup.controllers || echo v1") != "" {
+		v1 := maps.Clone(serial)
+		v1["cgroup"], v1["preflight"] = "the host has cgroup v1", "cgroup v2 for k3s v1.38.1+k3s1"
+		check("cgroup v1, and settings that do not allow it",
+			refused(far, append(accept, "--accept-older-bundle", "-f", "strict.yaml")...), v1)
+	}
 	serial["serial"] = "the bundle has no serial, and the cluster has had one with the serial 9"
 	check("an older bundle", refused(far, accept...), serial)
 	r = run(t, site.Boxlift(t.Context(), env, "install", "--bundle", older, "--key", "boxlift.pub"))
@@ -135,12 +138,9 @@ func testGates(t *testing.T, site *testbed.Site, env []string) {
 	kubectl(t, server, "-n", "kube-system", "delete", "secret", "boxlift-releases")
 	kubectl(t, server, "-n", "plant-box", "delete", "pvc", "liteboxd-api-data", "--wait=false")
 	last := map[string]string{
-		"record": "no record", "kubernetes-minor": "from Kubernetes 1.34 to 1.36", "volume": "was deleted by somebody",
+		"record": "no record", "kubernetes-minor": "from Kubernetes 1.36 to 1.38", "volume": "was deleted by somebody",
 		"data": "server: the node would be drained, and holds data that is on no other: " +
 			"LiteBoxd's database (the claim plant-box/liteboxd-api-data)",
-	}
-	if want["cgroup"] != "" {
-		last["cgroup"], last["preflight"] = want["cgroup"], "cgroup v2 for k3s v1.36.4+k3s1"
 	}
 	check("without a record", refused(far, drain...), last)
 	delete(last, "data")

@@ -578,7 +578,7 @@ func TestInterrupted(t *testing.T) {
 	if err := os.WriteFile(path, config, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r := run(t, resume(t, site, "--bundle", bundleWithK3s(t, "v1.34.5+k3s1"))); r.code != 3 || !strings.Contains(r.stderr, "the run began with the bundle") {
+	if r := run(t, resume(t, site, "--bundle", bundleWithK3s(t, "v1.36.5+k3s1"))); r.code != 3 || !strings.Contains(r.stderr, "the run began with the bundle") {
 		t.Errorf("resume with another bundle: %v", r)
 	}
 

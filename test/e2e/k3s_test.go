@@ -53,7 +53,7 @@ func TestK3sDoesNotStart(t *testing.T) {
 	contains(t, "k3s' config", onHost(t, site.Hosts[0], "cat", "/etc/rancher/k3s/config.yaml"), "k3s.example.internal")
 
 	// A bundle with another k3s is for an upgrade, which takes more care than this.
-	r = run(t, site.Boxlift(ctx, passwords, "install", "--bundle", bundleWithK3s(t, "v1.34.5+k3s1"), "--key", "boxlift.pub"))
+	r = run(t, site.Boxlift(ctx, passwords, "install", "--bundle", bundleWithK3s(t, "v1.36.5+k3s1"), "--key", "boxlift.pub"))
 	if r.code != 6 {
 		t.Errorf("want exit code 6: %v", r)
 	}

@@ -22,7 +22,8 @@ func TestLiteBoxdKilled(t *testing.T) {
 	site := newSite(t, lab.HostOptions{Name: "server", RootPassword: rootPassword})
 	server, bundle := site.Hosts[0], site.Bed.Bundle()
 	writeSite(t, site, "values.env", "")
-	writeConfig(t, site.Bed, `cluster: {master: {host: %s, password: "${ROOT_PASSWORD}"}}
+	writeConfig(t, site.Bed, `cluster:
+  master: {host: %s, password: "${ROOT_PASSWORD}"}
 ssh: {knownHostsFile: known_hosts}
 `+withLiteBoxd, server.Address)
 	mustRun(t, install(t.Context(), site, "--skip", "liteboxd"))

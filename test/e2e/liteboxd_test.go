@@ -749,7 +749,8 @@ func TestLiteBoxdRenamed(t *testing.T) {
 	parallel(t, 90*time.Second)
 	const key, password = "canary-key-32-bytes-long-4f1d2c9", "canary-admin-of-liteboxd-77aa"
 	site := newSite(t, lab.HostOptions{Name: "server", RootPassword: rootPassword})
-	writeConfig(t, site.Bed, `cluster: {master: {host: %s, password: "${ROOT_PASSWORD}"}}
+	writeConfig(t, site.Bed, `cluster:
+  master: {host: %s, password: "${ROOT_PASSWORD}"}
 ssh: {knownHostsFile: known_hosts}
 liteboxd:
   namespaceSystem: plant-box

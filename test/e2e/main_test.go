@@ -136,7 +136,8 @@ func newSite(t *testing.T, hosts ...lab.HostOptions) *testbed.Site {
 // writeConfig writes install.yaml into the site's folder.
 func writeConfig(t *testing.T, bed *testbed.Testbed, format string, args ...any) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(bed.Dir, "install.yaml"), fmt.Appendf(nil, format, args...), 0o600); err != nil {
+	config := strings.Replace(fmt.Sprintf(format, args...), "cluster:\n", "cluster:\n"+testbed.CgroupV1, 1)
+	if err := os.WriteFile(filepath.Join(bed.Dir, "install.yaml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -409,7 +409,7 @@ systemd-run --quiet --unit=ssh-guest /usr/sbin/sshd -D -p 2223`)
 	knowThird(t, site, "["+third+"]:2222", "["+third+"]:2223")
 	for name, content := range map[string]string{
 		"unseen.yaml": fmt.Sprintf(unseenConfig, third, site.Hosts[1].Address),
-		"good.yaml":   "cluster:\n  servers: [{host: " + third + ", password: '${ROOT_PASSWORD}'}]\nssh: {knownHostsFile: known_hosts}\nnetwork: {cni: cilium}\n",
+		"good.yaml":   "cluster:\n" + testbed.CgroupV1 + "  servers: [{host: " + third + ", password: '${ROOT_PASSWORD}'}]\nssh: {knownHostsFile: known_hosts}\nnetwork: {cni: cilium}\n",
 	} {
 		if err := os.WriteFile(filepath.Join(site.Bed.Dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)

@@ -1,8 +1,9 @@
 // Package k3sbuild builds what test/k3s holds: the program k3s, a distribution of the
-// real Kubernetes, in two minor versions and two patches of the newer one, and the programs of the images that tests run
-// in its clusters. They are static, for linux/amd64, and kept by the hash of their sources, of the
-// versions of all modules and of Go, in the folder "k3s" of $BOXLIFT_CACHE or, without it,
-// of boxlift in the user's cache directory. One process at a time builds.
+// real Kubernetes, in two minor versions and two patches of the newer one, with the programs that it
+// carries, and the programs of the images that tests run in its clusters. They are static, for
+// linux/amd64, and kept by the hash of their sources, of the versions of all modules and of Go, in the
+// folder "k3s" of $BOXLIFT_CACHE or, without it, of boxlift in the user's cache directory. One process at
+// a time builds.
 //
 // The first build of a minor compiles Kubernetes: with empty caches it takes about eight
 // minutes on two cores, and downloads 200 MB of modules; further ones take ten seconds.
@@ -30,14 +31,17 @@ import (
 
 // The versions of k3s that can be built, as k3s --version names them.
 const (
-	// V134Patch has the same Kubernetes as V134, and says that it is another one.
-	V134Patch = "v1.34.5+k3s1"
-	V134      = "v1.34.4+k3s1"
-	V133      = "v1.33.13+k3s1"
+	// V136Patch has the same Kubernetes as V136, and says that it is another one.
+	V136Patch = "v1.36.5+k3s1"
+	V136      = "v1.36.4+k3s1"
+	V135      = "v1.35.8+k3s1"
 )
 
 // Versions lists them, the older one first.
-func Versions() []string { return []string{V133, V134, V134Patch} }
+func Versions() []string { return []string{V135, V136, V136Patch} }
+
+// carriedPrograms go into a zip file at the end of k3s, by the folders of their sources.
+var carriedPrograms = []string{"cmd/kine", "cmd/containerd", "cmd/containerd/containerd-shim-runc-v2"}
 
 // kept is how many builds of one thing stay in the cache.
 const kept = 3
@@ -48,18 +52,21 @@ func Build(ctx context.Context, version string, logf func(format string, args ..
 	b := build{name: "k3s-" + version, dir: "cmd/k3s", logf: logf, note: ": with empty caches about eight minutes on two cores"}
 	minor := ""
 	switch version {
-	case V134, V134Patch:
-		minor = "34"
-	case V133:
-		minor = "33"
-		b.flags = []string{"-modfile=go-1.33.mod", "-tags=k8s133"}
+	case V136, V136Patch:
+		minor = "36"
+	case V135:
+		minor = "35"
+		b.flags = []string{"-modfile=go-1.35.mod"}
 	default:
 		return "", fmt.Errorf("build k3s %s: want one of %s", version, strings.Join(Versions(), ", "))
 	}
 	b.ldflags = versionFlags(version, minor)
-	var err error
-	if b.carried, err = Program(ctx, "cmd/kine", logf); err != nil {
-		return "", err
+	for _, dir := range carriedPrograms {
+		program, err := Program(ctx, dir, logf)
+		if err != nil {
+			return "", err
+		}
+		b.carried = append(b.carried, program)
 	}
 	path, err := b.run(ctx)
 	if err != nil {
@@ -101,8 +108,8 @@ type build struct {
 	name, dir string
 	flags     []string
 	ldflags   string
-	note      string // what the log says about the time that it takes
-	carried   string // a program that is put into a zip file at the end of this one; "" for none
+	note      string   // what the log says about the time that it takes
+	carried   []string // programs that are put into a zip file at the end of this one
 	logf      func(string, ...any)
 }
 
@@ -156,9 +163,9 @@ func (b build) compile(ctx context.Context, sources, path string) error {
 	if _, err := goCommand(ctx, dir, args...); err != nil {
 		return err
 	}
-	if b.carried != "" {
+	if len(b.carried) > 0 {
 		if err := appendZip(filepath.Join(work, filepath.Base(path)), b.carried); err != nil {
-			return fmt.Errorf("put %s into %s: %w", b.carried, b.name, err)
+			return fmt.Errorf("put programs into %s: %w", b.name, err)
 		}
 	}
 	if err := os.Rename(work, filepath.Dir(path)); err != nil {
@@ -168,41 +175,53 @@ func (b build) compile(ctx context.Context, sources, path string) error {
 	return nil
 }
 
-// appendZip puts a file into a zip file at the end of a program, which stays the program that it
+// appendZip puts files into a zip file at the end of a program, which stays the program that it
 // was.
-func appendZip(program, file string) (err error) {
+func appendZip(program string, files []string) (err error) {
 	to, err := os.OpenFile(program, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, to.Close()) }()
+	archive := zip.NewWriter(to)
+	for _, file := range files {
+		if err := addToZip(archive, file); err != nil {
+			return err
+		}
+	}
+	return archive.Close()
+}
+
+func addToZip(archive *zip.Writer, file string) error {
 	from, err := os.Open(file)
 	if err != nil {
 		return err
 	}
 	defer from.Close() //nolint:errcheck // it was only read
-	archive := zip.NewWriter(to)
 	entry, err := archive.Create(filepath.Base(file))
 	if err != nil {
 		return err
 	}
-	if _, err := io.Copy(entry, from); err != nil {
-		return err
-	}
-	return archive.Close()
+	_, err = io.Copy(entry, from)
+	return err
 }
 
-// module is where to build, and what: a program may be a module of its own, and one
-// without sources there is the tool that its go.mod names.
+// module is where to build, and what: a program may be a module of its own, or in one with others, and
+// one without sources there is the tool that its go.mod names.
 func (b build) module(sources string) (dir, target string) {
-	own := filepath.Join(sources, b.dir)
-	if _, err := os.Stat(filepath.Join(own, "go.mod")); err != nil {
-		return sources, "./" + b.dir
+	target = "."
+	for folder := b.dir; folder != "."; folder = filepath.Dir(folder) {
+		own := filepath.Join(sources, folder)
+		if _, err := os.Stat(filepath.Join(own, "go.mod")); err != nil {
+			target = "./" + filepath.Join(filepath.Base(folder), target)
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(sources, b.dir, "main.go")); err != nil {
+			return own, "tool"
+		}
+		return own, target
 	}
-	if _, err := os.Stat(filepath.Join(own, "main.go")); err != nil {
-		return own, "tool"
-	}
-	return own, "."
+	return sources, target
 }
 
 // key is the hash of everything that the program is made from.
@@ -212,8 +231,10 @@ func (b build) key(ctx context.Context, sources string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The hash of what is carried is in its folder's name.
-	fmt.Fprintln(hash, version, b.dir, b.flags, b.ldflags, filepath.Base(filepath.Dir(b.carried)))
+	fmt.Fprintln(hash, version, b.dir, b.flags, b.ldflags)
+	for _, program := range b.carried {
+		fmt.Fprintln(hash, filepath.Base(filepath.Dir(program))) // which has the hash of what it was made from
+	}
 	dir, _ := b.module(sources)
 	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -225,7 +246,7 @@ func (b build) key(ctx context.Context, sources string) (string, error) {
 		}
 		if entry.IsDir() {
 			// Other programs, and modules within this one, have no part in it.
-			if filepath.Dir(name) == "cmd" && name != filepath.Clean(b.dir) || entry.Name() == "testdata" {
+			if filepath.Dir(name) == "cmd" && name != filepath.Clean(b.dir) && path != dir || entry.Name() == "testdata" {
 				return filepath.SkipDir
 			}
 			return nil
@@ -250,7 +271,8 @@ func prune(cache, name string) error {
 		used time.Time
 	}
 	var entries []entry
-	paths, err := filepath.Glob(filepath.Join(cache, name+"-*"))
+	// The key has 16 digits, and the name may be the beginning of another one.
+	paths, err := filepath.Glob(filepath.Join(cache, name+"-"+strings.Repeat("[0-9a-f]", 16)))
 	if err != nil {
 		return err
 	}

@@ -78,7 +78,8 @@ func (s site) configure(h *lab.Host, text string) {
 	s.Helper()
 	// A host whose own name servers are none gets one of k3s' that is outside.
 	s.write(h, "etc/rancher/resolv.conf", "nameserver "+h.Address.String()+"\n")
-	s.write(h, "etc/rancher/k3s/config.yaml", "resolv-conf: /etc/rancher/resolv.conf\n"+text)
+	// Hosts have the machine's control groups, and the kubelet refuses those of version 1 unless it is told otherwise.
+	s.write(h, "etc/rancher/k3s/config.yaml", "resolv-conf: /etc/rancher/resolv.conf\nkubelet-arg: [fail-cgroupv1=false]\n"+text)
 }
 
 func copyFile(to, from string, mode os.FileMode) error {
@@ -205,7 +206,7 @@ func makeHosts(ctx context.Context, t *testing.T, names ...string) (*lab.Lab, []
 	if missing := lab.Missing(); len(missing) > 0 {
 		t.Fatalf("hosts cannot be made here: %v", missing)
 	}
-	k3s, err := Build(ctx, V134, t.Logf)
+	k3s, err := Build(ctx, V136, t.Logf)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -490,7 +491,7 @@ func (s site) checkFiles(h *lab.Host) {
 	s.must(h, "timeout 20 openssl version >/dev/null 2>&1 || true; kubectl auth whoami | grep -q system:admin; "+
 		"curl -s --cacert /var/lib/rancher/k3s/server/tls/server-ca.crt --resolve api.test:6443:"+h.Address.String()+" https://api.test:6443/ping | grep -q pong")
 	s.await(h, "kubectl get node first -o jsonpath='{.status.nodeInfo.kubeletVersion} {.metadata.labels}' | "+
-		`grep -F '`+V134+`' | grep -F '"lab.test/a":"1"' | grep -F '"node-role.kubernetes.io/control-plane":"true"' | grep -F '"node-role.kubernetes.io/etcd":"true"' | grep -F '"node.kubernetes.io/instance-type":"k3s"'`)
+		`grep -F '`+V136+`' | grep -F '"lab.test/a":"1"' | grep -F '"node-role.kubernetes.io/control-plane":"true"' | grep -F '"node-role.kubernetes.io/etcd":"true"' | grep -F '"node.kubernetes.io/instance-type":"k3s"'`)
 	s.await(h, "kubectl get configmap -n kube-system coredns -o jsonpath='{.data.NodeHosts}' | grep -x '"+h.Address.String()+" first'")
 }
 

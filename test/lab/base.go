@@ -24,9 +24,9 @@ const suite = "bookworm"
 //go:embed init.sh
 var guestInit string
 
-// basePackages is what a host has beyond Debian's minimum. containerd, runc and
-// the network plugins are there for test/k3s, which brings none of its own;
-// nothing starts them.
+// basePackages is what a host has beyond Debian's minimum. runc and the network plugins are there for
+// test/k3s, which brings none of its own, and containerd for tests of those that are not k3s'; nothing starts
+// them.
 func basePackages() []string {
 	return strings.Fields(`
 		systemd systemd-sysv libpam-systemd dbus openssh-server sudo

@@ -37,7 +37,7 @@ func prepare(ctx context.Context, all bool) error {
 		return err
 	}
 	for _, version := range k3sbuild.Versions() {
-		if version == k3sbuild.V133 && !all {
+		if version == k3sbuild.V135 && !all {
 			continue
 		}
 		if _, err := k3sbuild.Build(ctx, version, logf); err != nil {

@@ -65,6 +65,12 @@ func (s *Site) WriteKnownHosts() error {
 	return os.WriteFile(filepath.Join(s.Bed.Dir, "known_hosts"), []byte(known.String()), 0o600)
 }
 
+// CgroupV1 are the keys of install.yaml's section cluster that hosts of a lab need, in block style: they have
+// the control groups of the machine, and the kubelet refuses those of version 1 unless it is told otherwise.
+const CgroupV1 = `  serverConfig: {kubelet-arg: [fail-cgroupv1=false]}
+  agentConfig: {kubelet-arg: [fail-cgroupv1=false]}
+`
+
 // Boxlift is boxlift on the operator's place, in the testbed's folder, with further
 // environment variables.
 func (s *Site) Boxlift(ctx context.Context, env []string, args ...string) *exec.Cmd {

@@ -34,17 +34,21 @@ var (
 	// QuickNext differs from Quick by one layer of one image, that of LiteBoxd's server.
 	QuickNext = Quick.WithLiteBoxd(LiteBoxdNext)
 
-	// Older is the first of the releases that make clusters which work, on linux/amd64:
+	// Oldest is the first of the releases that make clusters which work, on linux/amd64:
 	// k3s is test/k3s, the images of k3s' own pods and of Cilium have the programs of
 	// test/k3s/cmd in them, and LiteBoxd's and those of its sandboxes have test/liteboxd. The
 	// first start takes as long as building Kubernetes takes.
-	Older = Release{K3s: "v1.33.13+k3s1", Cilium: "1.18.6", LiteBoxd: "v0.6.9", ciliumFrom: ">=1.17.0 <1.19.0", cluster: true}
-	// Newer is what Older is upgraded to.
-	Newer = Release{K3s: "v1.34.4+k3s1", Cilium: "1.18.12", LiteBoxd: "v0.6.10", ciliumFrom: ">=1.17.0 <1.19.0", cluster: true}
+	Oldest = Release{K3s: "v1.35.8+k3s1", Cilium: "1.18.12", LiteBoxd: "v0.6.9",
+		ciliumFrom: ">=1.17.0 <1.19.0", cluster: true}
+	// Older is Oldest with the next minor version of Cilium.
+	Older = Release{K3s: "v1.35.8+k3s1", Cilium: "1.19.6", LiteBoxd: "v0.6.9",
+		ciliumFrom: ">=1.18.0 <1.20.0", cluster: true}
+	// Newer is what Older is upgraded to: minor versions of Kubernetes and of Cilium.
+	Newer = Release{K3s: "v1.36.4+k3s1", Cilium: "1.20.0", LiteBoxd: "v0.6.10",
+		ciliumFrom: ">=1.19.0 <1.21.0", cluster: true}
 	// Patched is what Newer is upgraded to by the next patch of k3s, with the next LiteBoxd.
-	Patched = Release{K3s: "v1.34.5+k3s1", Cilium: "1.18.12", LiteBoxd: LiteBoxdNext, ciliumFrom: ">=1.17.0 <1.19.0", cluster: true}
-	// Newest is Newer with a Cilium that is minor versions further.
-	Newest = Release{K3s: "v1.34.4+k3s1", Cilium: "1.20.0", LiteBoxd: "v0.6.10", ciliumFrom: ">=1.18.0 <1.21.0", cluster: true}
+	Patched = Release{K3s: "v1.36.5+k3s1", Cilium: "1.20.0", LiteBoxd: LiteBoxdNext,
+		ciliumFrom: ">=1.19.0 <1.21.0", cluster: true}
 )
 
 // The versions of LiteBoxd that WithLiteBoxd takes, beside those that the releases have.
@@ -71,8 +75,8 @@ var liteboxdReleases = map[string]edge.Release{
 
 // envoyTags are those that the charts name.
 var envoyTags = map[string]string{
-	"1.18.6":  "v1.35.9-1767794330-db497dd19e346b39d81d7b5c0dedf6c812bcc5c9",
 	"1.18.12": "v1.36.9-1782267392-edeb3f2af56c37c407efa1f63f0b32f595399bbc",
+	"1.19.6":  "v1.36.9-1782267392-edeb3f2af56c37c407efa1f63f0b32f595399bbc",
 	"1.20.0":  "v1.37.5-1782911245-7cffc778c923f68a77954a53b1a98d6b5353f004",
 }
 
@@ -247,7 +251,7 @@ func clusterCatalog(r Release) []imageSpec {
 		{Component: cilium, Ref: "quay.io/cilium/operator-generic:v" + r.Cilium, Entrypoint: "/usr/bin/cilium-operator-generic",
 			Layers: []layerSpec{distroless, standin, version}},
 		{Component: cilium, Ref: "quay.io/cilium/cilium-envoy:" + envoyTags[r.Cilium], Entrypoint: "/usr/bin/cilium-envoy-starter",
-			Layers: []layerSpec{ubuntu, standin, version}},
+			Layers: []layerSpec{ubuntu, standin}}, // one image is of several versions of Cilium
 
 		{Component: netcheck, Ref: NetcheckRef, Entrypoint: "/usr/bin/netcheck", Layers: []layerSpec{check}},
 	}

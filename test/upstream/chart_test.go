@@ -84,7 +84,7 @@ func pods(t *testing.T, file, values string) []map[string]any {
 // program that the charts start in them is there.
 func TestChartsHaveTheirImages(t *testing.T) {
 	s := start(t)
-	for _, r := range []Release{Quick, Older, Newer, Newest} {
+	for _, r := range []Release{Quick, Oldest, Older, Newer} {
 		for name, values := range chartValues {
 			t.Run(r.K3s+" Cilium "+r.Cilium+" "+name, func(t *testing.T) {
 				chart, ok := s.set.Charts[r.Cilium]

@@ -17,8 +17,8 @@ import (
 // chartPins are the sha256 of Cilium's published charts. Those of the releases must be had;
 // the others are served where they are at hand.
 var chartPins = map[string]string{
-	"1.18.6":  "fb2af7f257395f5f9e5c2144febabf2b49b883f222345247ba107e36edb8794b",
 	"1.18.12": "5923f9d9fcb11bc4692ad52353cc791b935d96e09ba0c535c5a8b88ea8a37572",
+	"1.19.6":  "21c43cf53841f9ab0375047d95aa4c64051ea52bbd2c679416e6408f5f1c9179",
 	"1.20.0":  "c5f013912360d1a334f44ef25f36da59ba3414cdb48f466ee12d0c4fdff27883",
 }
 

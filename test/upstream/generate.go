@@ -85,7 +85,7 @@ func (g *generator) make(ctx context.Context) (*set, error) {
 	parts := []string{fmt.Sprint(generation, g.size, runtime.GOOS, runtime.GOARCH, smallScale, smallLeast)}
 	for _, r := range g.releases {
 		if r.K3s == "" {
-			return nil, errors.New("a release without versions: there are Quick, Older, Newer and Newest")
+			return nil, errors.New("a release without versions: there are Quick, Oldest, Older, Newer and Patched")
 		}
 		if _, ok := liteboxdReleases[r.LiteBoxd]; !ok {
 			return nil, fmt.Errorf("there is no LiteBoxd %q", r.LiteBoxd)

@@ -25,7 +25,7 @@ import (
 // served side by side.
 func TestCatalogsAgree(t *testing.T) {
 	images, layers := map[string]imageSpec{}, map[string]layerSpec{}
-	for _, r := range []Release{Older, Newer, Patched, Newest, Newer.WithLiteBoxd(LiteBoxdNext), Newer.WithLiteBoxd(LiteBoxdBroken)} {
+	for _, r := range []Release{Oldest, Older, Newer, Patched, Newer.WithLiteBoxd(LiteBoxdNext), Newer.WithLiteBoxd(LiteBoxdBroken)} {
 		if !slices.Contains(k3sbuild.Versions(), r.K3s) {
 			t.Errorf("k3s %s cannot be built", r.K3s)
 		}
@@ -51,7 +51,7 @@ func TestCatalogsAgree(t *testing.T) {
 
 // The locks of a server with several releases are for the release that is asked for.
 func TestReleaseLocks(t *testing.T) {
-	releases := []Release{Older, Newer, Newest, Newer.WithLiteBoxd(LiteBoxdNext)}
+	releases := []Release{Oldest, Older, Newer, Newer.WithLiteBoxd(LiteBoxdNext)}
 	s := &Server{set: &set{}}
 	for _, r := range releases {
 		rs := releaseSet{Release: r}

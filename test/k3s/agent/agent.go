@@ -22,6 +22,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/liteboxd/boxlift/test/k3s/balancer"
+	"github.com/liteboxd/boxlift/test/k3s/carried"
 	"github.com/liteboxd/boxlift/test/k3s/containerd"
 	"github.com/liteboxd/boxlift/test/k3s/join"
 	"github.com/liteboxd/boxlift/test/k3s/pki"
@@ -131,6 +132,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	if system != "" {
 		options.ExtraImports = append(options.ExtraImports, system)
+	}
+	if err := carried.Unpack(a.Program, carried.Bin(a.dataDir), containerd.Program, containerd.Shim); err != nil {
+		return err
 	}
 	if err := containerd.Start(ctx, a.Group, options); err != nil {
 		return err

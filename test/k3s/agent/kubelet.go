@@ -29,7 +29,7 @@ func (a *Agent) startKubelet(context.Context) error {
 		}
 	}
 	// The disk under the hosts is shared, so little of it may be free without
-	// anything being wrong; limits are the control groups' of version 1.
+	// anything being wrong.
 	text := fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication:
@@ -42,7 +42,6 @@ authentication:
 authorization:
   mode: Webhook
 cgroupDriver: cgroupfs
-failCgroupV1: false
 failSwapOn: false
 clusterDNS: [%s]
 clusterDomain: %s

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -14,7 +15,7 @@ import (
 	"github.com/liteboxd/boxlift/test/k3s/process"
 )
 
-// Start starts containerd as a child, waits until it answers, and imports the
+// Start starts containerd, which must be unpacked, as a child, waits until it answers, and imports the
 // image folder. It returns when the last file is being imported. What is put
 // into the folder later is imported until the context is done.
 func Start(ctx context.Context, group *process.Group, o Options) error {
@@ -29,7 +30,7 @@ func Start(ctx context.Context, group *process.Group, o Options) error {
 	if err := endLeftover(); err != nil {
 		return err
 	}
-	cmd := exec.Command(Program, "--config", o.configFile())
+	cmd := o.command()
 	cmd.Stdout, cmd.Stderr = log, log
 	logrus.Infof("Running containerd -c %s", o.configFile())
 	if err := group.Start("containerd", cmd); err != nil {
@@ -60,6 +61,13 @@ func Start(ctx context.Context, group *process.Group, o Options) error {
 		}
 	}()
 	return nil
+}
+
+// command runs containerd, which takes the first shim of its name that is on the path: the host has one, too.
+func (o Options) command() *exec.Cmd {
+	cmd := exec.Command(o.program(), "--config", o.configFile())
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(o.program())+":"+os.Getenv("PATH"))
+	return cmd
 }
 
 // endLeftover removes the socket of a containerd that was killed.

@@ -17,7 +17,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	"github.com/fsnotify/fsnotify"
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
@@ -282,23 +281,4 @@ func connection(c *client.Client) *grpc.ClientConn {
 
 func withNamespace(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(ctx, Namespace)
-}
-
-// PinnedImages lists the digests of the images' targets that are pinned, for
-// crictl: Debian's containerd does not tell through the CRI.
-func PinnedImages(ctx context.Context) (map[digest.Digest]bool, map[string]bool, error) {
-	c, err := connect()
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() { _ = c.Close() }() // only read
-	list, err := c.ListImages(withNamespace(ctx), `labels."`+images.LabelPinned+`"==`+images.LabelValue)
-	if err != nil {
-		return nil, nil, err
-	}
-	digests, names := map[digest.Digest]bool{}, map[string]bool{}
-	for _, image := range list {
-		digests[image.Target().Digest], names[image.Name()] = true, true
-	}
-	return digests, names, nil
 }

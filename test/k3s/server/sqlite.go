@@ -1,12 +1,10 @@
 package server
 
 import (
-	"archive/zip"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,51 +14,24 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/liteboxd/boxlift/test/k3s/agent"
+	"github.com/liteboxd/boxlift/test/k3s/carried"
 	"github.com/liteboxd/boxlift/test/k3s/join"
 	"github.com/liteboxd/boxlift/test/k3s/token"
 )
 
 // One server alone keeps the cluster in a SQLite file, which kine serves as etcd would. Its
-// program is carried in a zip file at the end of this one, and unpacked where k3s unpacks what it
-// carries.
+// program is carried by this one.
 
 func (s *Server) stateDB() string    { return s.path("db", "state.db") }
 func (s *Server) kineSocket() string { return s.path("kine.sock") }
 
-// unpackKine writes kine's program into the data folder, and gives its path.
-func (s *Server) unpackKine() (string, error) {
-	carried, err := zip.OpenReader(s.Program)
-	if err != nil {
-		return "", fmt.Errorf("open what %s carries: %w", s.Program, err)
-	}
-	defer func() { _ = carried.Close() }() // only read
-	program, err := carried.Open("kine")
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = program.Close() }() // only read
-	path := filepath.Join(s.dataDir, "data", "current", "bin", "kine")
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return "", err
-	}
-	file, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
-	if err != nil {
-		return "", err
-	}
-	_, err = io.Copy(file, program)
-	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return "", err
-	}
-	return path, os.Rename(path+".new", path)
-}
-
 // kine is the command that serves the SQLite file.
 func (s *Server) kine() (*exec.Cmd, error) {
-	program, err := s.unpackKine()
-	if err != nil {
+	bin := carried.Bin(s.dataDir)
+	if err := carried.Unpack(s.Program, bin, "kine"); err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(program, s.kineSocket(), s.stateDB())
+	cmd := exec.Command(filepath.Join(bin, "kine"), s.kineSocket(), s.stateDB())
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	logrus.Infof("Running %s", cmd)
 	return cmd, nil

@@ -136,26 +136,6 @@ func printJSON(message proto.Message) error {
 	return encoder.Encode(value)
 }
 
-// pin says of images whether they are pinned: Debian's containerd does not.
-func pin(ctx context.Context, images []*cri.Image) error {
-	digests, names, err := containerd.PinnedImages(ctx)
-	if err != nil {
-		return err
-	}
-	for _, image := range images {
-		for _, name := range image.RepoTags {
-			image.Pinned = image.Pinned || names[name]
-		}
-		for _, name := range image.RepoDigests {
-			image.Pinned = image.Pinned || names[name]
-		}
-		for digest := range digests {
-			image.Pinned = image.Pinned || digest.String() == image.Id
-		}
-	}
-	return nil
-}
-
 func (c criTool) listImages(names []string) error {
 	request := &cri.ListImagesRequest{}
 	if len(names) > 0 {
@@ -163,9 +143,6 @@ func (c criTool) listImages(names []string) error {
 	}
 	reply, err := c.images.ListImages(c.ctx, request)
 	if err != nil {
-		return err
-	}
-	if err := pin(c.ctx, reply.Images); err != nil {
 		return err
 	}
 	slices.SortFunc(reply.Images, func(a, b *cri.Image) int { return slices.Compare(a.RepoTags, b.RepoTags) })
@@ -187,7 +164,7 @@ func (c criTool) listImages(names []string) error {
 		}
 		for _, tag := range tags {
 			at := strings.LastIndex(tag, ":")
-			fmt.Fprintf(out, "%s\t%s\t%.13s\t%.1fMB\n", tag[:at], tag[at+1:], strings.TrimPrefix(image.Id, "sha256:"), float64(imageSize(image))/1e6)
+			fmt.Fprintf(out, "%s\t%s\t%.13s\t%.1fMB\n", tag[:at], tag[at+1:], strings.TrimPrefix(image.Id, "sha256:"), float64(image.Size)/1e6)
 		}
 	}
 	return out.Flush()
@@ -200,9 +177,6 @@ func (c criTool) inspectImage(name string) error {
 	}
 	if reply.Image == nil {
 		return fmt.Errorf("no such image %q present", name)
-	}
-	if err := pin(c.ctx, []*cri.Image{reply.Image}); err != nil {
-		return err
 	}
 	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(protoadapt.MessageV2Of(reply.Image))
 	if err != nil {

@@ -23,8 +23,11 @@ import (
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 
 	"github.com/liteboxd/boxlift/test/k3s/agent"
+	"github.com/liteboxd/boxlift/test/k3s/carried"
+	"github.com/liteboxd/boxlift/test/k3s/containerd"
 	"github.com/liteboxd/boxlift/test/k3s/process"
 	"github.com/liteboxd/boxlift/test/k3s/server"
 	"github.com/liteboxd/boxlift/test/k3s/settings"
@@ -72,7 +75,7 @@ func run(args []string) error {
 	case "kube-proxy":
 		os.Exit(cli.Run(proxy.NewProxyCommand()))
 	case "kubelet":
-		os.Exit(cli.Run(newKubelet(context.Background())))
+		os.Exit(cli.Run(kubelet.NewKubeletCommand(context.Background())))
 	case "kubectl":
 		if os.Getenv("KUBECONFIG") == "" {
 			if path := "/etc/rancher/k3s/k3s.yaml"; readable(path) {
@@ -194,7 +197,15 @@ func ready(message string) {
 }
 
 func execCtr(args []string) error {
-	const ctr = "/usr/bin/ctr"
-	env := append(os.Environ(), "CONTAINERD_ADDRESS=/run/k3s/containerd/containerd.sock", "CONTAINERD_NAMESPACE=k8s.io")
-	return fmt.Errorf("run %s: %w", ctr, syscall.Exec(ctr, append([]string{"ctr"}, args...), env))
+	k3s, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	bin := carried.Bin("/var/lib/rancher/k3s")
+	if err := carried.Unpack(k3s, bin, containerd.Program); err != nil {
+		return err
+	}
+	env := append(os.Environ(), "CONTAINERD_ADDRESS="+containerd.Socket, "CONTAINERD_NAMESPACE="+containerd.Namespace)
+	program := filepath.Join(bin, containerd.Program)
+	return fmt.Errorf("run %s: %w", program, syscall.Exec(program, append([]string{"ctr"}, args...), env))
 }

@@ -36,7 +36,8 @@ func main() {
 	log.SetPrefix("upstream: ")
 	size := flag.String("size", "small", "small or large")
 	dir := flag.String("dir", ".", "folder for ca.pem, mirrors, versions.lock and unpinned.lock")
-	names := flag.String("releases", "quick", "any of quick and quick-next, or any of older, newer and newest, with commas between them; the locks are for the first")
+	names := flag.String("releases", "quick",
+		"any of quick and quick-next, or any of oldest, older and newer, with commas between them; the locks are for the first")
 	addr := flag.String("addr", "127.0.0.1:0", "loopback address to listen on")
 	var cuts []upstream.Rule
 	flag.Func("cut", "AFTER:PATH: cut the first answer to a GET whose path matches the expression after so many bytes (repeatable)", func(s string) error {
@@ -63,7 +64,7 @@ func main() {
 
 var releases = map[string]upstream.Release{
 	"quick": upstream.Quick, "quick-next": upstream.QuickNext,
-	"older": upstream.Older, "newer": upstream.Newer, "newest": upstream.Newest,
+	"oldest": upstream.Oldest, "older": upstream.Older, "newer": upstream.Newer,
 }
 
 // behaviour is what a server does besides serving.

@@ -75,7 +75,7 @@ func TestParseCut(t *testing.T) {
 }
 
 func TestUnknownRelease(t *testing.T) {
-	if err := run(t.Context(), nil, upstream.Options{Dir: t.TempDir()}, []string{"quick", "oldest"}, behaviour{}); err == nil {
+	if err := run(t.Context(), nil, upstream.Options{Dir: t.TempDir()}, []string{"quick", "ancient"}, behaviour{}); err == nil {
 		t.Error("a release that is not there was served")
 	}
 }
