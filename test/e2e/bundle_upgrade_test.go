@@ -43,7 +43,7 @@ const plainNetwork = "network: {cni: cilium}\n"
 // upgrade is boxlift upgrade, agents one by one.
 func upgrade(t *testing.T, site *testbed.Site, bundle string, more ...string) result {
 	t.Helper()
-	return run(t, site.Boxlift(t.Context(), passwords, append([]string{"upgrade", "--bundle", bundle, "--key", "boxlift.pub", "--accept-untested-cilium", "--batch-size", "1"}, more...)...))
+	return run(t, site.Boxlift(t.Context(), passwords, append([]string{"upgrade", "--bundle", bundle, "--key", "boxlift.pub", "--batch-size", "1"}, more...)...))
 }
 
 // kubelets are the versions of the nodes by name.
@@ -110,13 +110,13 @@ func TestUpgrade(t *testing.T) {
 	testServerGoesBack(t, site, next)
 	testServerIsDown(t, site, next, configure)
 	endsSoon := putAuthority(t, server, 30*24*time.Hour)
-	plan := mustRun(t, site.Boxlift(t.Context(), passwords, "upgrade", "plan", "--bundle", next, "--key", "boxlift.pub", "--accept-untested-cilium"))
+	plan := mustRun(t, site.Boxlift(t.Context(), passwords, "upgrade", "plan", "--bundle", next, "--key", "boxlift.pub"))
 	contains(t, "the plan", plan.stdout, endsSoon)
 	onHost(t, broken, "touch", "/root/fault")
 	const requests = 5000
 	echo := lifetime(b.socket(gatewayHost, boxes[1].path(8080), boxes[1].header()))
 	load := b.load(boxes[0])
-	r := upgrade(t, site, next)
+	r := upgrade(t, site, next, "--accept-drift")
 	if r.code != 6 {
 		t.Fatalf("want exit code 6: %v", r)
 	}
@@ -329,7 +329,7 @@ func testServerGoesBack(t *testing.T, site *testbed.Site, next string) {
 func testServerIsDown(t *testing.T, site *testbed.Site, next string, configure func(string)) {
 	t.Helper()
 	server := site.Hosts[0]
-	args := []string{"upgrade", "--bundle", next, "--key", "boxlift.pub", "--accept-untested-cilium", "--batch-size", "1"}
+	args := []string{"upgrade", "--bundle", next, "--key", "boxlift.pub", "--batch-size", "1"}
 	killAt(t, site.Boxlift(t.Context(), passwords, args...), server.Address.String()+": start k3s")
 	onHost(t, server, "sh", "-c", "systemctl restart k3s || :") // whether it died before or after that
 	before := readState(t, site)
@@ -367,8 +367,8 @@ func testResumeElsewhere(t *testing.T, site *testbed.Site, next string) {
 		t.Errorf("want exit code 2: %v", r)
 	}
 	contains(t, "resume that agrees to nothing", r.stderr,
-		"the run began with --accept-untested-cilium=true: resume takes no such flag")
-	r = run(t, elsewhere(t, site)("resume", "--bundle", next, "--key", "boxlift.pub", "--accept-untested-cilium"))
+		"the run began with --accept-drift=true: resume takes no such flag")
+	r = run(t, elsewhere(t, site)("resume", "--bundle", next, "--key", "boxlift.pub", "--accept-drift"))
 	if r.code != 6 {
 		t.Errorf("want exit code 6: %v", r)
 	}
@@ -524,7 +524,7 @@ func TestUpgradeKilled(t *testing.T) {
 	next := bundleOf(t, upstream.LockOptions{Release: upstream.Patched.WithLiteBoxd(release.LiteBoxd)})
 	mustRun(t, install(ctx, site))
 	forth := func() *exec.Cmd {
-		return site.Boxlift(ctx, passwords, "upgrade", "--bundle", next, "--key", "boxlift.pub", "--accept-untested-cilium")
+		return site.Boxlift(ctx, passwords, "upgrade", "--bundle", next, "--key", "boxlift.pub")
 	}
 	back := func() *exec.Cmd {
 		return site.Boxlift(ctx, passwords, "rollback", "--to", "1", "--bundle", "bundle.tar", "--key", "boxlift.pub")
@@ -582,7 +582,7 @@ func TestUpgradeKilled(t *testing.T) {
 			awaitAPI(t, server)
 			command = func() *exec.Cmd {
 				bundle := []string{next, "bundle.tar"}[ended%len(ways)]
-				return resume(t, site, "--bundle", bundle, "--accept-untested-cilium")
+				return resume(t, site, "--bundle", bundle)
 			}
 		case wasKilled:
 			command = func() *exec.Cmd { return resume(t, site) }
@@ -685,10 +685,12 @@ func checkNothingLeakedButServices(t *testing.T, site *testbed.Site) {
 	}
 }
 
-// olderBundle builds the bundle of the older minor version, of which nothing else is made.
-func olderBundle(t *testing.T) string {
+// olderBundles builds bundles of the older minor version of Kubernetes, of which nothing else is made: one with the
+// Cilium that it is upgraded from, and one with the Cilium before that.
+func olderBundles(t *testing.T) (oldest, older string) {
 	t.Helper()
-	server, err := upstream.Start(t.Context(), upstream.Options{Releases: []upstream.Release{upstream.Older}, Dir: t.TempDir(), Logf: t.Logf})
+	releases := []upstream.Release{upstream.Older, upstream.Oldest}
+	server, err := upstream.Start(t.Context(), upstream.Options{Releases: releases, Dir: t.TempDir(), Logf: t.Logf})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -697,10 +699,11 @@ func olderBundle(t *testing.T) string {
 			t.Error(err)
 		}
 	})
-	return bundleFrom(t, server, upstream.LockOptions{Release: upstream.Older})
+	return bundleFrom(t, server, upstream.LockOptions{Release: upstream.Oldest}), bundleFrom(t, server, upstream.LockOptions{Release: upstream.Older})
 }
 
-// Three servers go to the next minor version while one of their APIs always answers, also when one
+// Cilium goes to the next minor version, back, and there again. Then
+// three servers go to the next minor version of Kubernetes, with the Cilium after that, while one of their APIs always answers, also when one
 // of them fails in between. The agent never gets Ready at first: it goes back, the servers stay. Then
 // only the backup from before leads back.
 func TestUpgradeMinor(t *testing.T) {
@@ -713,8 +716,9 @@ func TestUpgradeMinor(t *testing.T) {
 	ctx, first, agent := t.Context(), site.Hosts[0], site.Hosts[3]
 	writeThreeServers(t, site, "")
 	putNetworkFault(t, agent)
-	older := olderBundle(t)
-	mustRun(t, site.Boxlift(ctx, passwords, "install", "--bundle", older, "--key", "boxlift.pub"))
+	oldest, older := olderBundles(t)
+	mustRun(t, site.Boxlift(ctx, passwords, "install", "--bundle", oldest, "--key", "boxlift.pub"))
+	testCiliumMinor(t, site, oldest, older)
 	checkAll(t, site, upstream.Older.K3s)
 	kubectl(t, first, "create", "configmap", "before")
 
@@ -743,7 +747,7 @@ func TestUpgradeMinor(t *testing.T) {
 	kubectl(t, first, "create", "configmap", "after")
 
 	rollback := func(more ...string) *exec.Cmd {
-		return site.Boxlift(ctx, passwords, append([]string{"rollback", "--to", "1", "--bundle", older, "--key", "boxlift.pub"}, more...)...)
+		return site.Boxlift(ctx, passwords, append([]string{"rollback", "--to", "4", "--bundle", older, "--key", "boxlift.pub"}, more...)...)
 	}
 	r = run(t, rollback())
 	if r.code != 2 {
@@ -752,7 +756,7 @@ func TestUpgradeMinor(t *testing.T) {
 	contains(t, "the error", r.stderr, "no terminal", "--lose-what-changed-since-the-backup-of e2e does it")
 	checkAll(t, site, release.K3s)
 	confirmed := []string{"--lose-what-changed-since-the-backup-of", "e2e"}
-	killOnce(t, rollback(confirmed...), ": restore the backup", "releases since: 2 (upgrade, k3s "+release.K3s+", succeeded)", "ConfigMap default/after")
+	killOnce(t, rollback(confirmed...), ": restore the backup", "releases since: 5 (upgrade, k3s "+release.K3s+", succeeded)", "ConfigMap default/after")
 	contains(t, "resume after the rollback was killed", run(t, resume(t, site)).stderr,
 		"go on with boxlift backup restore "+filepath.Join(site.Bed.Dir, "backups", "e2e", onlyFiles(t, filepath.Join(site.Bed.Dir, "backups", "e2e"))[0]))
 	r = succeeded(t, "the rollback", run(t, rollback(confirmed...)))
@@ -770,7 +774,7 @@ func TestUpgradeMinor(t *testing.T) {
 	if out, err := tryKubectl(t, first, "get", "configmap", "after"); err == nil {
 		t.Errorf("what was made since the backup is still there: %s", out)
 	}
-	if h := history(t, site); len(h) != 3 || h[0].State != "succeeded" || !h[0].Current || h[1].State != "rolled_back" {
+	if h := history(t, site); len(h) != 6 || h[0].State != "succeeded" || !h[0].Current || h[1].State != "rolled_back" {
 		t.Errorf("after the rollback: %+v", h)
 	}
 	statusIsWell(t, site, older)
@@ -802,7 +806,7 @@ func upgradeWithServerDown(t *testing.T, site *testbed.Site) result {
 	t.Helper()
 	first, second, third := site.Hosts[0], site.Hosts[1], site.Hosts[2]
 	var stdout, stderr lockedBuffer
-	c := site.Boxlift(t.Context(), passwords, "upgrade", "--bundle", "bundle.tar", "--key", "boxlift.pub", "--accept-untested-cilium", "--batch-size", "1")
+	c := site.Boxlift(t.Context(), passwords, "upgrade", "--bundle", "bundle.tar", "--key", "boxlift.pub", "--batch-size", "1")
 	c.Stdout, c.Stderr = &stdout, &stderr
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -816,6 +820,34 @@ func upgradeWithServerDown(t *testing.T, site *testbed.Site) result {
 	onHost(t, third, "systemctl", "start", "--no-block", "k3s")
 	_ = c.Wait()
 	return result{c.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// testCiliumMinor upgrades a cluster whose Cilium alone is another one, goes back in place, and upgrades again. Pods stay.
+func testCiliumMinor(t *testing.T, site *testbed.Site, oldest, older string) {
+	t.Helper()
+	first := site.Hosts[0]
+	applyYAML(t, first, strings.Replace(pod("kept", "agent", netcheckImage), "Always", "IfNotPresent", 1))
+	kubectl(t, first, "wait", "--for=condition=Ready", "pod/kept", "--timeout", "2m")
+	uid := func() string {
+		return kubectl(t, first, "get", "pod", "kept", "-o", "jsonpath={.metadata.uid} {.status.containerStatuses[0].restartCount}")
+	}
+	before := uid()
+	moved := func(r result, version string) {
+		t.Helper()
+		succeeded(t, "going to Cilium "+version, r)
+		image := kubectl(t, first, "-n", "kube-system", "get", "daemonset", "cilium", "-o", "jsonpath={.spec.template.spec.containers[0].image}")
+		if want := "quay.io/cilium/cilium:v" + version; image != want {
+			t.Errorf("Cilium is %s, want %s", image, want)
+		}
+		if diff := cmp.Diff(before, uid()); diff != "" {
+			t.Errorf("with Cilium %s, a pod is another one: %s", version, diff)
+		}
+		checkAll(t, site, upstream.Older.K3s)
+	}
+	moved(upgrade(t, site, older), upstream.Older.Cilium)
+	moved(run(t, site.Boxlift(t.Context(), passwords, "rollback", "--to", "1", "--bundle", oldest, "--key", "boxlift.pub")), upstream.Oldest.Cilium)
+	moved(upgrade(t, site, older), upstream.Older.Cilium)
+	kubectl(t, first, "delete", "pod", "kept", "--wait=false")
 }
 
 // testDrain upgrades by a lock that asks for drained nodes: nothing ends unless that is wanted.

@@ -72,7 +72,7 @@ func testGates(t *testing.T, site *testbed.Site, env []string) {
 		"hosts": "ghost-agent: the node is in the cluster and not in install.yaml", "nodes": "ghost-agent: the node is not Ready",
 		"drift": "its program, unit or config changed since it was started", "preflight": "/opt is mounted noexec", "kubernetes-minor": "from Kubernetes 1.36 to 1.38",
 		"kubelet-skew": "its kubelet is v1.32.1+k3s1", "etcd": "ghost-server: its k3s v1.33.3+k3s1 brings an etcd before 3.5.26",
-		"drain": "the lock asks that nodes are drained",
+		"drain": "the lock asks that nodes are drained", "cilium-kubernetes": "the bundle has 1.38",
 	}
 	check("too far", refused(far), want)
 	r := run(t, site.Boxlift(t.Context(), env, "upgrade", "--bundle", far, "--key", "boxlift.pub"))

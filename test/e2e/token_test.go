@@ -106,7 +106,6 @@ func testTokens(t *testing.T, c *cluster) {
 	if r := run(t, boxlift("token", "rotate")); r.code != 3 {
 		t.Errorf("token rotate in a cluster with one token: %v", r)
 	}
-	bundle = append(bundle, "--accept-untested-cilium")
 	plan := mustRun(t, boxlift(append([]string{"upgrade", "plan"}, bundle...)...))
 	contains(t, "the plan", plan.stdout, "give the servers another token than agents have had")
 
