@@ -231,9 +231,9 @@ func texts(value any) []string {
 	return []string{fmt.Sprint(value)}
 }
 
-// value returns what a server is given for a key, by installArgs or by its config; nil
+// Value returns what a server is given for a key, by installArgs or by its config; nil
 // when it is not given.
-func (k K3s) value(key string) []string {
+func (k K3s) Value(key string) []string {
 	for _, s := range k.Settings {
 		if s.Key == key && len(s.Values) == 0 {
 			return []string{"true"}
@@ -275,7 +275,7 @@ func checkServers(servers []hostNode) {
 	for _, c := range critical {
 		canonical := func(h hostNode) string {
 			var all []string
-			for _, v := range h.K3s.value(c.key) {
+			for _, v := range h.K3s.Value(c.key) {
 				for part := range strings.SplitSeq(v, ",") {
 					all = append(all, strings.TrimSpace(part))
 				}
@@ -306,7 +306,7 @@ func orNothing(s string) string {
 // checkKubeProxy reports a cluster without any kube-proxy, and one with two.
 func checkKubeProxy(servers []hostNode, replaced bool) {
 	for _, h := range servers {
-		got := h.K3s.value("disable-kube-proxy")
+		got := h.K3s.Value("disable-kube-proxy")
 		if len(got) == 1 && got[0] != strconv.FormatBool(replaced) {
 			h.field("k3s").fail("found --disable-kube-proxy=%s, expected %t as network.cilium.kubeProxyReplacement", got[0], replaced)
 		}
@@ -318,7 +318,7 @@ func serviceNetworks(servers []hostNode) []netip.Prefix {
 	if len(servers) == 0 {
 		return nil
 	}
-	given := strings.Join(servers[0].K3s.value("service-cidr"), ",")
+	given := strings.Join(servers[0].K3s.Value("service-cidr"), ",")
 	if given == "" {
 		return []netip.Prefix{defaultServiceCIDR}
 	}

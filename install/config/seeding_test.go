@@ -288,7 +288,7 @@ func checkSeeded(t *testing.T, cfg *Config) {
 	}
 	for _, h := range cfg.Hosts() {
 		for key := range s.K3sConfig(h.Role) {
-			if h.K3s.value(key) != nil {
+			if h.K3s.Value(key) != nil {
 				t.Errorf("%s has %s", h.Path, key)
 			}
 		}
