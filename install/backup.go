@@ -376,7 +376,7 @@ func (g *gathering) server(ctx context.Context, h *host) error {
 func (g *gathering) serverFiles(ctx context.Context, h *host) error {
 	const script = `cd / && for f in "$@"; do [ ! -e "$f" ] || printf '%s\0' "$f"; done | tar -cf - --null -T -`
 	var paths []string
-	for _, p := range []string{k3sConfigDir, k3sDataDir + "/server/tls", k3sDataDir + "/server/cred", unitDir + "k3s.service", unitDir + "k3s.service.env", unitDir + "k3s.service.d"} {
+	for _, p := range []string{k3sConfigDir, k3sDataDir + "/server/tls", k3sServerCredentials, unitDir + "k3s.service", unitDir + "k3s.service.env", unitDir + "k3s.service.d"} {
 		paths = append(paths, strings.TrimPrefix(p, "/"))
 	}
 	to, err := g.path(backup.ServerFiles)

@@ -5,29 +5,51 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
+	"path"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/liteboxd/boxlift/install/atrest"
 	"github.com/liteboxd/boxlift/install/backup"
 )
-
-// secretsEncryption is k3s' setting for Secrets that are encrypted in the datastore.
-const secretsEncryption = "secrets-encryption"
 
 // isSet reports whether a value of k3s' config is true, however it is written.
 func isSet(value any) bool { return value != nil && fmt.Sprint(value) == "true" }
 
-// encryptsSecrets reports whether the cluster of a backup was set to encrypt its Secrets, by the
-// config of the server that the backup is from. It is not known of a backup without that.
-func encryptsSecrets(r *backup.Reader) (encrypts, known bool, err error) {
+// encrypts tells whether the servers are to encrypt Secrets in their datastores.
+func (in *installer) encrypts() bool {
+	f := atrest.Facts{Asked: in.asksToEncrypt(), Restoring: in.restoring != nil}
+	if f.Restoring {
+		f.Backup = in.restoring.encrypts
+	}
+	for _, h := range in.servers() {
+		f.Servers = append(f.Servers, h.atRest)
+	}
+	return f.Encrypts()
+}
+
+// asksToEncrypt is what install.yaml says of it, nil for nothing. What one server is given is meant for all.
+func (in *installer) asksToEncrypt() *bool {
+	for _, s := range in.Config.Cluster.Servers {
+		if values := s.K3s.Value(atrest.Setting); len(values) > 0 {
+			asked := isSet(values[len(values)-1])
+			return &asked
+		}
+	}
+	return nil
+}
+
+// encryptsSecrets reports whether the cluster of a backup has encrypted its Secrets, by the config and the keys of the
+// server that the backup is from. It is nil for a backup without these.
+func encryptsSecrets(r *backup.Reader) (*bool, error) {
 	if !r.Has(backup.ServerFiles) {
-		return false, false, nil
+		return nil, nil
 	}
 	content, _, err := r.Open(backup.ServerFiles)
 	if err != nil {
-		return false, false, err
+		return nil, err
 	}
+	known, encrypts := false, false
 	const most = 1 << 20
 	for files := tar.NewReader(content); ; {
 		header, err := files.Next()
@@ -35,41 +57,46 @@ func encryptsSecrets(r *backup.Reader) (encrypts, known bool, err error) {
 			break
 		}
 		if err != nil {
-			return false, false, fmt.Errorf("%w: read %s: %w", backup.ErrInvalid, backup.ServerFiles, err)
+			return nil, fmt.Errorf("%w: read %s: %w", backup.ErrInvalid, backup.ServerFiles, err)
 		}
-		if "/"+strings.TrimPrefix(header.Name, "/") != k3sConfigFile {
+		name := path.Join("/", header.Name)
+		if known = known || path.Dir(name) == k3sServerCredentials; name == k3sEncryptionKey {
+			encrypts = true
+		}
+		if name != k3sConfigFile {
 			continue
 		}
 		text, err := io.ReadAll(io.LimitReader(files, most+1))
 		if err != nil {
-			return false, false, fmt.Errorf("%w: read %s: %w", backup.ErrInvalid, backup.ServerFiles, err)
+			return nil, fmt.Errorf("%w: read %s: %w", backup.ErrInvalid, backup.ServerFiles, err)
 		}
 		var settings map[string]any
 		if len(text) > most || yaml.Unmarshal(text, &settings) != nil {
-			return false, false, fmt.Errorf("%w: %s in %s cannot be read", backup.ErrInvalid, k3sConfigFile, backup.ServerFiles)
+			return nil, fmt.Errorf("%w: %s in %s cannot be read", backup.ErrInvalid, k3sConfigFile, backup.ServerFiles)
 		}
-		encrypts, known = isSet(settings[secretsEncryption]), true
+		known, encrypts = true, encrypts || isSet(settings[atrest.Setting])
 	}
 	// Only at its end it is known that it is what was backed up.
-	if _, err := io.Copy(io.Discard, content); err != nil {
-		return false, false, err
+	if _, err := io.Copy(io.Discard, content); err != nil || !known {
+		return nil, err
 	}
-	return encrypts, known, nil
+	return &encrypts, nil
 }
 
 // checkSecrets refuses a restore with another setting than the data was written with: k3s would
 // not tell the API server of the key, and no Secret could be read; or it would make a key for a
-// cluster that has begun without one, which it does not support.
-func (in *installer) checkSecrets(r *backup.Reader) error {
-	encrypts, known, err := encryptsSecrets(r)
-	first := &k3sNode{installer: in, host: in.servers()[0]}
-	if err != nil || !known || encrypts == isSet(first.settings()[secretsEncryption]) {
-		return err
+// cluster that has begun without one, which it does not support. Where install.yaml does not say anything, the
+// cluster gets the setting that it had.
+func (in *installer) checkSecrets(r *backup.Reader) (encrypts *bool, err error) {
+	encrypts, err = encryptsSecrets(r)
+	asked := in.asksToEncrypt()
+	if err != nil || encrypts == nil || asked == nil || *asked == *encrypts {
+		return encrypts, err
 	}
-	if encrypts {
-		return fmt.Errorf("%w: the cluster of the backup encrypts its Secrets, which cannot be read without "+
-			"%s: true: write that into cluster.serverConfig", ErrRefused, secretsEncryption)
+	if *encrypts {
+		return nil, fmt.Errorf("%w: the cluster of the backup encrypts its Secrets, which cannot be read with "+
+			"%s: false: take that out of install.yaml", ErrRefused, atrest.Setting)
 	}
-	return fmt.Errorf("%w: install.yaml has %s: true, and the cluster of the backup began without it, "+
-		"which k3s does not support: take it out", ErrRefused, secretsEncryption)
+	return nil, fmt.Errorf("%w: install.yaml has %s: true, and the cluster of the backup began without it, "+
+		"which k3s does not support: take it out", ErrRefused, atrest.Setting)
 }

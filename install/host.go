@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/install/atrest"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/jointoken"
 	"github.com/liteboxd/boxlift/install/remote"
@@ -34,6 +35,8 @@ type host struct {
 	member bool
 	// awaitsRestore tells that a restore of a backup has begun there and not ended.
 	awaitsRestore bool
+	// atRest is how a server keeps Secrets.
+	atRest atrest.Server
 	// tokenFault is what is wrong with the tokens that the host has.
 	tokenFault jointoken.Fault
 	// ip is what lanAddress stands for, if that could be found out.

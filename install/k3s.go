@@ -17,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/install/atrest"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/node"
 	"github.com/liteboxd/boxlift/printable"
@@ -44,7 +45,11 @@ const (
 	// k3sAgentToken is where a server writes, in full, what agents join with: the token above, unless they have
 	// one of their own.
 	k3sAgentToken = k3sDataDir + "/server/agent-token"
-	unitDir       = "/etc/systemd/system/"
+	// k3sEncryptionKey has the key of Secrets on servers that encrypt them.
+	k3sEncryptionKey = k3sServerCredentials + "/encryption-config.json"
+	// k3sServerCredentials has what a server shows to others, and that key.
+	k3sServerCredentials = k3sDataDir + "/server/cred"
+	unitDir              = "/etc/systemd/system/"
 	// startedFile holds the fingerprint of everything that k3s was last started with,
 	// serviceFile that of what its unit was made from, and of the unit itself.
 	startedFile = node.FilesDir + "/k3s-started"
@@ -134,6 +139,9 @@ func (n *k3sNode) serverSettings(s map[string]any) {
 	s["disable-network-policy"] = true
 	if n.Config.Network.Cilium.KubeProxyReplacement {
 		s["disable-kube-proxy"] = true
+	}
+	if n.encrypts() {
+		s[atrest.Setting] = true
 	}
 	s["cluster-cidr"] = n.Config.Network.Cilium.PodCIDR.String()
 	names := []string{c.Host}

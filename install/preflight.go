@@ -183,22 +183,41 @@ func (h *host) lookAtK3s(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var c struct {
-		Server string `yaml:"server"`
-	}
-	// What cannot be read is as good as not there: it is written anew.
-	if err := yaml.Unmarshal([]byte(content), &c); err == nil {
-		h.joined = printable.Short(c.Server, 300)
-	}
-	out, err := h.root(ctx, "look for a cluster", "/bin/sh", "-c", lookScript, "sh", k3sNodeToken, importCache, restoringFile, k3sConfigDropIns)
+	h.takeConfig(content)
+	out, err := h.root(ctx, "look for a cluster", append([]string{"/bin/sh", "-c", lookScript, "sh"}, lookedFor...)...)
 	if err != nil {
 		return err
 	}
+	if err := h.takeSeen(string(out)); err != nil {
+		return err
+	}
+	return h.lookAtResolvers(ctx)
+}
+
+// takeConfig notes what k3s' config.yaml says of the host's part. What cannot be read is as good as not there: it is
+// written anew.
+func (h *host) takeConfig(content string) {
+	var c struct {
+		Server     string `yaml:"server"`
+		Encryption any    `yaml:"secrets-encryption"`
+	}
+	if err := yaml.Unmarshal([]byte(content), &c); err == nil {
+		h.joined = printable.Short(c.Server, 300)
+		h.atRest.Set = isSet(c.Encryption)
+	}
+}
+
+// takeSeen notes what lookScript has printed.
+func (h *host) takeSeen(out string) error {
 	var missing []string
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(out) {
 		switch what, name, _ := strings.Cut(strings.TrimSpace(line), " "); what {
 		case "member":
-			h.member = true
+			h.member, h.atRest.Begun = true, true
+		case "data":
+			h.atRest.Begun = true
+		case "key":
+			h.atRest.HasKey = true
 		case "restoring":
 			h.awaitsRestore = true
 		case "cache":
@@ -212,18 +231,23 @@ func (h *host) lookAtK3s(ctx context.Context) error {
 	if len(missing) > 0 {
 		return fmt.Errorf("the host has no %s; needed: the usual commands of coreutils, tar and systemd; install them from the distribution's own packages", strings.Join(missing, ", "))
 	}
-	return h.lookAtResolvers(ctx)
+	return nil
 }
 
 // importCache makes k3s import only what changed, if it is there (see the traps of k3s
 // issue 14265). boxlift never creates it.
 const importCache = k3sDataDir + "/agent/images/.cache.json"
 
+// lookedFor are the files that lookScript looks for.
+var lookedFor = []string{k3sNodeToken, importCache, restoringFile, k3sConfigDropIns, k3sDatabases, k3sEncryptionKey}
+
 // lookScript prints what a host has, and which of the commands that boxlift and k3s'
 // install.sh run it does not have.
 const lookScript = `[ ! -s "$1" ] || echo member
 [ ! -e "$2" ] || echo cache
 [ ! -e "$3" ] || echo restoring
+[ ! -e "$5" ] || echo data
+[ ! -s "$6" ] || echo key
 for f in "$4"/*.yaml; do [ ! -e "$f" ] || echo "setting $f"; done
 for c in cat chmod chown cp cut find grep mkdir mktemp mv rm sed sha256sum sort stat sync tar tee uname systemctl journalctl; do
     command -v "$c" >/dev/null 2>&1 || echo "missing $c"

@@ -59,6 +59,8 @@ type restoring struct {
 	token string // the password that the cluster began with
 	// agentToken is the password that its agents joined with; "" when it was the same one.
 	agentToken string
+	// encrypts tells whether its Secrets were encrypted; nil when that is not known.
+	encrypts *bool
 }
 
 // checkRestore makes sure that the bundle brings what the backup was made of, and reads
@@ -93,10 +95,11 @@ func (in *installer) checkRestore() error {
 	if !ok || password == "" || strings.ContainsAny(password, " \n") {
 		return fmt.Errorf("%w: %s has no token of a server", backup.ErrInvalid, backup.Token)
 	}
-	if err := in.checkSecrets(r); err != nil {
+	encrypts, err := in.checkSecrets(r)
+	if err != nil {
 		return err
 	}
-	in.restoring = &restoring{Reader: r, id: r.Digest(), token: password}
+	in.restoring = &restoring{Reader: r, id: r.Digest(), token: password, encrypts: encrypts}
 	if !r.Has(backup.AgentToken) {
 		return nil
 	}
