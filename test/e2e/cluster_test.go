@@ -453,11 +453,28 @@ func testSecrets(t *testing.T, c *cluster) {
 	c.secrets.secrets = append(c.secrets.secrets, password, agents)
 	checkAgentToken(t, c.server, c.direct)
 	checkAgentToken(t, c.server, c.behind)
+	checkSecretsAtRest(t, c.server)
 	c.secrets.searchOperator(t, c.Site)
 	for _, h := range c.Hosts {
 		c.secrets.searchHost(t, h)
 	}
 	c.secrets.searchCommandLines(t)
+}
+
+// checkSecretsAtRest makes sure that Secrets are encrypted in the datastore of a server with SQLite.
+func checkSecretsAtRest(t *testing.T, server *lab.Host) {
+	t.Helper()
+	const shown, hidden = "text-of-a-config-map", "text-of-a-secret"
+	kubectl(t, server, "create", "configmap", "at-rest", "--from-literal=text="+shown)
+	kubectl(t, server, "create", "secret", "generic", "at-rest", "--from-literal=text="+hidden)
+	const search = `for text in "$@"; do if grep -aqF "$text" /var/lib/rancher/k3s/server/db/state.db*; then echo found; else echo none; fi; done`
+	if got := onHost(t, server, "sh", "-c", search, "sh", shown, hidden, "k8s:enc:aescbc:v1:"); got != "found\nnone\nfound\n" {
+		t.Errorf("in the datastore, a ConfigMap's text, a Secret's, and what k3s has encrypted: %q", got)
+	}
+	if got := kubectl(t, server, "get", "secret", "at-rest", "-o", "go-template={{.data.text | base64decode}}"); got != hidden {
+		t.Errorf("the Secret has %q", got)
+	}
+	kubectl(t, server, "delete", "configmap/at-rest", "secret/at-rest")
 }
 
 // What others change is found, and mended by the next run.
