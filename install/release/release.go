@@ -43,6 +43,8 @@ const (
 	Format = 1
 	// SerialFormat is the version of the form of documents with a serial.
 	SerialFormat = 2
+	// AdoptedFormat is the version of the form of documents with adopted nodes, and perhaps a serial.
+	AdoptedFormat = 3
 	// Kept is how many releases a record keeps. The newest that succeeded is kept besides.
 	Kept = 10
 	// MaxSize is the largest document, in bytes. A Secret may hold 1 MiB (Kubernetes
@@ -57,6 +59,7 @@ const (
 	maxFlags      = 16 << 10 // those of a release together; an age recipient may take two thousand
 	maxReleases   = 2 * Kept
 	maxComponents = 256
+	maxAdopted    = 5000 // the most nodes that Kubernetes supports
 )
 
 // State is how far a release has got.
@@ -122,6 +125,13 @@ func (r *Release) Version(component string) string {
 	return ""
 }
 
+// Adopted is a node whose k3s was there before boxlift, which keeps it as it is.
+type Adopted struct {
+	// Node is the name of the node, MachineID what its machine has in /etc/machine-id.
+	Node      string `json:"node"`
+	MachineID string `json:"machineID"`
+}
+
 // Record is the releases of a cluster, the oldest first. The zero value has none; [New] makes
 // one that can be written.
 type Record struct {
@@ -131,6 +141,8 @@ type Record struct {
 	// back or are no longer kept included; 0 for none.
 	Serial   int64     `json:"serial,omitempty"`
 	Releases []Release `json:"releases"`
+	// Adopted are the nodes that were adopted, also those that have left the cluster since.
+	Adopted []Adopted `json:"adopted,omitempty"`
 	// Locks are those of the releases, compressed with gzip, by digest. Some may be missing:
 	// see the package's contract.
 	Locks map[digest.Digest][]byte `json:"locks"`
@@ -195,6 +207,25 @@ func (r *Record) IsOlder(bundle digest.Digest, serial int64) bool {
 
 // RaiseSerial makes the record's serial at least this one.
 func (r *Record) RaiseSerial(serial int64) { r.Serial = max(r.Serial, serial) }
+
+// Adopt notes that nodes were adopted, and tells whether that is news. What the record says of them otherwise is
+// forgotten: a name and a machine are those of one node.
+func (r *Record) Adopt(nodes ...Adopted) (isNews bool) {
+	for _, n := range nodes {
+		if r.HasAdopted(n) {
+			continue
+		}
+		isNews = true
+		r.Adopted = slices.DeleteFunc(r.Adopted, func(a Adopted) bool { return a.Node == n.Node || a.MachineID == n.MachineID })
+		r.Adopted = append(r.Adopted, n)
+	}
+	return isNews
+}
+
+// HasAdopted tells whether a node was adopted. One whose machine is not known was not.
+func (r *Record) HasAdopted(n Adopted) bool {
+	return r != nil && n.MachineID != "" && slices.Contains(r.Adopted, n)
+}
 
 // Find returns a release by its number, nil when the record does not have it.
 func (r *Record) Find(number int) *Release {
@@ -376,9 +407,7 @@ func (r *Record) Lock(one *Release) (*lock.Lock, []byte, error) {
 // Encode returns the document. What makes it too large goes: first the locks, those of the
 // oldest releases before others.
 func (r *Record) Encode() ([]byte, error) {
-	if r.Format = Format; r.Serial != 0 {
-		r.Format = SerialFormat
-	}
+	r.Format = r.form()
 	if err := r.check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
@@ -394,6 +423,17 @@ func (r *Record) Encode() ([]byte, error) {
 			return nil, fmt.Errorf("%w: it has %d bytes, %d is the most", ErrInvalid, len(document), MaxSize)
 		}
 	}
+}
+
+// form is the oldest format that says all of it.
+func (r *Record) form() int {
+	switch {
+	case len(r.Adopted) > 0:
+		return AdoptedFormat
+	case r.Serial != 0:
+		return SerialFormat
+	}
+	return Format
 }
 
 // forgetLock drops one lock, the current release's last.
@@ -432,9 +472,9 @@ func decode(document []byte) (*Record, error) {
 	if err := json.Unmarshal(document, &form); err != nil {
 		return nil, err
 	}
-	if form.Format != Format && form.Format != SerialFormat {
-		return nil, fmt.Errorf("it has format %d, and this boxlift knows the formats %d and %d: "+
-			"use the boxlift that wrote it, or a newer one", form.Format, Format, SerialFormat)
+	if form.Format < Format || form.Format > AdoptedFormat {
+		return nil, fmt.Errorf("it has format %d, and this boxlift knows the formats %d to %d: "+
+			"use the boxlift that wrote it, or a newer one", form.Format, Format, AdoptedFormat)
 	}
 	var r Record
 	if err := node.DecodeStrictly(document, MaxSize, &r); err != nil {
@@ -453,8 +493,19 @@ func (r *Record) check() error {
 	if err := checkText(r.Cluster, maxText); err != nil {
 		return err
 	}
-	if r.Serial < 0 || r.Serial > lock.MaxSerial || (r.Serial != 0) != (r.Format == SerialFormat) {
-		return fmt.Errorf("its serial is %d, and its format %d", r.Serial, r.Format)
+	if r.Serial < 0 || r.Serial > lock.MaxSerial || r.Format != r.form() {
+		return fmt.Errorf("its serial is %d, it has %d adopted nodes, and its format is %d", r.Serial, len(r.Adopted), r.Format)
+	}
+	if len(r.Adopted) > maxAdopted {
+		return fmt.Errorf("it has %d adopted nodes, %d are the most", len(r.Adopted), maxAdopted)
+	}
+	for _, a := range r.Adopted {
+		if a.Node == "" || a.MachineID == "" {
+			return fmt.Errorf("it has the adopted node %.80q on the machine %.80q", a.Node, a.MachineID)
+		}
+		if err := errors.Join(checkText(a.Node, maxText), checkText(a.MachineID, maxText)); err != nil {
+			return err
+		}
 	}
 	for d := range r.Locks {
 		if err := d.Validate(); err != nil {
