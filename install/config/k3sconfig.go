@@ -270,6 +270,15 @@ var critical = []struct{ key, fallback string }{
 	{"service-node-port-range", "30000-32767"},
 }
 
+// CriticalSettings are the settings in which all servers of a cluster agree, with k3s' defaults.
+func CriticalSettings() map[string]string {
+	all := make(map[string]string, len(critical))
+	for _, c := range critical {
+		all[c.key] = c.fallback
+	}
+	return all
+}
+
 // checkServers reports servers that differ where they must not.
 func checkServers(servers []hostNode) {
 	for _, c := range critical {
