@@ -6,11 +6,13 @@
 package cilium
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/printable"
 )
 
 // The release's name and namespace, the same as with Cilium's own command line tool.
@@ -90,6 +92,57 @@ func Values(in Input) map[string]any {
 	}
 	merge(values, in.Extra)
 	return values
+}
+
+// fixed are the values that a cluster keeps from when Cilium was installed, with the chart's defaults (Cilium 1.18 to
+// 1.20): with others, pods lose their addresses, or each other.
+var fixed = []struct{ path, fallback string }{
+	{"ipam.mode", "cluster-pool"},
+	{"ipam.operator.clusterPoolIPv4PodCIDRList", "10.0.0.0/8"},
+	{"ipam.operator.clusterPoolIPv4MaskSize", "24"},
+	{"kubeProxyReplacement", "false"},
+	{"routingMode", ""},
+	{"tunnelProtocol", ""},
+}
+
+// Unchangeable says which values of a release that is installed others would change that must not change.
+func Unchangeable(installed, wanted map[string]any) []string {
+	var texts []string
+	for _, f := range fixed {
+		has, want := valueAt(installed, f.path, f.fallback), valueAt(wanted, f.path, f.fallback)
+		if has != want {
+			texts = append(texts, printable.Line(fmt.Sprintf("%s is %s, and install.yaml makes it %s: write the first into network.cilium",
+				f.path, orDefault(has), orDefault(want))))
+		}
+	}
+	return texts
+}
+
+// valueAt is a value as a text, lists with commas, or the chart's default where it is not given.
+func valueAt(values map[string]any, path, fallback string) string {
+	var at any = values
+	for name := range strings.SplitSeq(path, ".") {
+		within, _ := at.(map[string]any)
+		at = within[name]
+	}
+	switch v := at.(type) {
+	case nil:
+		return fallback
+	case []any:
+		texts := make([]string, 0, len(v))
+		for _, item := range v {
+			texts = append(texts, fmt.Sprint(item))
+		}
+		return strings.Join(texts, ",")
+	}
+	return fmt.Sprint(at)
+}
+
+func orDefault(s string) string {
+	if s == "" {
+		return "the chart's default"
+	}
+	return s
 }
 
 // imageBlocks are where the chart names an image. By default it asks for it by digest, and

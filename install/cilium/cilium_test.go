@@ -361,3 +361,38 @@ func TestFirstMinor(t *testing.T) {
 		}
 	}
 }
+
+// What pods live by is not changed in a cluster that somebody else has set up.
+func TestUnchangeable(t *testing.T) {
+	wanted := Values(Input{PodCIDR: netip.MustParsePrefix("10.42.0.0/16"), KubeProxyReplacement: true})
+	pool := func(cidrs ...any) map[string]any {
+		return map[string]any{"kubeProxyReplacement": "true", "ipam": map[string]any{"operator": map[string]any{"clusterPoolIPv4PodCIDRList": cidrs}}}
+	}
+	same := pool("10.42.0.0/16")
+	same["hubble"], same["operator"], same["ipam"].(map[string]any)["mode"] = map[string]any{"enabled": false}, map[string]any{"replicas": 1}, "cluster-pool"
+	native := pool("10.42.0.0/16")
+	native["routingMode"] = "native\x1b"
+	for _, test := range []struct {
+		name      string
+		installed map[string]any
+		want      []string
+	}{
+		{"as boxlift sets it up", wanted, nil},
+		{"with other values that may change", same, nil},
+		{"the pool as a text", map[string]any{"kubeProxyReplacement": true, "ipam": map[string]any{"operator": map[string]any{"clusterPoolIPv4PodCIDRList": "10.42.0.0/16"}}}, nil},
+		{"the chart's own", nil, []string{
+			"ipam.operator.clusterPoolIPv4PodCIDRList is 10.0.0.0/8, and install.yaml makes it 10.42.0.0/16: write the first into network.cilium",
+			"kubeProxyReplacement is false, and install.yaml makes it true: write the first into network.cilium",
+		}},
+		{"more networks", pool("10.42.0.0/16", "10.52.0.0/16"), []string{
+			"ipam.operator.clusterPoolIPv4PodCIDRList is 10.42.0.0/16,10.52.0.0/16, and install.yaml makes it 10.42.0.0/16: write the first into network.cilium",
+		}},
+		{"no tunnels", native, []string{
+			"routingMode is native\ufffd, and install.yaml makes it the chart's default: write the first into network.cilium",
+		}},
+	} {
+		if diff := cmp.Diff(test.want, Unchangeable(test.installed, wanted)); diff != "" {
+			t.Errorf("%s: %s", test.name, diff)
+		}
+	}
+}
