@@ -48,10 +48,10 @@ var shortNames = map[string]string{
 var variables = map[string]string{
 	"K3S_AGENT_TOKEN": "agent-token", "K3S_AGENT_TOKEN_FILE": "agent-token-file", "K3S_CLUSTER_INIT": "cluster-init",
 	"K3S_CONFIG_FILE": "config", "K3S_DATA_DIR": "data-dir", "K3S_DATASTORE_ENDPOINT": "datastore-endpoint",
-	"K3S_KUBECONFIG_MODE": "write-kubeconfig-mode", "K3S_KUBECONFIG_OUTPUT": "write-kubeconfig",
+	"K3S_KUBECONFIG_MODE": "write-kubeconfig-mode", "K3S_KUBECONFIG_OUTPUT": "write-kubeconfig", "K3S_LB_SERVER_PORT": "lb-server-port",
 	"K3S_NODE_NAME": "node-name", "K3S_RESOLV_CONF": "resolv-conf", "K3S_SELINUX": "selinux",
 	"K3S_SYSTEM_DEFAULT_REGISTRY": "system-default-registry", "K3S_TOKEN": "token", "K3S_TOKEN_FILE": "token-file",
-	"K3S_URL": "server",
+	"K3S_URL": "server", "K3S_VPN_AUTH": "vpn-auth", "K3S_VPN_AUTH_FILE": "vpn-auth-file",
 }
 
 // Read finds out what a k3s runs with. Like k3s, it takes the command line over the config files, and these over the
