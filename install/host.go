@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/install/adoption"
 	"github.com/liteboxd/boxlift/install/atrest"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/jointoken"
@@ -35,6 +36,11 @@ type host struct {
 	member bool
 	// awaitsRestore tells that a restore of a backup has begun there and not ended.
 	awaitsRestore bool
+	// own tells that boxlift has set up k3s on the host, foreign that somebody else has, as the unit foreignUnit.
+	own, foreign bool
+	foreignUnit  string
+	// adopted is what a k3s of somebody else's runs with that was adopted, nil for any other.
+	adopted *adoption.Found
 	// atRest is how a server keeps Secrets.
 	atRest atrest.Server
 	// tokenFault is what is wrong with the tokens that the host has.

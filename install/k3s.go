@@ -227,6 +227,9 @@ func (n *k3sNode) registriesStep() (step, error) {
 
 // steps bring k3s on a host to the wanted state.
 func (n *k3sNode) steps() ([]step, error) {
+	if n.adopted != nil {
+		return n.adoptedSteps()
+	}
 	binary, err := n.binaryStep()
 	if err != nil {
 		return nil, err
@@ -256,17 +259,21 @@ func (n *k3sNode) steps() ([]step, error) {
 	if n.restoring != nil {
 		steps = append(steps, n.restoreStep())
 	}
+	return append(steps, n.startStep()), nil
+}
+
+// startStep starts k3s where it does not run with what there is.
+func (n *k3sNode) startStep() step {
 	service := n.service()
-	return append(steps,
-		step{
-			title: startTitle(service),
-			needed: func(ctx context.Context) (string, error) {
-				return n.startReason(ctx, service, startedFile, func(ctx context.Context) (string, error) { return n.started(ctx, service) })
-			},
-			run:     func(ctx context.Context) error { return n.start(ctx, service) },
-			follows: true,
-			starts:  true,
-		}), nil
+	return step{
+		title: startTitle(service),
+		needed: func(ctx context.Context) (string, error) {
+			return n.startReason(ctx, service, startedFile, func(ctx context.Context) (string, error) { return n.started(ctx, service) })
+		},
+		run:     func(ctx context.Context) error { return n.start(ctx, service) },
+		follows: true,
+		starts:  true,
+	}
 }
 
 // binaryStep brings k3s' program into its place.
@@ -493,6 +500,11 @@ func (n *k3sNode) serviceReason(ctx context.Context, service string, script bund
 // rule for restarts is of no use here, since the binary is in its place before the script
 // runs.
 func (n *k3sNode) started(ctx context.Context, service string) (string, error) {
+	if n.adopted != nil {
+		// The rest is its owner's, who starts it when that changes.
+		version, err := n.programVersion(ctx)
+		return "adopted " + version, err
+	}
 	binary, err := n.binaryDigest(ctx)
 	if err != nil {
 		return "", err

@@ -49,7 +49,11 @@ func texts(setting any) []string {
 // imported its images, the last archive perhaps not to the end.
 func (n *k3sNode) kubeletRuns(ctx context.Context) (bool, error) {
 	settings := n.settings()
-	url := kubeletHealth(texts(settings["kubelet-arg"]))
+	args := texts(settings["kubelet-arg"])
+	if n.adopted != nil {
+		args = n.adopted.Settings["kubelet-arg"]
+	}
+	url := kubeletHealth(args)
 	if settings["disable-agent"] == true || url == "" {
 		return true, nil
 	}

@@ -52,6 +52,9 @@ func (in *installer) preflight(ctx context.Context) error {
 		}
 	}
 	err := in.eachHost(ctx, in.hosts, in.look)
+	if unkept := in.findAdopted(ctx); err == nil {
+		err = unkept
+	}
 	if foreign := in.checkForeign(ctx); err == nil {
 		err = foreign
 	}
@@ -218,16 +221,24 @@ func (h *host) takeSeen(out string) error {
 			h.atRest.Begun = true
 		case "key":
 			h.atRest.HasKey = true
+		case "own":
+			h.own = true
+		case "unit":
+			h.foreignUnit = printable.Short(name, 30)
 		case "restoring":
 			h.awaitsRestore = true
 		case "cache":
 			h.differences = append(h.differences, importCache+" is there: with it, k3s forgets at a restart which images must not be deleted (k3s before July 2026); remove the file")
 		case "setting":
+			if h.foreignUnit != "" && !h.own {
+				continue // its owner's
+			}
 			h.differences = append(h.differences, printable.Short(name, 300)+" is there: k3s takes its settings over those of install.yaml; write them there (serverConfig, agentConfig or the host's k3s.config), and remove the file")
 		case "missing":
 			missing = append(missing, printable.Short(name, 30))
 		}
 	}
+	h.foreign = !h.own && h.foreignUnit != ""
 	if len(missing) > 0 {
 		return fmt.Errorf("the host has no %s; needed: the usual commands of coreutils, tar and systemd; install them from the distribution's own packages", strings.Join(missing, ", "))
 	}
@@ -239,7 +250,10 @@ func (h *host) takeSeen(out string) error {
 const importCache = k3sDataDir + "/agent/images/.cache.json"
 
 // lookedFor are the files that lookScript looks for.
-var lookedFor = []string{k3sNodeToken, importCache, restoringFile, k3sConfigDropIns, k3sDatabases, k3sEncryptionKey}
+var lookedFor = []string{
+	k3sNodeToken, importCache, restoringFile, k3sConfigDropIns, k3sDatabases, k3sEncryptionKey,
+	k3sTokenFile, serviceFile, unitDir + "k3s.service", unitDir + "k3s-agent.service",
+}
 
 // lookScript prints what a host has, and which of the commands that boxlift and k3s'
 // install.sh run it does not have.
@@ -248,6 +262,8 @@ const lookScript = `[ ! -s "$1" ] || echo member
 [ ! -e "$3" ] || echo restoring
 [ ! -e "$5" ] || echo data
 [ ! -s "$6" ] || echo key
+[ ! -e "$7" ] && [ ! -e "$8" ] || echo own
+for f in "$9" "${10}"; do [ ! -e "$f" ] || { u="${f##*/}" && echo "unit ${u%.service}"; }; done
 for f in "$4"/*.yaml; do [ ! -e "$f" ] || echo "setting $f"; done
 for c in cat chmod chown cp cut find grep mkdir mktemp mv rm sed sha256sum sort stat sync tar tee uname systemctl journalctl; do
     command -v "$c" >/dev/null 2>&1 || echo "missing $c"
@@ -345,8 +361,10 @@ func (in *installer) subjects() []preflight.Subject {
 			continue
 		}
 		n := &k3sNode{installer: in, host: h, server: in.joinURL(h, seed)}
+		facts := *h.facts
+		facts.K3s.Managed = facts.K3s.Managed || h.adopted != nil // what was adopted is judged as boxlift's own
 		s := preflight.Subject{
-			Name: h.name, Config: h.config, K3sConfig: n.settings(), Platform: h.platform, Facts: h.facts,
+			Name: h.name, Config: h.config, K3sConfig: n.settings(), Platform: h.platform, Facts: &facts,
 			Offset: h.offset, OffsetError: h.uncertainty, TokenFault: h.tokenFault,
 		}
 		for _, p := range h.packs {
@@ -394,7 +412,7 @@ func storedFile(f bundle.File) node.StoredFile {
 // new to the cluster, since those that are in it have shown it. Who runs preflight alone wants to
 // know, also of a firewall that came later; no run has its state open then.
 func (in *installer) triesReach() bool {
-	return in.journal == nil || slices.ContainsFunc(in.hosts, func(h *host) bool { return !h.member && h.joined == "" })
+	return in.journal == nil || slices.ContainsFunc(in.hosts, func(h *host) bool { return !h.member && h.joined == "" && h.adopted == nil })
 }
 
 // checkReach finds out whether the hosts reach each other, where that has to be tried. What is no

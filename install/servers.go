@@ -38,6 +38,9 @@ func (in *installer) place(ctx context.Context) error {
 		return nil // who only looks is told of these steps with all others of a host
 	}
 	return in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
+		if h.adopted != nil {
+			return nil
+		}
 		n := &k3sNode{installer: in, host: h}
 		file := unitDir + n.service() + ".service"
 		digests, err := h.digests(ctx, file)
@@ -254,7 +257,7 @@ func (h *host) serverToken(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if made == "" {
+	if made == "" && h.adopted == nil {
 		return "", errors.New("a k3s server that boxlift did not install runs on this host: remove it with k3s-uninstall.sh, or choose another host")
 	}
 	_, password, ok := strings.Cut(full, "::server:")

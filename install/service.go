@@ -21,12 +21,22 @@ func (h *host) restarting(started string, s step) step {
 	run := s.run
 	s.starts = true
 	s.run = func(ctx context.Context) error {
-		if _, err := h.root(ctx, "forget what was started", "rm", "-f", started); err != nil {
+		if err := h.forgetStarted(ctx, started); err != nil {
 			return err
 		}
 		return run(ctx)
 	}
 	return s
+}
+
+// forgetStarted notes that a service has to be started again, for which started is the file that says what it was last
+// started with.
+func (h *host) forgetStarted(ctx context.Context, started string) error {
+	if h.adopted != nil && started == startedFile {
+		return h.put(ctx, started, 0o600, []byte(changedMark+"\n"))
+	}
+	_, err := h.root(ctx, "forget what was started", "rm", "-f", started)
+	return err
 }
 
 // startingReason says why steps will start their service, or start it again; "" when they will not.
@@ -61,7 +71,8 @@ func (h *host) startReason(ctx context.Context, service, started string, fingerp
 		return "", err
 	}
 	have, err := h.read(ctx, started)
-	if err != nil || have == want {
+	neverStarted := have == "" && h.adopted != nil && started == startedFile // by boxlift
+	if err != nil || have == want || neverStarted {
 		return "", err
 	}
 	return "its program, unit or config changed since it was started", nil

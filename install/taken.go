@@ -52,7 +52,7 @@ func (in *installer) checkTaken(ctx context.Context) error {
 // to set up k3s there. One that has been goes on as the node that it is, whatever its machine-id
 // is now.
 func (h *host) isNew() bool {
-	return !h.member && h.joined == "" && (h.facts == nil || !h.facts.K3s.Managed)
+	return !h.member && h.joined == "" && h.adopted == nil && (h.facts == nil || !h.facts.K3s.Managed)
 }
 
 // taken is the node of another machine that has the host's name, if there is one. A machine that

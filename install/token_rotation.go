@@ -67,6 +67,10 @@ func (in *installer) occupyAll(ctx context.Context) error {
 		if err := in.checkRestoring(ctx, h); err != nil {
 			return err
 		}
+		if h.foreign {
+			return fmt.Errorf("%w: boxlift did not set up k3s on this host, and does not know where it has its token from: "+
+				"change the tokens of this cluster with k3s token rotate, and its hosts by hand", ErrRefused)
+		}
 		if err := in.checkHelper(ctx, h); err != nil || !in.changing() {
 			return err
 		}
@@ -76,6 +80,9 @@ func (in *installer) occupyAll(ctx context.Context) error {
 
 // rotateExposed gives the servers another token when agents have had theirs, or when that was begun.
 func (in *installer) rotateExposed(ctx context.Context) error {
+	if in.keepsTokens() {
+		return nil
+	}
 	seed := in.seedServer()
 	for _, h := range in.servers() {
 		for _, name := range []string{exposedFile, stagedTokenFile} {
@@ -330,6 +337,9 @@ func (in *installer) lookAtTokens(ctx context.Context) {
 	}
 	for _, h := range in.hosts {
 		h.tokenFault = jointoken.Judge(*tokens[h], servers, h.config.Role == config.Server)
+		if h.tokenFault == jointoken.OfServers && in.keepsTokens() {
+			h.tokenFault = jointoken.NoFault // nothing can be done about it
+		}
 		in.sharesToken = in.sharesToken || h.tokenFault == jointoken.OfServers
 		if in.splitsToken {
 			h.tokenFault = jointoken.NoFault // this run mends it

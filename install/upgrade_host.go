@@ -223,7 +223,7 @@ func (m *move) toKeep(ctx context.Context) (toKeep, error) {
 		return keepAll, nil
 	}
 	started, err := m.read(ctx, startedFile)
-	if started == "" {
+	if started == "" && m.adopted == nil || started == changedMark {
 		// This upgrade was broken off before it had started k3s: pods may be on their way back.
 		return keepNothing, err
 	}
@@ -624,7 +624,7 @@ sync`
 	if _, err := m.root(ctx, "put back what k3s was", args...); err != nil {
 		return err
 	}
-	if _, err := m.root(ctx, "forget what was started", "rm", "-f", startedFile); err != nil {
+	if err := m.forgetStarted(ctx, startedFile); err != nil {
 		return err
 	}
 	token, err := m.read(ctx, k3sTokenFile)

@@ -148,6 +148,7 @@ func PlanUpgrade(ctx context.Context, o UpgradeOptions) (*UpgradePlan, error) {
 func (u *upgradePlanner) look(ctx context.Context) error {
 	task := u.Reporter.Task(fmt.Sprintf("look at %s", counted(len(u.hosts), "host")), 0)
 	_ = u.eachHost(ctx, u.hosts, u.lookAt) // the hosts keep their errors
+	_ = u.findAdopted(ctx)                 // as do those that cannot be kept
 	_ = u.checkForeign(ctx)
 	_ = u.findPassword(ctx) // it refuses no whole cluster
 	u.lookAtTokens(ctx)

@@ -30,8 +30,11 @@ out first: k3s on every node, Cilium's Helm release, LiteBoxd's image. All of it
 of the bundle's versions, and the nodes have to be the hosts of install.yaml; otherwise
 everything that does not match is listed. Nothing but the record is written.
 
-A k3s that boxlift did not set up stays that: what runs is on record then, and backup create
-works with it; install, upgrade, rollback --to, node add and backup restore refuse its hosts.`,
+A k3s that boxlift did not set up is adopted with that, if its settings are those that
+boxlift and Cilium need and that install.yaml makes: it stays as it is, with its own unit,
+settings and tokens. install, upgrade, rollback --to and node add then work with its hosts:
+they look whether it runs, and upgrade replaces its program. backup restore and token rotate
+refuse them.`,
 		Example: `  boxlift adopt --bundle bundle.tar --key boxlift.pub -f install.yaml`,
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -77,8 +80,13 @@ func printAdoption(out io.Writer, a *install.Adoption, format string) error {
 	case a.Release.Number != 0:
 		w.printf("nothing to do: cluster %s is on record as release %d, of bundle %s\n", a.Cluster, a.Release.Number, shortDigest(a.Release.Bundle.String()))
 	}
-	if len(a.Foreign) > 0 {
-		w.printf("warning: boxlift did not set up k3s on %s: what runs there is on record, and can be backed up; install, upgrade, rollback --to, node add and backup restore refuse these hosts\n", strings.Join(a.Foreign, ", "))
+	if len(a.Adopted) > 0 {
+		w.printf("boxlift did not set up k3s on %s: it is adopted, and stays as it is; boxlift install --dry-run shows what else would change\n", strings.Join(a.Adopted, ", "))
+	}
+	for _, host := range slices.Sorted(maps.Keys(a.Differences)) {
+		for _, text := range a.Differences[host] {
+			w.printf("warning: %s: %s\n", host, text)
+		}
 	}
 	return w.err
 }

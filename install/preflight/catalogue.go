@@ -77,7 +77,7 @@ func Catalogue() []Check {
 		{"cni", "another pod network",
 			"Error when /etc/cni/net.d has a configuration that is not Cilium's: containerd would use it until Cilium is up.", judgeCNI},
 		{"k3s", "k3s that is there already",
-			"Error when it was not set up by boxlift, has the other role, another version, or another data directory; warning for a binary of another version that nothing uses.", judgeK3s},
+			"Error when it was neither set up by boxlift nor adopted, has the other role, another version, or another data directory; warning for a binary of another version that nothing uses.", judgeK3s},
 		{"token", "tokens of servers and agents",
 			"Warning when an agent has the servers' token, as in clusters that an older boxlift began; when agents have " +
 				"had the servers' token, or a change of it was broken off; and when a server lets agents in by another token " +

@@ -92,7 +92,8 @@ func judgeK3s(j *judgement) {
 			"remove k3s from it with "+uninstall(other)+", or choose another host")
 	case loaded(role) && !k.Managed:
 		j.fail("k3s "+cmpOr(k.Version, "of an unknown version")+" is installed, and not by boxlift", "a host without k3s, or with boxlift's",
-			"remove it with "+uninstall(role)+" (which deletes the node's data), or choose another host")
+			"if it is a node of the cluster of install.yaml, boxlift adopt finds out whether it can stay as it is; "+
+				"otherwise remove it with "+uninstall(role)+" (which deletes the node's data), or choose another host")
 	case !installed && !k.Managed && hasServerData:
 		j.fail(k3sDataDir+"/server is left over from another k3s", "a host without the data of another cluster",
 			"save what is needed of it, and remove it with: rm -rf "+k3sDataDir+"/server")
