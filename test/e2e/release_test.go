@@ -268,7 +268,9 @@ func testAdopt(t *testing.T, site *testbed.Site, next string) {
 	agent := site.Hosts[1]
 	marks := []string{"/etc/rancher/k3s/boxlift-token", "/var/lib/boxlift/k3s-service"}
 	onHost(t, agent, append([]string{"mv", "-t", "/root"}, marks...)...)
-	contains(t, "adopt again", adopt("bundle.tar").stdout, "nothing to do", "boxlift did not set up k3s on "+agent.Address.String()+": ")
+	kept := "boxlift did not set up k3s on " + agent.Address.String() + ": it is adopted, and stays as it is"
+	contains(t, "adopt with a k3s of somebody else's", adopt("bundle.tar").stdout, "is recorded as release 1", kept)
+	contains(t, "adopt again", adopt("bundle.tar").stdout, "nothing to do", kept)
 	for _, mark := range marks {
 		onHost(t, agent, "mv", "/root/"+filepath.Base(mark), mark)
 	}
