@@ -236,6 +236,7 @@ func (in *installer) findAdopted(ctx context.Context) error {
 	}
 	compared := in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
 		if h.adopted == nil {
+			in.tellForeign(h)
 			return nil
 		}
 		refused, err := in.compareAdopted(ctx, h)
@@ -245,6 +246,15 @@ func (in *installer) findAdopted(ctx context.Context) error {
 		return err
 	})
 	return cmp.Or(err, compared)
+}
+
+// tellForeign tells of a k3s that was not adopted, where preflight does not refuse it: when nothing is judged, or when the
+// host could not tell its facts.
+func (in *installer) tellForeign(h *host) {
+	if h.foreign && (in.mode == inspect || h.facts == nil) {
+		h.differences = append(h.differences, "boxlift did not set up its k3s, and install refuses the host: "+
+			"boxlift adopt finds out whether it can stay as it is")
+	}
 }
 
 // keepsTokens tells whether the tokens have to stay what they are, because there are hosts whose k3s was adopted: it is

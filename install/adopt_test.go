@@ -319,6 +319,17 @@ func TestFindAdoptedAsksNobody(t *testing.T) {
 	if err := in.findAdopted(t.Context()); err != nil || in.hosts[0].adopted != nil || !in.splitsToken || in.keepsTokens() {
 		t.Errorf("%v, %+v", err, in.hosts[0].adopted)
 	}
+	if len(in.hosts[0].differences) != 1 || !strings.Contains(in.hosts[0].differences[0], "boxlift adopt finds out") || in.hosts[1].differences != nil {
+		t.Errorf("%q, %q", in.hosts[0].differences, in.hosts[1].differences)
+	}
+	in.hosts[0].differences, in.hosts[0].facts = nil, &node.Facts{}
+	if err := in.findAdopted(t.Context()); err != nil || in.hosts[0].differences != nil {
+		t.Errorf("preflight judges it: %q, %v", in.hosts[0].differences, err)
+	}
+	in.mode = inspect
+	if err := in.findAdopted(t.Context()); err != nil || len(in.hosts[0].differences) != 1 {
+		t.Errorf("status: %q, %v", in.hosts[0].differences, err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := in.findAdopted(ctx); !errors.Is(err, context.Canceled) {
