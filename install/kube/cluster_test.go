@@ -90,7 +90,7 @@ func cluster(t *testing.T) *testCluster {
 }
 
 func makeCluster(ctx context.Context, logf func(string, ...any)) (_ *testCluster, err error) {
-	k3s, err := k3sbuild.Build(ctx, k3sbuild.V134, logf)
+	k3s, err := k3sbuild.Build(ctx, k3sbuild.V136, logf)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,8 @@ func makeCluster(ctx context.Context, logf func(string, ...any)) (_ *testCluster
 			install(h, "/usr/local/bin/k3s", k3s, 0o755),
 			install(h, "/root/install.sh", filepath.Join(sources, "install.sh"), 0o755),
 			put(h, "/etc/rancher/resolv.conf", []byte("nameserver "+h.Address.String()+"\n")),
-			put(h, "/etc/rancher/k3s/config.yaml", []byte("resolv-conf: /etc/rancher/resolv.conf\ntoken: one-two-three\n"+config)),
+			// Hosts have the machine's control groups, and the kubelet refuses those of version 1 by itself.
+			put(h, "/etc/rancher/k3s/config.yaml", []byte("resolv-conf: /etc/rancher/resolv.conf\ntoken: one-two-three\nkubelet-arg: [fail-cgroupv1=false]\n"+config)),
 		)
 		for file, data := range images {
 			err = errors.Join(err, put(h, "/var/lib/rancher/k3s/agent/images/"+file, data))

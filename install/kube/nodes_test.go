@@ -43,7 +43,7 @@ func TestNodes(t *testing.T) {
 	c := cluster(t)
 	ctx := within(t)
 	version, err := c.Version(ctx)
-	if err != nil || version != k3sbuild.V134 {
+	if err != nil || version != k3sbuild.V136 {
 		t.Errorf("version %q: %v", version, err)
 	}
 	nodes, err := c.Nodes(ctx)
@@ -61,7 +61,7 @@ func TestNodes(t *testing.T) {
 	if err != nil || s.MachineID != strings.TrimSpace(string(id)) {
 		t.Errorf("machine ID %q, want %q: %v", s.MachineID, id, err)
 	}
-	if s.Kubelet != k3sbuild.V134 || !strings.HasPrefix(s.ContainerRuntime, "containerd://") || s.Architecture != "amd64" || s.Created.IsZero() {
+	if s.Kubelet != k3sbuild.V136 || !strings.HasPrefix(s.ContainerRuntime, "containerd://") || s.Architecture != "amd64" || s.Created.IsZero() {
 		t.Errorf("server %+v", s)
 	}
 	if !slices.Contains(s.Addresses, c.server.Address.String()) {

@@ -104,7 +104,7 @@ func TestRunPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	log, err := c.RunPod(ctx, version)
-	if err != nil || !strings.HasPrefix(string(log), "k3s version "+k3sbuild.V134) {
+	if err != nil || !strings.HasPrefix(string(log), "k3s version "+k3sbuild.V136) {
 		t.Errorf("the node's k3s says %q: %v", log, err)
 	}
 
