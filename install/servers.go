@@ -258,7 +258,7 @@ func (h *host) serverToken(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if made == "" && h.adopted == nil {
-		return "", errors.New("a k3s server that boxlift did not install runs on this host: remove it with k3s-uninstall.sh, or choose another host")
+		return "", errors.New("a k3s server that boxlift did not install runs on this host: boxlift adopt finds out whether it can stay as it is; otherwise remove it with k3s-uninstall.sh, or choose another host")
 	}
 	_, password, ok := strings.Cut(full, "::server:")
 	switch {
