@@ -33,7 +33,7 @@ cp /var/lib/boxlift/files/install.sh-* /root/install.sh
 [ ! -e $folder/boxlift-resolv.conf ] || { cp $folder/boxlift-resolv.conf $folder/resolv.conf && resolver="resolv-conf: $folder/resolv.conf"; }
 systemctl stop $service
 rm -rf $folder/config.yaml* $folder/boxlift-* /var/lib/boxlift /etc/systemd/system/$service.service*
-printf '%s\n%s\n' "${settings:-}" "${resolver:-}" >$folder/config.yaml
+printf '%s\n%s\nkubelet-arg: [fail-cgroupv1=false]\n' "${settings:-}" "${resolver:-}" >$folder/config.yaml
 sh /root/install.sh "$@"`
 	onHost(t, h, "sh", "-c", script, "sh", "https://"+server.Address.String()+":6443")
 }
