@@ -758,7 +758,7 @@ func TestUpgradeMinor(t *testing.T) {
 	confirmed := []string{"--lose-what-changed-since-the-backup-of", "e2e"}
 	killOnce(t, rollback(confirmed...), ": restore the backup", "releases since: 5 (upgrade, k3s "+release.K3s+", succeeded)", "ConfigMap default/after")
 	contains(t, "resume after the rollback was killed", run(t, resume(t, site)).stderr,
-		"go on with boxlift backup restore "+filepath.Join(site.Bed.Dir, "backups", "e2e", onlyFiles(t, filepath.Join(site.Bed.Dir, "backups", "e2e"))[0]))
+		"go on with boxlift backup restore "+filepath.Join(site.Bed.Dir, "backups", "e2e", slices.Max(onlyFiles(t, filepath.Join(site.Bed.Dir, "backups", "e2e")))))
 	r = succeeded(t, "the rollback", run(t, rollback(confirmed...)))
 	if state := readState(t, site); state.Resumed != 1 {
 		t.Errorf("the rollback began anew: %+v", state)
