@@ -162,7 +162,7 @@ var imageName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._:/@-]*$`)
 // change: after that a check takes the time of listing. What changes on the disk itself
 // is found with Full only.
 //
-// Repair has been tried with containerd 1.6. A damaged blob is deleted from containerd's
+// Repair has been tried with containerd 1.6 and 2.2. A damaged blob is deleted from containerd's
 // records and from the disk, because an import keeps what is there under the right name
 // without looking at it.
 //
