@@ -502,40 +502,24 @@ spec:
 		t.Errorf("LiteBoxd is %s", got)
 	}
 
-	// The web pages' image by what it is, not by its name.
-	web := lockedImage(t, "ghcr.io/fslongjin/web:"+release.LiteBoxd)
+	// Another image of the bundle's than LiteBoxd's own.
 	configure := func(more string) {
 		writeConfig(t, site.Bed, twoHosts+withLiteBoxd+more, server.Address, site.Hosts[1].Address)
 	}
-	configure("  images: {web: '" + web + "'}\n")
-	succeeded(t, "install --only liteboxd with another image", onlyLiteBoxd(t, site, bundle))
-	image := func() string {
-		return kubectl(t, server, "get", "deployment", "-n", "liteboxd-system", "liteboxd-web", "-o", "jsonpath={.spec.template.spec.containers[0].image}")
+	helper := func() string {
+		return kubectl(t, server, "get", "configmap", "-n", "liteboxd-system", "liteboxd-config", "-o", "jsonpath={.data.PERSISTENT_ROOTFS_HELPER_IMAGE}")
 	}
-	if got := image(); got != web {
-		t.Errorf("the web pages' image is %s, want %s", got, web)
+	before := helper()
+	configure("  images: {helper: '" + netcheckImage + "'}\n")
+	succeeded(t, "install --only liteboxd with another image", onlyLiteBoxd(t, site, bundle))
+	if got := helper(); got != netcheckImage {
+		t.Errorf("the helper's image is %s, want %s", got, netcheckImage)
 	}
 	configure("")
 	succeeded(t, "install --only liteboxd with the bundle's image", onlyLiteBoxd(t, site, bundle))
-	if got := image(); got == web {
-		t.Errorf("the web pages' image is still %s", got)
+	if diff := cmp.Diff(before, helper()); diff != "" {
+		t.Errorf("the helper's image: %s", diff)
 	}
-}
-
-// lockedImage is an image of the lock by its digest.
-func lockedImage(t *testing.T, ref string) string {
-	t.Helper()
-	content, err := os.ReadFile(connected(t).LockFile())
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, after, found := strings.Cut(string(content), ref)
-	digest := regexp.MustCompile(`sha256:[0-9a-f]{64}`).FindString(after)
-	if !found || digest == "" {
-		t.Fatalf("the lock has no digest of %s:\n%s", ref, content)
-	}
-	repository, _, _ := strings.Cut(ref, ":")
-	return repository + "@" + digest
 }
 
 // testUnknownImage asks for an image that the bundle does not carry.
