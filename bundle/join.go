@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // ErrWhole says that there is nothing to join: the bundle is no delta.

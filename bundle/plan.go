@@ -21,7 +21,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/source"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // Program is one of boxlift's own programs that travels in every bundle, so that the
@@ -178,36 +178,20 @@ func (p *planner) fetchChart(ctx context.Context) ([]byte, error) {
 	return nil, nil
 }
 
-// chartCheck is a check that is under way.
+// chartCheck is a check that is under way: rendering a chart takes one core as long as planning takes the others.
 type chartCheck struct {
-	cancel  context.CancelFunc
-	begin   chan struct{} // closed when content, once it is there, is to be checked
-	fetched chan struct{} // closed when content is there
-	ended   chan struct{} // closed when err is what there is to say
-	content []byte
-	err     error
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when err is what there is to say
+	err    error
 }
 
-// startChart fetches the chart, and begins the check as soon as it is told to; nil when there
-// is none to be made. It has to be stopped.
-func (p *planner) startChart(ctx context.Context) *chartCheck {
-	if p.Chart == nil {
-		return nil
-	}
+// startChart begins the check of a chart. It has to be stopped.
+func (p *planner) startChart(ctx context.Context, chart []byte) *chartCheck {
 	ctx, cancel := context.WithCancel(ctx)
-	c := &chartCheck{cancel: cancel, begin: make(chan struct{}), fetched: make(chan struct{}), ended: make(chan struct{})}
+	c := &chartCheck{cancel: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(c.ended)
-		if c.content, c.err = p.fetchChart(ctx); c.err != nil {
-			return
-		}
-		close(c.fetched)
-		select {
-		case <-ctx.Done():
-			c.err = context.Cause(ctx)
-		case <-c.begin:
-			c.err = p.Chart.Check(ctx, c.content)
-		}
+		c.err = p.Chart.Check(ctx, chart)
 	}()
 	return c
 }
@@ -334,59 +318,29 @@ func newPlan(ctx context.Context, o PlanOptions, from imageRegistry) (*Plan, err
 	return p.Plan, nil
 }
 
-// plan does everything. The chart is checked meanwhile, since rendering it takes one core as
-// long as the rest takes the others. When both fail, the rest is what is said: with images
-// that are not what was locked, what the chart asks for is not the point.
-//
-// With older bundles, the rest is quick and the check goes on while they are copied, which is
-// nothing that is fetched. When one of them is the bundle that is planned, it was checked when
-// it was built.
+// plan does everything. The chart is checked meanwhile, and when both fail, the rest is what is said: with images that
+// are not what was locked, what the chart asks for is not the point. The check may outlast the plan, which Build
+// waits for before it fetches anything.
 func (p *planner) plan(ctx context.Context) error {
-	check := p.startChart(ctx)
-	copies := len(p.Reuse) > 0 && p.SBOM == nil
-	if check != nil && !copies {
-		close(check.begin)
-	}
-	if err := p.planRest(ctx); err != nil {
-		check.stop()
-		return err
-	}
-	if check == nil {
-		return nil
-	}
-	if copies {
-		select {
-		case <-check.ended: // it could not be fetched
-		case <-check.fetched:
-			p.keep(check.content)
-			if p.isBuilt() {
-				check.stop()
-				return nil
-			}
-			close(check.begin)
-			p.chart = check
-			return nil
+	var chart []byte
+	if p.Chart != nil {
+		var err error
+		if chart, err = p.fetchChart(ctx); err != nil {
+			return err
 		}
+		p.chart = p.startChart(ctx, chart)
 	}
-	<-check.ended
-	check.stop()
-	p.keep(check.content)
-	return check.err
-}
-
-// isBuilt reports whether an older bundle is what is planned.
-func (p *planner) isBuilt() bool {
-	return slices.ContainsFunc(p.Reuse, func(r *Reader) bool { return r.Digest() == p.Digest() })
-}
-
-// planRest does everything but what is about the chart.
-func (p *planner) planRest(ctx context.Context) error {
 	p.oldTypes = p.readOldTypes()
 	images, err := p.fetchManifests(ctx)
+	if err == nil {
+		err = p.layOut(ctx, images)
+	}
 	if err != nil {
+		p.chart.stop()
 		return err
 	}
-	return p.layOut(ctx, images)
+	p.keep(chart)
+	return nil
 }
 
 // planner collects what goes into a plan, in the order of the file.

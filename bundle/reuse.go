@@ -15,7 +15,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/volume"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // olderBundles hold some of what a new one needs.

@@ -16,7 +16,7 @@ import (
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/install/remote"
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // A k3s that boxlift did not set up is refused, unless the cluster's record says that it was adopted. Then it stays as

@@ -14,8 +14,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node"
-	"github.com/liteboxd/boxlift/printable"
 )
 
 // checkRegistry asks every registry that nodes are to pull from, with what each node itself

@@ -15,8 +15,8 @@ import (
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/localdata"
 	"github.com/liteboxd/boxlift/install/remote"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/manifests"
-	"github.com/liteboxd/boxlift/printable"
 )
 
 // What a host holds that no other has is lost with it, or waits for it. So nothing is drained, deleted or

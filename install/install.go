@@ -34,8 +34,8 @@ import (
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/preflight"
-	"github.com/liteboxd/boxlift/printable"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/printable"
+	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/registry/push"
 )
 

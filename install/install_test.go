@@ -19,8 +19,8 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node"
-	"github.com/liteboxd/boxlift/printable"
 )
 
 var update = flag.Bool("update", false, "write the golden files")

@@ -19,8 +19,8 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install/atrest"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node"
-	"github.com/liteboxd/boxlift/printable"
 )
 
 // Paths of k3s on every host (install.sh and docs of k3s v1.36).

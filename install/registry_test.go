@@ -21,7 +21,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/authority"
 	"github.com/liteboxd/boxlift/install/config"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // Who asks a registry learns whether it is the right one and takes the login.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/install/remote"
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // unseen are the findings on hosts that could not be looked at: nobody can judge them, but

@@ -19,9 +19,9 @@ import (
 	"github.com/liteboxd/boxlift/install/localdata"
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/install/release"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/node"
-	"github.com/liteboxd/boxlift/printable"
 )
 
 // UpgradePlan is what an upgrade would do, and whether it may.

@@ -15,8 +15,8 @@ import (
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node"
-	"github.com/liteboxd/boxlift/printable"
 )
 
 // images proves that every host runs k3s in the wanted version with all images of the

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -14,8 +15,7 @@ import (
 	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 
-	"github.com/liteboxd/boxlift/lazyregexp"
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // kustomization is the one name under which bases and sites describe themselves.
@@ -208,7 +208,7 @@ func (c *kustomizationCheck) file(folder, p string) (string, error) {
 
 // localPath is a path that kustomize cannot take for a URL or a repository: those have a colon,
 // an @ or a dot before the last segment (github.com/…).
-var localPath = lazyregexp.New(`^(\.{1,2}/)*([A-Za-z0-9_-]+/)*[A-Za-z0-9_-][A-Za-z0-9._-]*$|^\.{1,2}(/\.\.)*$`)
+var localPath = regexp.MustCompile(`^(\.{1,2}/)*([A-Za-z0-9_-]+/)*[A-Za-z0-9_-][A-Za-z0-9._-]*$|^\.{1,2}(/\.\.)*$`)
 
 func (c *kustomizationCheck) local(folder, p string) (string, error) {
 	if !localPath.MatchString(p) {

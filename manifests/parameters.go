@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,8 +13,6 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"k8s.io/apimachinery/pkg/util/validation"
-
-	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // preStop is how long API and gateway are let alone before they are asked to leave.
@@ -131,7 +130,7 @@ func (p Parameters) check() error {
 	return errors.Join(errs...)
 }
 
-var keyID = lazyregexp.New(`^[A-Za-z0-9._-]{1,63}$`)
+var keyID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)
 
 func isBaseURL(s string) bool {
 	u, err := url.Parse(s)

@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // Names of files that boxlift gives their own names only when they are whole begin or end
@@ -50,7 +48,7 @@ type CleanReport struct {
 	Bytes   int64    `json:"bytes"`
 }
 
-var unfinishedFile = lazyregexp.New(`^.+\.[0-9a-f]{12}` + regexp.QuoteMeta(PartSuffix) + `$`)
+var unfinishedFile = regexp.MustCompile(`^.+\.[0-9a-f]{12}` + regexp.QuoteMeta(PartSuffix) + `$`)
 
 // Clean deletes what runs of boxlift that were cut short have left: files that never got
 // their names, in the images directory, in Dirs and in FilesDir with all that is below.

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -26,7 +27,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
-	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // GatherOptions say where to look. The zero value is right for a node with k3s'
@@ -710,8 +710,8 @@ const (
 )
 
 var (
-	dataDirKey  = lazyregexp.New(`(?m)^["']?data-dir["']?[ \t]*:[ \t]*(.*)$`)
-	dataDirFlag = lazyregexp.New(`--data-dir['"]?(?:=|[\s\\'"]+)['"]?([^\s'"\\]+)`)
+	dataDirKey  = regexp.MustCompile(`(?m)^["']?data-dir["']?[ \t]*:[ \t]*(.*)$`)
+	dataDirFlag = regexp.MustCompile(`--data-dir['"]?(?:=|[\s\\'"]+)['"]?([^\s'"\\]+)`)
 )
 
 // k3sDataDir reads what k3s has been told to keep its data in, by file or by flag.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // MaxFacts is the largest document that [ParseFacts] takes, in bytes. What Gather makes

@@ -18,8 +18,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node"
-	"github.com/liteboxd/boxlift/progress"
 	"github.com/liteboxd/boxlift/test/certificate"
 )
 

@@ -5,7 +5,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // HoldDir and HoldFile are where a file is locked as long as a run of boxlift holds the

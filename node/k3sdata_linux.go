@@ -7,16 +7,15 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strings"
-
-	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // DefaultDataDir is where k3s unpacks its programs, each version into a folder that is called by a digest. The links
 // current and previous lead to the folders of the version that runs and of the one before; k3s removes none.
 const DefaultDataDir = "/var/lib/rancher/k3s/data"
 
-var dataFolder = lazyregexp.New(`^[0-9a-f]{64}$`)
+var dataFolder = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // programFolders lists what k3s has unpacked, and what becomes of it. What a link leads to stays, and what a process
 // was started from: the shims of pods go on with the programs of the k3s that started the pods, until these end.

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
+	"regexp"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
-	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // The protocol of "boxlift-node receive"
@@ -304,7 +304,7 @@ func PackName(component string, index []byte) string {
 	return "boxlift-" + component + "-" + digest.FromBytes(index).Encoded()[:12] + ".tar"
 }
 
-var packName = lazyregexp.New(`^boxlift-[a-z0-9][a-z0-9._-]{0,99}-[0-9a-f]{12}\.tar$`)
+var packName = regexp.MustCompile(`^boxlift-[a-z0-9][a-z0-9._-]{0,99}-[0-9a-f]{12}\.tar$`)
 
 // IsPackName tells whether a file of this name can be a pack.
 func IsPackName(name string) bool { return packName.MatchString(name) }

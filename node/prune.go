@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"path"
 	"reflect"
+	"regexp"
 
 	"github.com/opencontainers/go-digest"
-
-	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // PruneVersion is the version of the forms of [PruneRequest] and [PruneReport].
@@ -116,7 +115,7 @@ type PruneItem struct {
 
 // storedFileName is what files in FilesDir/files are called: a name and the beginning of
 // their digest.
-var storedFileName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}-[0-9a-f]{12}$`)
+var storedFileName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}-[0-9a-f]{12}$`)
 
 // ReleaseOf is what a want needs of a host.
 func ReleaseOf(id digest.Digest, w Want) Release {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/liteboxd/boxlift/printable"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/printable"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // Report is what [Send], or [Ship] for one host, did.

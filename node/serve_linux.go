@@ -25,7 +25,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/liteboxd/boxlift/bulktls"
+	"github.com/liteboxd/boxlift/internal/bulktls"
 )
 
 // Bounds of what a node does for its peers.

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // Bounds of what the access log repeats of a request, in bytes.

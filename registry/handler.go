@@ -19,7 +19,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/liteboxd/boxlift/bulktls"
+	"github.com/liteboxd/boxlift/internal/bulktls"
 )
 
 // maxTransfers is how many blobs are sent at a time; more wait for their turn.

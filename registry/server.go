@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/liteboxd/boxlift/bulktls"
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/bulktls"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // Bounds of what clients may take.

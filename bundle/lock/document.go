@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,8 +12,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	"go.yaml.in/yaml/v3"
-
-	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // Document is the text of a lock that pins can be written into. Only the text of the
@@ -108,7 +107,7 @@ func plain(key, value string) pair {
 }
 
 // bare matches what means itself without quotes, in braces too, unless it is a number.
-var bare = lazyregexp.New(`^[A-Za-z0-9._/][A-Za-z0-9._/:@%~=+-]*$`)
+var bare = regexp.MustCompile(`^[A-Za-z0-9._/][A-Za-z0-9._/:@%~=+-]*$`)
 
 // quoted writes a value as YAML reads it: in quotes where it would be taken for a number
 // or has a character that means something. No value of a lock has a quote or a backslash.

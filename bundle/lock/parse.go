@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,8 +15,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	"go.yaml.in/yaml/v3"
-
-	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // Bounds on what is read. A lock with the contents of several large image archives
@@ -452,7 +451,7 @@ func (r *reader) once(v value, seen map[string]int, name string) {
 	seen[name] = v.node.Line
 }
 
-var userPattern = lazyregexp.New(`//.*@`)
+var userPattern = regexp.MustCompile(`//.*@`)
 
 // found says what a node is, for errors. A password in a URL is not repeated, and
 // control characters do not reach the terminal.
@@ -593,11 +592,11 @@ func (r *reader) plain(n *yaml.Node) {
 }
 
 var (
-	syntaxPattern = lazyregexp.New(`^yaml: (?:line (\d+): )?(.*)$`)
-	anchorPattern = lazyregexp.New(`^unknown anchor '(.*)' referenced$`)
+	syntaxPattern = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+	anchorPattern = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
 	// parserPattern matches the errors for which the YAML library counts lines from 0 and
 	// gives the beginning of the collection that it could not finish.
-	parserPattern = lazyregexp.New(`^did not find expected (<|node content|'-' indicator|key|',' or)`)
+	parserPattern = regexp.MustCompile(`^did not find expected (<|node content|'-' indicator|key|',' or)`)
 )
 
 // syntax reports an error of the YAML library, which states a line in its text or, on

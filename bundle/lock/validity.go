@@ -3,14 +3,13 @@ package lock
 import (
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // Validity is what a lock says of the order, the place and the time in which bundles of it are to
@@ -104,7 +103,7 @@ func ParseValidity(serial, audience, notAfter string) (Validity, error) {
 }
 
 // clusterPattern matches the names of clusters, with * in them.
-var clusterPattern = lazyregexp.New(`^[a-z0-9*]([a-z0-9*-]{0,61}[a-z0-9*])?$`)
+var clusterPattern = regexp.MustCompile(`^[a-z0-9*]([a-z0-9*-]{0,61}[a-z0-9*])?$`)
 
 func checkPattern(s string) string {
 	return matches(clusterPattern, "is not a cluster's name: expected lower-case letters, digits and hyphens, "+

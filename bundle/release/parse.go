@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,14 +17,13 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
-	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // maxLines bounds the lists of upstream; k3s' have about ten.
 const maxLines = 4096
 
 // sumPattern is a line of sha256sum, for a file read as text or as binary.
-var sumPattern = lazyregexp.New(`^([0-9a-f]{64}) [ *]([A-Za-z0-9][A-Za-z0-9._+-]{0,127})$`)
+var sumPattern = regexp.MustCompile(`^([0-9a-f]{64}) [ *]([A-Za-z0-9][A-Za-z0-9._+-]{0,127})$`)
 
 // parseSums reads what sha256sum wrote: the digests by name of file.
 func parseSums(content []byte) (map[string]string, error) {

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/liteboxd/boxlift/httpanswer"
+	"github.com/liteboxd/boxlift/internal/httpanswer"
 )
 
 // maxPause is the longest that a server is waited for. Whoever asks for more is over a

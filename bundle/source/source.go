@@ -25,6 +25,7 @@ import (
 	"net"
 	"net/http"
 	neturl "net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -34,8 +35,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
-	"github.com/liteboxd/boxlift/httpanswer"
-	"github.com/liteboxd/boxlift/lazyregexp"
+	"github.com/liteboxd/boxlift/internal/httpanswer"
 )
 
 // maxAnswer bounds what an answer that is no download of a [Stream] may bring, in bytes: twice
@@ -81,7 +81,7 @@ type Mirror struct {
 
 // mirrorPattern has no room for a scheme, a query or credentials: those come from the
 // docker configuration, and a flag would show them to every user of the host.
-var mirrorPattern = lazyregexp.New(`^[\w.:\[\]-]+=[\w.:\[\]-]+(/[\w.~%-]+)*/?$`)
+var mirrorPattern = regexp.MustCompile(`^[\w.:\[\]-]+=[\w.:\[\]-]+(/[\w.~%-]+)*/?$`)
 
 // ParseMirror reads HOST=ENDPOINT, for example docker.io=registry.lan/proxy.
 func ParseMirror(s string) (Mirror, error) {

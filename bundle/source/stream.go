@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
 
-	"github.com/liteboxd/boxlift/httpanswer"
-	"github.com/liteboxd/boxlift/lazyregexp"
+	"github.com/liteboxd/boxlift/internal/httpanswer"
 )
 
 const (
@@ -176,7 +176,7 @@ func (s *Stream) headerFor(endpoint string) http.Header {
 	return header
 }
 
-var contentRange = lazyregexp.New(`^bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)$`)
+var contentRange = regexp.MustCompile(`^bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)$`)
 
 // checkRange reports whether a partial answer begins at the offset that was asked for and
 // is otherwise what it says (RFC 9110, 14.4). It returns the size of the whole, or -1. A

@@ -16,8 +16,8 @@ import (
 	"github.com/gofrs/flock"
 	"github.com/opencontainers/go-digest"
 
-	"github.com/liteboxd/boxlift/ownfile"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/ownfile"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // DraftOptions say what is to be written.

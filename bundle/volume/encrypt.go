@@ -8,7 +8,7 @@ import (
 
 	"filippo.io/age"
 
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // The payload of age's format: chunks of 64 KiB, each with a tag of 16 bytes.

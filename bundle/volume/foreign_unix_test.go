@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/liteboxd/boxlift/ownfile"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/ownfile"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // TestForeignDraft puts things at the names that a draft's files will have, which others can

@@ -17,8 +17,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node"
-	"github.com/liteboxd/boxlift/progress"
 )
 
 // build makes the binary as it is released.
@@ -61,14 +61,14 @@ func TestImports(t *testing.T) {
 	allowed := []string{
 		"github.com/google/nftables",
 		"github.com/google/nftables/",
-		"github.com/liteboxd/boxlift/bulktls",
+		"github.com/liteboxd/boxlift/internal/bulktls",
 		"github.com/liteboxd/boxlift/bundle/boundedjson", // through registry
 		"github.com/liteboxd/boxlift/bundle/ocitar",
 		"github.com/liteboxd/boxlift/cmd/boxlift-node",
-		"github.com/liteboxd/boxlift/lazyregexp",
+		"regexp",
 		"github.com/liteboxd/boxlift/node",
-		"github.com/liteboxd/boxlift/printable",
-		"github.com/liteboxd/boxlift/progress",
+		"github.com/liteboxd/boxlift/internal/printable",
+		"github.com/liteboxd/boxlift/internal/progress",
 		"github.com/liteboxd/boxlift/registry",
 		"github.com/mdlayher/netlink",
 		"github.com/mdlayher/netlink/",

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -25,9 +24,8 @@ import (
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/manifests"
-	"github.com/liteboxd/boxlift/programpages"
-	"github.com/liteboxd/boxlift/progress"
 )
 
 func newBundleCommand(global *globalOptions) *cobra.Command {
@@ -220,16 +218,10 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	described := make(chan error, 1)
 	go func() { described <- bundle.Describe(ctx, programs) }()
 	if o.key != "" {
-		options.Signer, err = loadSignerAlone(ctx, o.key, o.passwordFile)
+		options.Signer, err = loadSigner(ctx, o.key, o.passwordFile)
 	}
 	if err := errors.Join(err, <-described); err != nil {
 		return err
-	}
-	// The window of an image archive has 32 MiB, and all that is used 47. Without a limit,
-	// garbage of that size would be left lying about; with one of 48 MiB, every collection is
-	// followed by the next. The user's own limit comes first.
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(64 << 20)
 	}
 	packed, err := manifests.Pack(manifests.Embedded())
 	if err != nil {
@@ -251,9 +243,6 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 		Reuse: append(older, bases...), Since: base, Parallelism: o.parallelism, AllowMovedTags: o.allowMovedTags, Chart: checkComplete(o.lock, l), Reporter: reporter,
 	}
 	if o.sbom {
-		if os.Getenv("GOMEMLIMIT") == "" {
-			debug.SetMemoryLimit(softwareMemory)
-		}
 		// Without such a folder, nothing is kept.
 		folder, _ := packagesFolder()
 		planned.SBOM = softwareList(packages.Cache{Folder: folder}, reporter)
@@ -262,7 +251,6 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	if err != nil {
 		return err
 	}
-	programpages.Release()
 	result, err := plan.Build(ctx, options)
 	if err != nil {
 		return err
@@ -337,11 +325,9 @@ func (o *readOptions) openOlder(ctx context.Context, paths []string) (older []*b
 }
 
 // checkComplete makes sure, before anything large is fetched, that the lock has every image
-// that the chart and the manifests ask for. It may end while the bundle is being built, which
-// does not need the pages of the program that it did.
+// that the chart and the manifests ask for.
 func checkComplete(lockName string, l *lock.Lock) *bundle.ChartCheck {
 	return &bundle.ChartCheck{Component: install.CiliumComponent, Check: func(ctx context.Context, chart []byte) error {
-		defer programpages.Release()
 		if err := install.CheckLock(ctx, l, chart); err != nil {
 			return fmt.Errorf("%s: %w", lockName, err)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/have"
 	"github.com/liteboxd/boxlift/bundle/volume"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // openSince opens what a delta is to be built on: older bundles, which are returned too, and

@@ -11,7 +11,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // errBundlesDiffer is how `bundle diff` ends when it has found something.

@@ -19,7 +19,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/release"
 	"github.com/liteboxd/boxlift/install"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // errOutdated says that upstream no longer has exactly what a lock says.

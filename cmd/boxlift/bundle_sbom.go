@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
@@ -17,7 +16,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/provenance"
 	"github.com/liteboxd/boxlift/bundle/sbom"
 	"github.com/liteboxd/boxlift/bundle/signature"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 type bundleSBOMOptions struct {
@@ -143,10 +142,6 @@ func softwareList(cache packages.Cache, reporter progress.Reporter) func(context
 }
 
 func runBundleSBOM(ctx context.Context, out io.Writer, path string, o bundleSBOMOptions, reporter progress.Reporter) error {
-	// As with build: garbage is not worth keeping.
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(softwareMemory)
-	}
 	folder, err := o.folder()
 	if err != nil {
 		return err
@@ -184,9 +179,6 @@ func runBundleSBOM(ctx context.Context, out io.Writer, path string, o bundleSBOM
 	}
 	return o.attest(out, signer, statement)
 }
-
-// softwareMemory is what listing software takes, in bytes; garbage is no reason for more.
-const softwareMemory = 128 << 20
 
 // attest signs a statement and writes it.
 func (o *attestationOptions) attest(out io.Writer, signer *signature.Signer, statement []byte) error {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/install"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 func newCertsCommand(global *globalOptions) *cobra.Command {

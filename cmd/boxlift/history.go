@@ -14,7 +14,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/release"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 type historyOptions struct {

@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/liteboxd/boxlift/bundle/signature"
-	"github.com/liteboxd/boxlift/programpages"
 )
 
 // passwordVariable holds the password of a signing key. A flag would show it to every
@@ -190,21 +188,6 @@ func loadSigner(ctx context.Context, path, passwordFile string) (*signature.Sign
 		return nil, &inputError{fmt.Errorf("open the signing key %s: %w", path, err)}
 	}
 	return signer, nil
-}
-
-// loadSignerAlone does what loadSigner does, for a command that needs little memory otherwise.
-// The password's scrypt takes 64 MiB at once. Before that, all that can be is given back; no
-// garbage is looked for meanwhile, which would bring half of the program's pages back; and
-// what it took is given back afterwards.
-func loadSignerAlone(ctx context.Context, path, passwordFile string) (*signature.Signer, error) {
-	debug.FreeOSMemory()
-	programpages.Release()
-	before := debug.SetGCPercent(-1)
-	signer, err := loadSigner(ctx, path, passwordFile)
-	debug.SetGCPercent(before)
-	programpages.Release()
-	debug.FreeOSMemory()
-	return signer, err
 }
 
 // verifyOptions are the flags of all commands that trust a bundle.

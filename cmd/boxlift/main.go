@@ -15,9 +15,6 @@ import (
 	"syscall"
 
 	"github.com/liteboxd/boxlift/install/kube"
-	_ "github.com/liteboxd/boxlift/programpages/early"
-	_ "github.com/liteboxd/boxlift/programpages/late"
-	_ "github.com/liteboxd/boxlift/programpages/middle"
 )
 
 // version is set when the program is linked.

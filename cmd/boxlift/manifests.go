@@ -11,9 +11,9 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/manifests/lint"
-	"github.com/liteboxd/boxlift/progress"
 )
 
 func newManifestsCommand(global *globalOptions) *cobra.Command {

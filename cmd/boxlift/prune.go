@@ -14,8 +14,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node"
-	"github.com/liteboxd/boxlift/progress"
 )
 
 type pruneOptions struct {

@@ -8,13 +8,11 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/bundle"
-	"github.com/liteboxd/boxlift/programpages"
 	"github.com/liteboxd/boxlift/registry"
 )
 
@@ -76,13 +74,6 @@ error; Ctrl-C ends the server.`,
 }
 
 func runRegistryServe(cmd *cobra.Command, o registryServeOptions) error {
-	// A server is to be small: what the start has needed goes before the bundle is opened, and
-	// what that has needed goes before the first request.
-	programpages.Release()
-	// Buffers are few and are used again; garbage is not worth waiting for.
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(32 << 20)
-	}
 	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 	auth, err := o.auth()
 	if err != nil {
@@ -108,7 +99,6 @@ func runRegistryServe(cmd *cobra.Command, o registryServeOptions) error {
 		_ = listener.Close()
 		return err
 	}
-	programpages.Release()
 	handler := registry.New(file, registry.Options{Auth: auth, Secured: config != nil, Log: log})
 	return registry.Serve(cmd.Context(), listener, handler, registry.ServeOptions{TLS: config, Grace: registryGrace, Log: log})
 }

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/registry/push"
 	"github.com/liteboxd/boxlift/registry/rewrite"
 )

@@ -9,8 +9,8 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/journal"
-	"github.com/liteboxd/boxlift/printable"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/printable"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // resumeFromCluster goes on with the run that the cluster tells of, of which there is no state.

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node"
-	"github.com/liteboxd/boxlift/progress"
 )
 
 func newStatusCommand(global *globalOptions) *cobra.Command {

@@ -33,14 +33,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
 
-	"github.com/liteboxd/boxlift/lazyregexp"
-	"github.com/liteboxd/boxlift/ownfile"
+	"github.com/liteboxd/boxlift/internal/ownfile"
 )
 
 const (
@@ -309,7 +309,7 @@ func setNames(c *x509.Certificate, names []string) error {
 	return nil
 }
 
-var dnsName = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$`)
+var dnsName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$`)
 
 // sortedNames are the names that a certificate is for, each once.
 func sortedNames(c *x509.Certificate) []string {
@@ -344,7 +344,7 @@ func makeKey(file string) (crypto.Signer, error) {
 	return key, writeFile(file, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }
 
-var password = lazyregexp.New(`^[0-9a-f]{64}\n?$`)
+var password = regexp.MustCompile(`^[0-9a-f]{64}\n?$`)
 
 // IsPassword tells whether a text is what Password returns of an authority.
 func IsPassword(text string) bool {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/liteboxd/boxlift/ownfile"
+	"github.com/liteboxd/boxlift/internal/ownfile"
 )
 
 const (

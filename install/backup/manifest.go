@@ -34,10 +34,9 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"regexp"
 	"strings"
 	"time"
-
-	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // Format is the version of the form described above.
@@ -142,9 +141,9 @@ const (
 
 var (
 	// Each part begins with a letter or digit, so that none leads elsewhere.
-	entryName = lazyregexp.New(`^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*$`)
-	nodeName  = lazyregexp.New(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
-	hexDigest = lazyregexp.New(`^[0-9a-f]{64}$`)
+	entryName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*$`)
+	nodeName  = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
+	hexDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
 func invalid(format string, args ...any) error {

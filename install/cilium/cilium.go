@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/install/kube"
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // The release's name and namespace, the same as with Cilium's own command line tool.

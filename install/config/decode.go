@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // decoder walks one document and gathers everything that is wrong with it.
@@ -97,13 +96,13 @@ func (d *decoder) document(data []byte) (node, bool) {
 }
 
 var (
-	yamlError     = lazyregexp.New(`^yaml: (?:line (\d+): )?(.*)$`)
-	unknownAnchor = lazyregexp.New(`^unknown anchor '(.*)' referenced$`)
+	yamlError     = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+	unknownAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
 	// These come from the parser, which counts lines from 0; the others come from the
 	// scanner, which counts from 1. The first group is reported where the block that
 	// has the fault begins.
-	blockError  = lazyregexp.New(`^did not find expected (key|'-' indicator|',' or)`)
-	parserError = lazyregexp.New(`^(did not find expected (node content|<)|found (undefined tag|duplicate|incompatible))`)
+	blockError  = regexp.MustCompile(`^did not find expected (key|'-' indicator|',' or)`)
+	parserError = regexp.MustCompile(`^(did not find expected (node content|<)|found (undefined tag|duplicate|incompatible))`)
 )
 
 // syntaxProblem turns a parser's error into a line and a text. The parser quotes
@@ -207,7 +206,7 @@ func (n node) mapping(fields ...field) map[string]node {
 	return present
 }
 
-var shownKey = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_.-]{0,39}$`)
+var shownKey = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,39}$`)
 
 func join(path, key string) string {
 	if path == "" {
@@ -263,7 +262,7 @@ func (n node) either(text, mapping func(node)) {
 // entries hands each entry of a mapping whose keys are not known beforehand to read. A
 // key has to match pattern; want says what it is. The node of the key is for messages
 // about the key, and has the path of the mapping.
-func (n node) entries(want string, pattern *lazyregexp.Regexp, read func(key string, at, value node)) {
+func (n node) entries(want string, pattern *regexp.Regexp, read func(key string, at, value node)) {
 	if n.schema != nil {
 		value := &schema{}
 		n.schema.Type, n.schema.PropertyNames, n.schema.AdditionalProperties = "object", &schema{Pattern: pattern.String()}, value
@@ -316,7 +315,7 @@ func joinAny(path, key string) string {
 	return path + "[" + strconv.Quote(key) + "]"
 }
 
-var plainKey = lazyregexp.New(`^[A-Za-z0-9_-]{1,80}$`)
+var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]{1,80}$`)
 
 // usable reports what is never a value here: an alias, an anchor, a tag, or nothing.
 // Refusing aliases also takes away the means to blow up a small file.
@@ -378,10 +377,10 @@ func (n node) found() string {
 
 // userInfo is where a password or token stands in user:password@host and
 // https://token@host.
-var userInfo = lazyregexp.New(`(://[^/@]*|:[^:@]*)@`)
+var userInfo = regexp.MustCompile(`(://[^/@]*|:[^:@]*)@`)
 
 // query is the part of an address where tokens stand too.
-var query = lazyregexp.New(`\?.+`)
+var query = regexp.MustCompile(`\?.+`)
 
 func (n node) hasReference() bool {
 	return slices.ContainsFunc(reference.FindAllString(n.yaml.Value, -1), func(ref string) bool { return ref != "$$" })
@@ -523,8 +522,8 @@ const (
 	maxExpanded = 1 << 20
 )
 
-var reference = lazyregexp.New(`\$\$|\$\{[^}]*\}?`)
-var variableName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var reference = regexp.MustCompile(`\$\$|\$\{[^}]*\}?`)
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // shape says which texts a value may be.
 type shape int

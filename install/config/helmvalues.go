@@ -2,13 +2,12 @@ package config
 
 import (
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // Helm values are bounded as everything else is: they travel in every release that the
@@ -18,7 +17,7 @@ const (
 	maxValuesSize  = 64 << 10 // bytes of all keys and texts, after ${NAME} is replaced
 )
 
-var valuesKey = lazyregexp.New(`^[^\x00-\x1f\x7f]{1,253}$`)
+var valuesKey = regexp.MustCompile(`^[^\x00-\x1f\x7f]{1,253}$`)
 
 // helmValues reads a mapping of anything: mappings become map[string]any, lists []any,
 // scalars string, bool, int64, float64 or nil.

@@ -6,13 +6,12 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // k3sSetting is one entry of a k3s config in the file.
@@ -27,7 +26,7 @@ type k3sSetting struct {
 // flags, and every host gets a copy of what all have in common.
 const maxSettings = 200
 
-var configKey = lazyregexp.New(`^[a-z0-9]+(-[a-z0-9]+)*\+?$`)
+var configKey = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*\+?$`)
 
 // k3sConfig reads keys of k3s' config.yaml. own says that they are one host's.
 func (d *decoder) k3sConfig(n node, role Role, own bool) []k3sSetting {

@@ -11,8 +11,6 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 // Registries is k3s' registries.yaml (docs.k3s.io, private registry configuration):
@@ -113,8 +111,8 @@ func (r *Registries) secrets() []Secret {
 }
 
 var (
-	registryKey = lazyregexp.New(`^(\*|[A-Za-z0-9.:\[\]-]{1,260})$`)
-	rewriteKey  = lazyregexp.New(`^[^\x00-\x1f\x7f]{1,1000}$`)
+	registryKey = regexp.MustCompile(`^(\*|[A-Za-z0-9.:\[\]-]{1,260})$`)
+	rewriteKey  = regexp.MustCompile(`^[^\x00-\x1f\x7f]{1,1000}$`)
 )
 
 // parseRegistry accepts a registry's host and port, or *.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,7 +13,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/liteboxd/boxlift/lazyregexp"
 	"github.com/liteboxd/boxlift/registry/rewrite"
 )
 
@@ -141,7 +141,7 @@ func CheckPeerToPeer(k3s string) error {
 		k3s, strings.Join(names[:last], ", "), names[last])
 }
 
-var release = lazyregexp.New(`^v([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(-[0-9A-Za-z.]+)?\+k3s[0-9]+$`)
+var release = regexp.MustCompile(`^v([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(-[0-9A-Za-z.]+)?\+k3s[0-9]+$`)
 
 // parseRelease returns the numbers of a version of k3s. What comes before a release has the
 // numbers of the one before.

@@ -19,8 +19,8 @@ import (
 	"github.com/gofrs/flock"
 	"github.com/google/renameio/v2"
 
-	"github.com/liteboxd/boxlift/ownfile"
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/ownfile"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // Version is the version of the file's form.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/liteboxd/boxlift/ownfile"
+	"github.com/liteboxd/boxlift/internal/ownfile"
 )
 
 // demo is what the tests' runs work on.

@@ -35,7 +35,7 @@ import (
 	"k8s.io/client-go/restmapper"
 	"k8s.io/klog/v2"
 
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 const (

@@ -16,7 +16,7 @@ import (
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/util/retry"
 
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // taintsAnnotation holds, as JSON, the taints that boxlift has put on a node, so that

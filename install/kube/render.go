@@ -15,7 +15,7 @@ import (
 	chartcommon "helm.sh/helm/v4/pkg/chart/common"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // RenderRelease returns what a first installation of r would send to a cluster of a

@@ -23,7 +23,7 @@ import (
 	helmkube "helm.sh/helm/v4/pkg/kube"
 	helmrelease "helm.sh/helm/v4/pkg/release"
 
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // A chart is a program: a few hundred bytes of template may loop for hours, or print more than

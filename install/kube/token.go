@@ -11,7 +11,7 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // RotateToken lets the k3s server that o leads to give the servers another token: it encrypts with it what the

@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // clone copies maps and lists: Helm changes those that it is given.

@@ -6,8 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/liteboxd/boxlift/printable"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/printable"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // holding describes a volume that a host holds.

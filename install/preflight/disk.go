@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node"
-	"github.com/liteboxd/boxlift/progress"
 )
 
 // Directories that k3s, Cilium and boxlift put things in.

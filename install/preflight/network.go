@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/liteboxd/boxlift/install/config"
-	"github.com/liteboxd/boxlift/lazyregexp"
 	"github.com/liteboxd/boxlift/node"
 )
 
@@ -21,7 +21,7 @@ func (s *Subject) nodeName() string {
 	return s.Facts.Hostname
 }
 
-var rfc1123 = lazyregexp.New(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+var rfc1123 = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
 
 func judgeHostname(j *judgement) {
 	const needed = "a name of at most 63 of a-z, 0-9, - and ., with a letter or digit at both ends"
@@ -45,7 +45,7 @@ func judgeHostname(j *judgement) {
 	}
 }
 
-var machineID = lazyregexp.New(`^[0-9a-f]{32}$`)
+var machineID = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 func judgeMachineID(j *judgement) {
 	const needed = "an identity of its own for every host"

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"time"
 
@@ -25,9 +26,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
-	"github.com/liteboxd/boxlift/lazyregexp"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node"
-	"github.com/liteboxd/boxlift/printable"
 )
 
 // Where a cluster carries its record: the key SecretKey of a Secret in SecretNamespace.
@@ -483,7 +483,7 @@ func decode(document []byte) (*Record, error) {
 	return &r, r.check()
 }
 
-var fingerprintPattern = lazyregexp.New(`^[0-9a-f]{64}$`)
+var fingerprintPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // check finds what no record says.
 func (r *Record) check() error {

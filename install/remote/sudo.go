@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // elevation is how commands become root on one connection. It is found out once, when

@@ -2,6 +2,7 @@ package lint
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -12,14 +13,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
-
-	"github.com/liteboxd/boxlift/lazyregexp"
 )
 
 type labelSet = labels.Set
 
 // ofEveryCluster exists without anybody making it.
-var ofEveryCluster = lazyregexp.New(`^(Namespace (default|kube-.*)|ClusterRole (admin|cluster-admin|edit|view|system:.*)|ServiceAccount .*/default|ConfigMap .*/kube-root-ca\.crt|ServiceAccount kube-.*|Service default/kubernetes)$`)
+var ofEveryCluster = regexp.MustCompile(`^(Namespace (default|kube-.*)|ClusterRole (admin|cluster-admin|edit|view|system:.*)|ServiceAccount .*/default|ConfigMap .*/kube-root-ca\.crt|ServiceAccount kube-.*|Service default/kubernetes)$`)
 
 func (c *check) there(kind, namespace, name string) bool {
 	full := kind + " " + name
@@ -113,8 +112,8 @@ func (c *check) networkPolicy(it *item) {
 }
 
 var (
-	digits    = lazyregexp.New(`^\d+$`)
-	portRange = lazyregexp.New(`^(\d+)\s*[-:]\s*(\d+)$`)
+	digits    = regexp.MustCompile(`^\d+$`)
+	portRange = regexp.MustCompile(`^(\d+)\s*[-:]\s*(\d+)$`)
 )
 
 func (c *check) ports(at string, ports []networkingv1.NetworkPolicyPort) {

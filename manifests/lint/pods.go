@@ -2,6 +2,7 @@ package lint
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,7 +11,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/liteboxd/boxlift/lazyregexp"
 	"github.com/liteboxd/boxlift/manifests"
 )
 
@@ -133,7 +133,7 @@ func (c *check) grace(it *item) {
 	}
 }
 
-var sleeps = lazyregexp.New(`\bsleep (\d{1,6})\b`)
+var sleeps = regexp.MustCompile(`\bsleep (\d{1,6})\b`)
 
 // preStop is how many seconds a container sleeps before it is asked to leave; 0 when that
 // cannot be told.

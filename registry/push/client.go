@@ -14,14 +14,14 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
 
-	"github.com/liteboxd/boxlift/lazyregexp"
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // The patience of a client. Tests have less of it.
@@ -67,7 +67,7 @@ type client struct {
 
 var errRedirect = errors.New("it redirects")
 
-var addressPattern = lazyregexp.New(`^([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`)
+var addressPattern = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`)
 
 // AddressError says that an address is not host[:port].
 type AddressError struct{}

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/liteboxd/boxlift/httpanswer"
+	"github.com/liteboxd/boxlift/internal/httpanswer"
 )
 
 // Error says that the registry could not be asked, or refused.

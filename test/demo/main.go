@@ -21,7 +21,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/liteboxd/boxlift/progress"
+	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/test/lab"
 	"github.com/liteboxd/boxlift/test/testbed"
 	"github.com/liteboxd/boxlift/test/upstream"

@@ -4,7 +4,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // NewPlain returns a Display of plain lines for logs: one when a task starts, one

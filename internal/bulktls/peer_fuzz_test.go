@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/liteboxd/boxlift/bulktls"
+	"github.com/liteboxd/boxlift/internal/bulktls"
 	"github.com/liteboxd/boxlift/test/certificate"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // RetryAfter reads a Retry-After header, which is a number of seconds or a date (RFC 9110,

@@ -21,7 +21,7 @@ import (
 	"testing/iotest"
 	"time"
 
-	"github.com/liteboxd/boxlift/bulktls"
+	"github.com/liteboxd/boxlift/internal/bulktls"
 )
 
 // counted counts the writes that reach the kernel.

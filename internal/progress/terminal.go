@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/liteboxd/boxlift/printable"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // Size is a terminal's size in characters.
