@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // Grammar of the distribution specification 1.1, "Pulling manifests".
@@ -165,13 +167,13 @@ func (r *repository) shares() []share {
 
 // artifact is a file of a bundle.
 type artifact struct {
-	descriptor
+	ocispec.Descriptor
 	path, tag string
 }
 
-func artifactOf(d descriptor) (artifact, bool) {
-	title, component := d.Annotations[annotationTitle], d.Annotations[annotationComponent]
-	a := artifact{descriptor: d, path: artifacts + "/" + pathOf(component) + "/" + pathOf(title), tag: tagOf(d.Annotations[annotationVersion])}
+func artifactOf(d ocispec.Descriptor) (artifact, bool) {
+	title, component := d.Annotations[ocispec.AnnotationTitle], d.Annotations[annotationComponent]
+	a := artifact{Descriptor: d, path: artifacts + "/" + pathOf(component) + "/" + pathOf(title), tag: tagOf(d.Annotations[annotationVersion])}
 	return a, d.ArtifactType != "" && title != "" && component != "" && len(a.path) <= maxName && pathPattern.MatchString(a.path)
 }
 
@@ -232,14 +234,14 @@ func (c *catalogue) addArtifact(l *layout, files []artifact) error {
 		r.add(files[0].tag, root{layout: l, digest: files[0].Digest})
 		return nil
 	}
-	all := index{SchemaVersion: 2, MediaType: typeOCIIndex}
+	all := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex}
 	for _, f := range files {
 		tag := ""
 		if p := f.Platform; p != nil {
 			tag = tagOf(f.tag + "-" + p.OS + "-" + p.Architecture)
 		}
 		r.add(tag, root{layout: l, digest: f.Digest})
-		all.Manifests = append(all.Manifests, descriptor{
+		all.Manifests = append(all.Manifests, ocispec.Descriptor{
 			MediaType: f.MediaType, Digest: f.Digest, Size: f.Size, Platform: f.Platform, ArtifactType: f.ArtifactType,
 		})
 	}

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/liteboxd/boxlift/internal/bulktls"
 )
@@ -246,7 +248,7 @@ func (h *handler) serveManifest(w *response, r *http.Request, repository *reposi
 func (h *handler) serveIfThere(w *response, r *http.Request, from root, wanted digest.Digest) (bool, error) {
 	if from.layout == nil {
 		if from.digest == wanted {
-			return true, serveContent(w, r, typeOCIIndex, wanted, bytes.NewReader(from.content))
+			return true, serveContent(w, r, ocispec.MediaTypeImageIndex, wanted, bytes.NewReader(from.content))
 		}
 		return false, nil
 	}
@@ -400,7 +402,7 @@ func serveReferrers(w http.ResponseWriter, r *http.Request, repository *reposito
 		return f
 	}
 	wanted := r.URL.Query().Get("artifactType")
-	answer := index{SchemaVersion: 2, MediaType: typeOCIIndex, Manifests: []descriptor{}}
+	answer := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{}}
 	seen := make(map[digest.Digest]bool)
 	for _, from := range repository.shares() {
 		if err := from.layout.acquire(); err != nil {
@@ -413,7 +415,7 @@ func serveReferrers(w http.ResponseWriter, r *http.Request, repository *reposito
 		}
 		for _, m := range found {
 			if !seen[m.Digest] && (wanted == "" || m.ArtifactType == wanted) {
-				answer.Manifests = append(answer.Manifests, m.descriptor)
+				answer.Manifests = append(answer.Manifests, m.Descriptor)
 			}
 			seen[m.Digest] = true
 		}
@@ -421,5 +423,5 @@ func serveReferrers(w http.ResponseWriter, r *http.Request, repository *reposito
 	if wanted != "" {
 		w.Header().Set("OCI-Filters-Applied", "artifactType")
 	}
-	return answerJSON(w, typeOCIIndex, answer)
+	return answerJSON(w, ocispec.MediaTypeImageIndex, answer)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // ask sends one request to a handler, without a network between.
@@ -67,20 +68,20 @@ func TestManifests(t *testing.T) {
 		digest    string
 		mediaType string
 	}{
-		{"tag, full name", "docker.io/library/ubuntu/manifests/24.04", ubuntu, typeOCIIndex},
-		{"tag, short name", "library/ubuntu/manifests/24.04", ubuntu, typeOCIIndex},
-		{"tag, as a mirror", "library/ubuntu/manifests/24.04?ns=docker.io", ubuntu, typeOCIIndex},
-		{"digest of an index", "library/ubuntu/manifests/" + ubuntu, ubuntu, typeOCIIndex},
-		{"digest in an index", "library/ubuntu/manifests/" + amd64, amd64, typeOCIManifest},
+		{"tag, full name", "docker.io/library/ubuntu/manifests/24.04", ubuntu, ocispec.MediaTypeImageIndex},
+		{"tag, short name", "library/ubuntu/manifests/24.04", ubuntu, ocispec.MediaTypeImageIndex},
+		{"tag, as a mirror", "library/ubuntu/manifests/24.04?ns=docker.io", ubuntu, ocispec.MediaTypeImageIndex},
+		{"digest of an index", "library/ubuntu/manifests/" + ubuntu, ubuntu, ocispec.MediaTypeImageIndex},
+		{"digest in an index", "library/ubuntu/manifests/" + amd64, amd64, ocispec.MediaTypeImageManifest},
 		{"Docker's media type", "quay.io/cilium/cilium/manifests/v1.20.0", text(s.cilium, "digest"), typeDockerManifest},
-		{"referrer", "cilium/cilium/manifests/" + text(s.sbom, "digest"), text(s.sbom, "digest"), typeOCIManifest},
-		{"referrer of nothing", "cilium/cilium/manifests/" + text(s.lost, "digest"), text(s.lost, "digest"), typeOCIManifest},
-		{"registry with a port", "rancher/mirrored-pause/manifests/3.6?ns=registry.example.com:5000", "", typeOCIManifest},
-		{"file", "boxlift/k3s/install.sh/manifests/v1.36.4-k3s1", "", typeOCIManifest},
-		{"file without a version", "boxlift/lock/versions.lock/manifests/latest", "", typeOCIManifest},
-		{"file for several platforms", "boxlift/k3s/k3s/manifests/v1.36.4-k3s1", "", typeOCIIndex},
-		{"file for one platform", "boxlift/k3s/k3s/manifests/v1.36.4-k3s1-linux-arm64", text(s.k3sARM, "digest"), typeOCIManifest},
-		{"file by digest", "boxlift/k3s/k3s/manifests/" + text(s.k3sAMD64, "digest"), text(s.k3sAMD64, "digest"), typeOCIManifest},
+		{"referrer", "cilium/cilium/manifests/" + text(s.sbom, "digest"), text(s.sbom, "digest"), ocispec.MediaTypeImageManifest},
+		{"referrer of nothing", "cilium/cilium/manifests/" + text(s.lost, "digest"), text(s.lost, "digest"), ocispec.MediaTypeImageManifest},
+		{"registry with a port", "rancher/mirrored-pause/manifests/3.6?ns=registry.example.com:5000", "", ocispec.MediaTypeImageManifest},
+		{"file", "boxlift/k3s/install.sh/manifests/v1.36.4-k3s1", "", ocispec.MediaTypeImageManifest},
+		{"file without a version", "boxlift/lock/versions.lock/manifests/latest", "", ocispec.MediaTypeImageManifest},
+		{"file for several platforms", "boxlift/k3s/k3s/manifests/v1.36.4-k3s1", "", ocispec.MediaTypeImageIndex},
+		{"file for one platform", "boxlift/k3s/k3s/manifests/v1.36.4-k3s1-linux-arm64", text(s.k3sARM, "digest"), ocispec.MediaTypeImageManifest},
+		{"file by digest", "boxlift/k3s/k3s/manifests/" + text(s.k3sAMD64, "digest"), text(s.k3sAMD64, "digest"), ocispec.MediaTypeImageManifest},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := ask(h, "GET", "/v2/"+test.path)
@@ -126,12 +127,12 @@ func TestMadeIndex(t *testing.T) {
 	}
 	of := func(d object, architecture string) any {
 		return map[string]any{
-			"mediaType": typeOCIManifest, "digest": text(d, "digest"), "size": float64(d["size"].(int)), "artifactType": "application/vnd.boxlift.file.v1",
+			"mediaType": ocispec.MediaTypeImageManifest, "digest": text(d, "digest"), "size": float64(d["size"].(int)), "artifactType": "application/vnd.boxlift.file.v1",
 			"platform": map[string]any{"os": "linux", "architecture": architecture},
 		}
 	}
 	want := map[string]any{
-		"schemaVersion": 2.0, "mediaType": typeOCIIndex,
+		"schemaVersion": 2.0, "mediaType": ocispec.MediaTypeImageIndex,
 		"manifests": []any{of(s.k3sAMD64, "amd64"), of(s.k3sARM, "arm64")},
 	}
 	if diff := cmp.Diff(any(want), got); diff != "" {
@@ -330,15 +331,15 @@ func TestReferrers(t *testing.T) {
 	s.entry(distant, nil)
 	h := New(s.open(), Options{Log: discard})
 	sbom := map[string]any{
-		"mediaType": typeOCIManifest, "digest": text(s.sbom, "digest"), "size": float64(s.sbom["size"].(int)),
+		"mediaType": ocispec.MediaTypeImageManifest, "digest": text(s.sbom, "digest"), "size": float64(s.sbom["size"].(int)),
 		"artifactType": "application/spdx+json", "annotations": map[string]any{"kind": "sbom"},
 	}
 	lost := map[string]any{
-		"mediaType": typeOCIManifest, "digest": text(s.lost, "digest"), "size": float64(s.lost["size"].(int)),
+		"mediaType": ocispec.MediaTypeImageManifest, "digest": text(s.lost, "digest"), "size": float64(s.lost["size"].(int)),
 		"artifactType": "application/vnd.example.signature", // its config's
 	}
 	far := map[string]any{
-		"mediaType": typeOCIManifest, "digest": text(distant, "digest"), "size": float64(distant["size"].(int)),
+		"mediaType": ocispec.MediaTypeImageManifest, "digest": text(distant, "digest"), "size": float64(distant["size"].(int)),
 		"artifactType": "application/vnd.example.signature",
 	}
 	for _, test := range []struct {
@@ -360,11 +361,11 @@ func TestReferrers(t *testing.T) {
 			if err := json.Unmarshal([]byte(body(t, r)), &got); err != nil {
 				t.Fatal(err)
 			}
-			want := map[string]any{"schemaVersion": 2.0, "mediaType": typeOCIIndex, "manifests": test.want}
+			want := map[string]any{"schemaVersion": 2.0, "mediaType": ocispec.MediaTypeImageIndex, "manifests": test.want}
 			if diff := cmp.Diff(any(want), got); diff != "" {
 				t.Error(diff)
 			}
-			if r.StatusCode != 200 || r.Header.Get("Content-Type") != typeOCIIndex || r.Header.Get("OCI-Filters-Applied") != test.filtered {
+			if r.StatusCode != 200 || r.Header.Get("Content-Type") != ocispec.MediaTypeImageIndex || r.Header.Get("OCI-Filters-Applied") != test.filtered {
 				t.Errorf("status %d, header %v", r.StatusCode, r.Header)
 			}
 		})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/liteboxd/boxlift/bundle/boundedjson"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
@@ -29,47 +30,19 @@ const (
 // Annotations of index.json.
 const (
 	annotationImageName = "io.containerd.image.name"
-	annotationTitle     = "org.opencontainers.image.title"
 	annotationComponent = "dev.boxlift.component"
 	annotationVersion   = "dev.boxlift.version"
 )
 
-// Media types of what goes by /manifests/ in a registry.
+// Docker's media types, which image-spec does not have.
 const (
-	typeOCIIndex       = "application/vnd.oci.image.index.v1+json"
-	typeOCIManifest    = "application/vnd.oci.image.manifest.v1+json"
 	typeDockerList     = "application/vnd.docker.distribution.manifest.list.v2+json"
 	typeDockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
 )
 
-// descriptor is that of OCI image-spec 1.1, descriptor.md.
-type descriptor struct {
-	MediaType    string            `json:"mediaType"`
-	Digest       digest.Digest     `json:"digest"`
-	Size         int64             `json:"size"`
-	Annotations  map[string]string `json:"annotations,omitempty"`
-	Platform     *platform         `json:"platform,omitempty"`
-	ArtifactType string            `json:"artifactType,omitempty"`
-}
-
-type platform struct {
-	Architecture string   `json:"architecture"`
-	OS           string   `json:"os"`
-	OSVersion    string   `json:"os.version,omitempty"`
-	OSFeatures   []string `json:"os.features,omitempty"`
-	Variant      string   `json:"variant,omitempty"`
-}
-
-// index is an image index as this package writes it.
-type index struct {
-	SchemaVersion int          `json:"schemaVersion"`
-	MediaType     string       `json:"mediaType"`
-	Manifests     []descriptor `json:"manifests"`
-}
-
 // manifest is what there is to know of a manifest or an image index.
 type manifest struct {
-	descriptor
+	ocispec.Descriptor
 	// subject is what the manifest refers to, or "".
 	subject digest.Digest
 	// names are the manifests that an image index names.
@@ -89,7 +62,7 @@ var (
 type layout struct {
 	tar     *ocitar.Reader
 	digest  digest.Digest
-	entries []descriptor // of index.json
+	entries []ocispec.Descriptor // of index.json
 	// loose are those that have no name: what refers to others may stand in index.json
 	// alone.
 	loose    []digest.Digest
@@ -118,8 +91,8 @@ func newLayout(file Stored) (*layout, error) {
 		return nil, err
 	}
 	var parsed struct {
-		SchemaVersion int          `json:"schemaVersion"`
-		Manifests     []descriptor `json:"manifests"`
+		SchemaVersion int                  `json:"schemaVersion"`
+		Manifests     []ocispec.Descriptor `json:"manifests"`
 	}
 	if err := boundedjson.Unmarshal(content, &parsed, maxValues); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ocitar.ErrMalformed, ocitar.IndexFile, err)
@@ -143,7 +116,7 @@ func newLayout(file Stored) (*layout, error) {
 }
 
 // check refuses an entry that no client could ask for.
-func (l *layout) check(d descriptor) error {
+func (l *layout) check(d ocispec.Descriptor) error {
 	if err := checkDigest(d.Digest); err != nil {
 		return err
 	}
@@ -237,30 +210,30 @@ func (l *layout) read(d digest.Digest) (*manifest, error) {
 
 func parseManifest(content []byte) (*manifest, error) {
 	var c struct {
-		MediaType    string            `json:"mediaType"`
-		ArtifactType string            `json:"artifactType"`
-		Config       *descriptor       `json:"config"`
-		Manifests    []descriptor      `json:"manifests"`
-		Subject      *descriptor       `json:"subject"`
-		Annotations  map[string]string `json:"annotations"`
+		MediaType    string               `json:"mediaType"`
+		ArtifactType string               `json:"artifactType"`
+		Config       *ocispec.Descriptor  `json:"config"`
+		Manifests    []ocispec.Descriptor `json:"manifests"`
+		Subject      *ocispec.Descriptor  `json:"subject"`
+		Annotations  map[string]string    `json:"annotations"`
 	}
 	if err := boundedjson.Unmarshal(content, &c, maxValues); err != nil {
 		return nil, err
 	}
-	m := &manifest{descriptor: descriptor{MediaType: c.MediaType, ArtifactType: c.ArtifactType}}
+	m := &manifest{Descriptor: ocispec.Descriptor{MediaType: c.MediaType, ArtifactType: c.ArtifactType}}
 	if m.MediaType == "" {
 		// OCI's may leave it out (image-spec 1.1, manifest.md).
-		m.MediaType = typeOCIManifest
+		m.MediaType = ocispec.MediaTypeImageManifest
 		if c.Manifests != nil {
-			m.MediaType = typeOCIIndex
+			m.MediaType = ocispec.MediaTypeImageIndex
 		}
 	}
 	switch m.MediaType {
-	case typeOCIIndex, typeDockerList:
+	case ocispec.MediaTypeImageIndex, typeDockerList:
 		for _, d := range c.Manifests {
 			m.names = append(m.names, d.Digest)
 		}
-	case typeOCIManifest, typeDockerManifest:
+	case ocispec.MediaTypeImageManifest, typeDockerManifest:
 		if c.Config == nil {
 			return nil, errors.New("it is neither an image manifest nor an image index")
 		}

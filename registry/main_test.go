@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/volume"
@@ -102,22 +103,22 @@ func (b *builder) image(name string, d object) {
 // file puts in a file as bundles carry them.
 func (b *builder) file(component, version, title string, platform object, content []byte) object {
 	layer := b.blob("application/octet-stream", content)
-	layer["annotations"] = object{annotationTitle: title}
-	d := b.json(typeOCIManifest, object{
-		"schemaVersion": 2, "mediaType": typeOCIManifest, "artifactType": "application/vnd.boxlift.file.v1",
+	layer["annotations"] = object{ocispec.AnnotationTitle: title}
+	d := b.json(ocispec.MediaTypeImageManifest, object{
+		"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageManifest, "artifactType": "application/vnd.boxlift.file.v1",
 		"config": b.blob("application/vnd.oci.empty.v1+json", []byte("{}")), "layers": []object{layer},
 	})
 	d["artifactType"] = "application/vnd.boxlift.file.v1"
 	if platform != nil {
 		d["platform"] = platform
 	}
-	b.entry(d, map[string]string{annotationComponent: component, annotationVersion: version, annotationTitle: title})
+	b.entry(d, map[string]string{annotationComponent: component, annotationVersion: version, ocispec.AnnotationTitle: title})
 	return d
 }
 
 // bytes lays everything out.
 func (b *builder) bytes() []byte {
-	index, err := json.Marshal(object{"schemaVersion": 2, "mediaType": typeOCIIndex, "manifests": b.entries})
+	index, err := json.Marshal(object{"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageIndex, "manifests": b.entries})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -187,9 +188,9 @@ func random(seed uint64, size int) []byte {
 // referrer puts in a manifest that refers to a subject and does not say what it is.
 func (b *builder) referrer(subject digest.Digest) object {
 	config := b.blob("application/vnd.example.signature", []byte(`{"signature":true}`))
-	return b.json(typeOCIManifest, object{
+	return b.json(ocispec.MediaTypeImageManifest, object{
 		"schemaVersion": 2, "config": config, "layers": []object{},
-		"subject": object{"mediaType": typeOCIManifest, "digest": subject, "size": 7},
+		"subject": object{"mediaType": ocispec.MediaTypeImageManifest, "digest": subject, "size": 7},
 	})
 }
 
@@ -208,13 +209,13 @@ type sample struct {
 
 func newSample(t testing.TB) *sample {
 	s := &sample{builder: newBuilder(t), layer: layer(t, "hello", 100_000)}
-	s.ubuntuAMD64 = s.manifest(typeOCIManifest, s.layer, layer(t, "second", 5000))
+	s.ubuntuAMD64 = s.manifest(ocispec.MediaTypeImageManifest, s.layer, layer(t, "second", 5000))
 	s.ubuntuAMD64["platform"] = object{"os": "linux", "architecture": "amd64"}
 	s.ubuntuARM64 = object{
-		"mediaType": typeOCIManifest, "digest": digest.FromString("not carried"), "size": 11,
+		"mediaType": ocispec.MediaTypeImageManifest, "digest": digest.FromString("not carried"), "size": 11,
 		"platform": object{"os": "linux", "architecture": "arm64"},
 	}
-	s.ubuntu = s.json(typeOCIIndex, object{"schemaVersion": 2, "mediaType": typeOCIIndex, "manifests": []object{s.ubuntuAMD64, s.ubuntuARM64}})
+	s.ubuntu = s.json(ocispec.MediaTypeImageIndex, object{"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageIndex, "manifests": []object{s.ubuntuAMD64, s.ubuntuARM64}})
 	s.image("docker.io/library/ubuntu:24.04", s.ubuntu)
 	s.image("docker.io/library/ubuntu:Noble", s.ubuntu)
 	s.image("docker.io/library/ubuntu:latest", s.ubuntu)
@@ -222,8 +223,8 @@ func newSample(t testing.TB) *sample {
 	s.cilium = s.manifest(typeDockerManifest, layer(t, "cilium", 20_000))
 	s.image("quay.io/cilium/cilium:v1.20.0", s.cilium)
 	empty := s.blob("application/vnd.oci.empty.v1+json", []byte("{}"))
-	s.sbom = s.json(typeOCIManifest, object{
-		"schemaVersion": 2, "mediaType": typeOCIManifest, "artifactType": "application/spdx+json",
+	s.sbom = s.json(ocispec.MediaTypeImageManifest, object{
+		"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageManifest, "artifactType": "application/spdx+json",
 		"config": empty, "layers": []object{s.blob("application/spdx+json", []byte(`{"spdx":true}`))},
 		"subject": s.cilium, "annotations": object{"kind": "sbom"},
 	})
@@ -231,7 +232,7 @@ func newSample(t testing.TB) *sample {
 	s.lost = s.referrer(digest.FromString("nowhere"))
 	s.entry(s.lost, nil)
 
-	pause := s.manifest(typeOCIManifest, layer(t, "pause", 1000))
+	pause := s.manifest(ocispec.MediaTypeImageManifest, layer(t, "pause", 1000))
 	s.image("docker.io/rancher/mirrored-pause:3.6", pause)
 	s.image("registry.example.com:5000/rancher/mirrored-pause:3.6", pause)
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 )
@@ -31,7 +32,7 @@ func openPacks(t testing.TB, dir string, log *slog.Logger) *Packs {
 // small makes a layout with one image of one layer.
 func small(t testing.TB, image string, layer []byte) *builder {
 	b := newBuilder(t)
-	b.image(image, b.manifest(typeOCIManifest, layer))
+	b.image(image, b.manifest(ocispec.MediaTypeImageManifest, layer))
 	return b
 }
 
@@ -73,7 +74,7 @@ func TestNewestPackCounts(t *testing.T) {
 	now := time.Now()
 	for i, name := range []string{"boxlift-b.tar", "boxlift-c.tar", "boxlift-a.tar"} {
 		b := small(t, "r.example/app:1", []byte(name))
-		b.image("r.example/app:"+name, b.manifest(typeOCIManifest, []byte(name)))
+		b.image("r.example/app:"+name, b.manifest(ocispec.MediaTypeImageManifest, []byte(name)))
 		b.place(dir, name)
 		at := now.Add(-time.Duration(i) * time.Hour)
 		if err := os.Chtimes(filepath.Join(dir, name), at, at); err != nil {
@@ -215,10 +216,10 @@ func TestManifestsAreBounded(t *testing.T) {
 		entries = append(entries, object{"digest": digest.FromBytes([]byte{byte(i), byte(i >> 8)})})
 	}
 	for i := range 2 {
-		b.image("r.example/app:1", b.json(typeOCIIndex, object{"schemaVersion": 2, "mediaType": typeOCIIndex, "manifests": entries, "i": i}))
+		b.image("r.example/app:1", b.json(ocispec.MediaTypeImageIndex, object{"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageIndex, "manifests": entries, "i": i}))
 	}
 	large := bytes.Repeat([]byte(" "), maxManifest)
-	b.image("r.example/large:1", b.blob(typeOCIIndex, append(large, "{}"...)))
+	b.image("r.example/large:1", b.blob(ocispec.MediaTypeImageIndex, append(large, "{}"...)))
 	b.image("r.example/config:1", b.blob("application/vnd.oci.image.config.v1+json", []byte(`{"os":"linux","mediaType":"text/html"}`)))
 	h := New(b.open(), Options{Log: discard})
 	for path, status := range map[string]int{

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/liteboxd/boxlift/test/certificate"
 )
@@ -142,7 +143,7 @@ func TestManyClients(t *testing.T) {
 	var blobs []digest.Digest
 	for i := range 8 {
 		content := random(uint64(i), 3<<20+i)
-		b.image(fmt.Sprintf("r.example/app%d:1", i), b.manifest(typeOCIManifest, content))
+		b.image(fmt.Sprintf("r.example/app%d:1", i), b.manifest(ocispec.MediaTypeImageManifest, content))
 		blobs = append(blobs, digest.FromBytes(content))
 	}
 	file := b.open()
