@@ -72,7 +72,8 @@ func parseName(name string) (imageName, error) {
 	default:
 		n.path = "library/" + rest
 	}
-	if len(name) > maxName || !hostPattern.MatchString(n.registry) || !pathPattern.MatchString(n.path) || n.tag != "" && !tagPattern.MatchString(n.tag) {
+	if len(name) > maxName || !hostPattern.MatchString(n.registry) || !pathPattern.MatchString(n.path) ||
+		n.tag != "" && !tagPattern.MatchString(n.tag) {
 		return imageName{}, fmt.Errorf("%.200q is not the name of an image", name)
 	}
 	return n, nil
@@ -173,8 +174,10 @@ type artifact struct {
 
 func artifactOf(d ocispec.Descriptor) (artifact, bool) {
 	title, component := d.Annotations[ocispec.AnnotationTitle], d.Annotations[annotationComponent]
-	a := artifact{Descriptor: d, path: artifacts + "/" + pathOf(component) + "/" + pathOf(title), tag: tagOf(d.Annotations[annotationVersion])}
-	return a, d.ArtifactType != "" && title != "" && component != "" && len(a.path) <= maxName && pathPattern.MatchString(a.path)
+	a := artifact{Descriptor: d, path: artifacts + "/" + pathOf(component) + "/" + pathOf(title),
+		tag: tagOf(d.Annotations[annotationVersion])}
+	return a, d.ArtifactType != "" && title != "" && component != "" && len(a.path) <= maxName &&
+		pathPattern.MatchString(a.path)
 }
 
 // pathOf makes a text a part of a repository's name.
@@ -277,7 +280,8 @@ func (c *catalogue) resolve(name, ns string) (*repository, *failure) {
 				names = append(names, r.name)
 			}
 			slices.Sort(names)
-			return nil, fail(404, codeNameUnknown, "several registries have a repository of this name; ask for one of them by its full name", names)
+			return nil, fail(404, codeNameUnknown,
+				"several registries have a repository of this name; ask for one of them by its full name", names)
 		}
 	}
 	return nil, fail(404, codeNameUnknown, "this registry has no such repository", full)

@@ -49,7 +49,8 @@ const (
 func newLAN(t *testing.T, auth *Auth) *lan {
 	l := &lan{sample: newSample(t), pair: newPair(t), log: &buffer{}, home: t.TempDir()}
 	l.running = startServer(t, New(l.open(), Options{Log: lines(l.log), Auth: auth, Secured: true}), l.pair.config(t))
-	config, err := json.Marshal(object{"auths": object{l.address: object{"auth": base64.StdEncoding.EncodeToString([]byte(user + ":" + secret))}}})
+	both := base64.StdEncoding.EncodeToString([]byte(user + ":" + secret))
+	config, err := json.Marshal(object{"auths": object{l.address: object{"auth": both}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,13 +99,16 @@ func TestSkopeo(t *testing.T) {
 			mustWrite(t, filepath.Join(certs, "ca.crt"), mustRead(t, l.pair.cert))
 			skopeo := []string{p.Find(), "--insecure-policy", "--override-os=linux", "--override-arch=amd64"}
 			image := "docker://" + l.address + "/docker.io/library/ubuntu"
-			raw := l.mustRun(t, append(skopeo, "inspect", "--raw", "--cert-dir="+certs, "--creds="+user+":"+secret, image+":24.04")...)
+			raw := l.mustRun(t, append(skopeo, "inspect", "--raw", "--cert-dir="+certs, "--creds="+user+":"+secret,
+				image+":24.04")...)
 			if got := digest.FromString(raw).String(); got != text(l.ubuntu, "digest") {
 				t.Errorf("the index is %s", got)
 			}
-			for _, tag := range []string{"docker.io/library/ubuntu:24.04", "library/ubuntu@" + text(l.ubuntu, "digest"), "quay.io/cilium/cilium:v1.20.0"} {
+			for _, tag := range []string{"docker.io/library/ubuntu:24.04", "library/ubuntu@" + text(l.ubuntu, "digest"),
+				"quay.io/cilium/cilium:v1.20.0"} {
 				to := t.TempDir()
-				l.mustRun(t, append(skopeo, "copy", "--src-cert-dir="+certs, "--src-creds="+user+":"+secret, "docker://"+l.address+"/"+tag, "dir:"+to)...)
+				l.mustRun(t, append(skopeo, "copy", "--src-cert-dir="+certs, "--src-creds="+user+":"+secret,
+					"docker://"+l.address+"/"+tag, "dir:"+to)...)
 				files, err := filepath.Glob(filepath.Join(to, "*"))
 				if err != nil || len(files) < 4 {
 					t.Errorf("%s: %v, %v", tag, files, err)
@@ -127,7 +131,8 @@ func TestSkopeo(t *testing.T) {
 		l := newLAN(t, Token(sha256.Sum256([]byte(secret))))
 		certs := t.TempDir()
 		mustWrite(t, filepath.Join(certs, "ca.crt"), mustRead(t, l.pair.cert))
-		l.mustRun(t, p.Find(), "--insecure-policy", "copy", "--override-arch=amd64", "--src-cert-dir="+certs, "--src-registry-token="+secret,
+		l.mustRun(t, p.Find(), "--insecure-policy", "copy", "--override-arch=amd64", "--src-cert-dir="+certs,
+			"--src-registry-token="+secret,
 			"docker://"+l.address+"/library/ubuntu:24.04", "dir:"+t.TempDir())
 		if strings.Contains(l.log.String(), tokenPath+" ") {
 			t.Error("a token was exchanged for itself although the client had it")
@@ -156,20 +161,23 @@ func TestCrane(t *testing.T) {
 			l.mustRun(t, crane, "validate", "--platform=linux/amd64", "--remote", ubuntu)
 			l.mustRun(t, crane, "validate", "--remote", l.address+"/quay.io/cilium/cilium:v1.20.0")
 			l.mustRun(t, crane, "pull", "--platform=linux/amd64", "--format=oci", ubuntu, filepath.Join(t.TempDir(), "ubuntu"))
-			if got := l.mustRun(t, crane, "blob", l.address+"/library/ubuntu@"+digest.FromBytes(l.layer).String()); got != string(l.layer) {
+			if got := l.mustRun(t, crane, "blob",
+				l.address+"/library/ubuntu@"+digest.FromBytes(l.layer).String()); got != string(l.layer) {
 				t.Errorf("%d bytes of another blob", len(got))
 			}
 			catalog := strings.Fields(l.mustRun(t, crane, "catalog", l.address))
 			if !slices.Contains(catalog, "docker.io/library/ubuntu") {
 				t.Errorf("the catalogue is %q", catalog)
 			}
-			if diff := cmp.Diff([]string{"24.04", "latest", "Noble"}, strings.Fields(l.mustRun(t, crane, "ls", l.address+"/library/ubuntu"))); diff != "" {
+			if diff := cmp.Diff([]string{"24.04", "latest", "Noble"},
+				strings.Fields(l.mustRun(t, crane, "ls", l.address+"/library/ubuntu"))); diff != "" {
 				t.Error(diff)
 			}
 			if _, err := l.run(t, crane, "copy", ubuntu, l.address+"/library/ubuntu:new"); err == nil {
 				t.Error("something was pushed")
 			}
-			if _, err := l.run(t, crane, "digest", l.address+"/rancher/mirrored-pause:3.6"); err == nil || !strings.Contains(err.Error(), "several registries") {
+			if _, err := l.run(t, crane, "digest", l.address+"/rancher/mirrored-pause:3.6"); err == nil ||
+				!strings.Contains(err.Error(), "several registries") {
 				t.Errorf("an ambiguous name: %v", err)
 			}
 		})
@@ -194,14 +202,16 @@ func TestORASCommand(t *testing.T) {
 					t.Errorf("%s has %q", name, got)
 				}
 			}
-			if got := l.mustRun(t, tool, "discover", "--format", "json", l.address+"/quay.io/cilium/cilium:v1.20.0"); !strings.Contains(got, text(l.sbom, "digest")) {
+			if got := l.mustRun(t, tool, "discover", "--format", "json",
+				l.address+"/quay.io/cilium/cilium:v1.20.0"); !strings.Contains(got, text(l.sbom, "digest")) {
 				t.Errorf("what refers to the image: %s", got)
 			}
 			if _, err := l.run(t, tool, "tag", l.address+"/library/ubuntu:24.04", "new"); err == nil {
 				t.Error("a tag was set")
 			}
 			layout := filepath.Join(t.TempDir(), "layout")
-			l.mustRun(t, tool, "copy", "--recursive", l.address+"/quay.io/cilium/cilium:v1.20.0", "--to-oci-layout", layout+":v1.20.0")
+			l.mustRun(t, tool, "copy", "--recursive", l.address+"/quay.io/cilium/cilium:v1.20.0", "--to-oci-layout",
+				layout+":v1.20.0")
 			l.mustRun(t, tool, "manifest", "fetch", "--oci-layout", layout+"@"+text(l.sbom, "digest"))
 		})
 	}
@@ -217,7 +227,8 @@ func TestORAS(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				r.Client = &auth.Client{Client: l.pair.client(), Cache: auth.NewCache(), Credential: auth.StaticCredential(l.address, auth.Credential{Username: user, Password: secret})}
+				r.Client = &auth.Client{Client: l.pair.client(), Cache: auth.NewCache(),
+					Credential: auth.StaticCredential(l.address, auth.Credential{Username: user, Password: secret})}
 				return r
 			}
 			for _, test := range []struct {
@@ -241,27 +252,33 @@ func TestORAS(t *testing.T) {
 			}
 			// The index of a file's platforms is whole.
 			store := memory.New()
-			if _, err := oras.Copy(t.Context(), repository("boxlift/k3s/k3s"), "v1.36.4-k3s1", store, "", oras.DefaultCopyOptions); err != nil {
+			if _, err := oras.Copy(t.Context(), repository("boxlift/k3s/k3s"), "v1.36.4-k3s1", store, "",
+				oras.DefaultCopyOptions); err != nil {
 				t.Error(err)
 			}
 			var found []ocispec.Descriptor
-			subject := ocispec.Descriptor{MediaType: typeDockerManifest, Digest: l.cilium["digest"].(digest.Digest), Size: int64(l.cilium["size"].(int))}
-			err := repository("quay.io/cilium/cilium").Referrers(t.Context(), subject, "application/spdx+json", func(r []ocispec.Descriptor) error {
-				found = append(found, r...)
-				return nil
-			})
+			subject := ocispec.Descriptor{MediaType: typeDockerManifest, Digest: l.cilium["digest"].(digest.Digest),
+				Size: int64(l.cilium["size"].(int))}
+			err := repository("quay.io/cilium/cilium").Referrers(t.Context(), subject, "application/spdx+json",
+				func(r []ocispec.Descriptor) error {
+					found = append(found, r...)
+					return nil
+				})
 			if err != nil || len(found) != 1 || found[0].Digest.String() != text(l.sbom, "digest") {
 				t.Errorf("referrers %v, %v", found, err)
 			}
-			if got := fetchManifest(t, repository("quay.io/cilium/cilium"), found[0]); got.ArtifactType != "application/spdx+json" {
+			if got := fetchManifest(t, repository("quay.io/cilium/cilium"),
+				found[0]); got.ArtifactType != "application/spdx+json" {
 				t.Errorf("the referrer is %v", got)
 			}
 			// It comes along where everything about an image is copied.
 			store = memory.New()
-			if _, err := oras.ExtendedCopy(t.Context(), repository("quay.io/cilium/cilium"), "v1.20.0", store, "", oras.DefaultExtendedCopyOptions); err != nil {
+			if _, err := oras.ExtendedCopy(t.Context(), repository("quay.io/cilium/cilium"), "v1.20.0", store, "",
+				oras.DefaultExtendedCopyOptions); err != nil {
 				t.Fatal(err)
 			}
-			if referrers, err := store.Predecessors(t.Context(), subject); err != nil || len(referrers) != 1 || referrers[0].Digest != found[0].Digest {
+			if referrers, err := store.Predecessors(t.Context(), subject); err != nil || len(referrers) != 1 ||
+				referrers[0].Digest != found[0].Digest {
 				t.Errorf("copied with %v, %v", referrers, err)
 			}
 		})
@@ -303,7 +320,9 @@ func TestContainerd(t *testing.T) {
 					"[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n  ca = %q\n", l.url, l.pair.cert))
 			}
 			pull := func(ref string) (string, error) {
-				return l.run(t, slices.Concat(ctr, []string{"images", "pull", "--hosts-dir", hosts, "--user", user + ":" + secret, "--platform", "linux/amd64", "--snapshotter", "native", ref})...)
+				return l.run(t, slices.Concat(ctr,
+					[]string{"images", "pull", "--hosts-dir", hosts, "--user", user + ":" + secret, "--platform", "linux/amd64",
+						"--snapshotter", "native", ref})...)
 			}
 			for ref, d := range map[string]string{
 				"docker.io/library/ubuntu:24.04":                             text(l.ubuntu, "digest"),
@@ -365,7 +384,8 @@ func TestContainerdRefusesCertificate(t *testing.T) {
 				if err := os.Mkdir(dir, 0o755); err != nil {
 					t.Fatal(err)
 				}
-				mustWrite(t, filepath.Join(dir, "hosts.toml"), []byte("server = \"https://127.0.0.1:1\"\n"+strings.Join(endpoints, "")))
+				mustWrite(t, filepath.Join(dir, "hosts.toml"),
+					[]byte("server = \"https://127.0.0.1:1\"\n"+strings.Join(endpoints, "")))
 				return l.run(t, slices.Concat(ctr, []string{
 					"images", "pull", "--hosts-dir", hosts, "--user", user + ":" + secret, "--platform", "linux/amd64",
 					"--snapshotter", "native", "docker.io/library/ubuntu:24.04",
@@ -374,7 +394,9 @@ func TestContainerdRefusesCertificate(t *testing.T) {
 			endpoint := func(url, ca string) string {
 				return fmt.Sprintf("[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n  ca = %q\n", url, ca)
 			}
-			if _, err := pull(endpoint(first.url, refused.cert)); err == nil || !strings.Contains(err.Error(), "certificate has expired or is not yet valid") || !strings.Contains(err.Error(), test.wants) {
+			if _, err := pull(endpoint(first.url, refused.cert)); err == nil ||
+				!strings.Contains(err.Error(), "certificate has expired or is not yet valid") ||
+				!strings.Contains(err.Error(), test.wants) {
 				t.Errorf("without another endpoint: %v", err)
 			}
 			if _, err := pull(endpoint(first.url, refused.cert), endpoint(l.url, l.pair.cert)); err != nil {

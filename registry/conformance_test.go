@@ -17,7 +17,8 @@ import (
 )
 
 // conformanceResult is a line of the summary: Blob get......:   Pass.
-var conformanceResult = regexp.MustCompile(`(?m)^ *([A-Z][A-Za-z ]+?)(?:\.+)?: +(Pass|FAIL|Error|Skip|Unknown|Disabled)$`)
+var conformanceResult = regexp.MustCompile(
+	`(?m)^ *([A-Z][A-Za-z ]+?)(?:\.+)?: +(Pass|FAIL|Error|Skip|Unknown|Disabled)$`)
 
 // TestConformance runs what OCI's own tests of registries have for one that takes nothing in
 // (https://github.com/opencontainers/distribution-spec, conformance), on a repository with an
@@ -61,8 +62,10 @@ func TestConformance(t *testing.T) {
 				delete(got, "Disabled")
 				want := map[string][]string{
 					"Pass": {
-						"OCI Conformance Test", "OCI Conformance Result", "Tag listing", "Blob get", "Blob head", "Manifest get by digest", "Manifest get by tag",
-						"Manifest head by digest", "Manifest head by tag", "Referrers", "Ping", "Invalid Manifest Digest", "Read Only Inputs",
+						"OCI Conformance Test", "OCI Conformance Result", "Tag listing", "Blob get", "Blob head",
+						"Manifest get by digest", "Manifest get by tag",
+						"Manifest head by digest", "Manifest head by tag", "Referrers", "Ping", "Invalid Manifest Digest",
+						"Read Only Inputs",
 					},
 					"Unknown": {"Blob get range"}, // of blobs that it has pushed itself
 				}

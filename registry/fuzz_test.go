@@ -83,9 +83,12 @@ func FuzzRequest(f *testing.F) {
 		"GET /v2/ HTTP/1.1\r\nHost: h\r\n\r\n",
 		"GET /v2/docker.io/library/ubuntu/manifests/24.04 HTTP/1.1\r\nHost: h\r\n\r\n",
 		"HEAD /v2/library/ubuntu/manifests/" + ubuntu + "?ns=docker.io HTTP/1.1\r\nHost: h\r\nAccept: */*\r\n\r\n",
-		"GET /v2/library/ubuntu/blobs/" + layer + " HTTP/1.1\r\nHost: h\r\nRange: bytes=100-199\r\nAuthorization: Basic dTpzZWNyZXQ=\r\n\r\n",
-		"GET /v2/library/ubuntu/blobs/" + layer + " HTTP/1.1\r\nHost: h\r\nRange: bytes=-5\r\nIf-Range: \"" + layer + "\"\r\n\r\n",
-		"GET /v2/library/ubuntu/blobs/" + layer + " HTTP/1.1\r\nHost: h\r\nRange: bytes=0-1,3-4\r\nIf-None-Match: *\r\nAuthorization: Bearer secret\r\n\r\n",
+		"GET /v2/library/ubuntu/blobs/" + layer + " HTTP/1.1\r\nHost: h\r\nRange: bytes=100-199\r\n" +
+			"Authorization: Basic dTpzZWNyZXQ=\r\n\r\n",
+		"GET /v2/library/ubuntu/blobs/" + layer + " HTTP/1.1\r\nHost: h\r\nRange: bytes=-5\r\n" +
+			"If-Range: \"" + layer + "\"\r\n\r\n",
+		"GET /v2/library/ubuntu/blobs/" + layer + " HTTP/1.1\r\nHost: h\r\nRange: bytes=0-1,3-4\r\n" +
+			"If-None-Match: *\r\nAuthorization: Bearer secret\r\n\r\n",
 		"GET /v2/library/ubuntu/tags/list?n=1&last=x HTTP/1.0\r\n\r\n",
 		"GET /v2/_catalog?n=2 HTTP/1.1\r\nHost: h\r\n\r\n",
 		"GET /v2/cilium/cilium/referrers/" + text(s.cilium, "digest") + "?artifactType=x HTTP/1.1\r\nHost: h\r\n\r\n",
@@ -125,7 +128,9 @@ func FuzzLayout(f *testing.F) {
 	one := `{"schemaVersion":2,"manifests":[{"digest":"MANIFEST","annotations":{"io.containerd.image.name":"a/b:1"}}]}`
 	f.Add([]byte(one), []byte(`{"manifests":[{"digest":"sha256:x"}],"subject":{"digest":"MANIFEST"}}`))
 	f.Add([]byte(one), []byte(`{"mediaType":"text/html\r\n","config":{}}`))
-	f.Add([]byte(`{"schemaVersion":2,"manifests":[{"digest":"MANIFEST","artifactType":"x","annotations":{"dev.boxlift.component":"..","org.opencontainers.image.title":"A/..//b","dev.boxlift.version":"../-+1"}}]}`), manifest)
+	f.Add([]byte(`{"schemaVersion":2,"manifests":[{"digest":"MANIFEST","artifactType":"x","annotations":{`+
+		`"dev.boxlift.component":"..","org.opencontainers.image.title":"A/..//b","dev.boxlift.version":"../-+1"}}]}`),
+		manifest)
 	f.Fuzz(func(t *testing.T, index, manifest []byte) {
 		b := newBuilder(t)
 		d := b.blob("", manifest)["digest"].(digest.Digest)

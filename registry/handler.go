@@ -129,12 +129,15 @@ func (h *handler) route(w *response, r *http.Request, c *catalogue, rest string)
 	}
 	parts := strings.Split(rest, "/")
 	if len(parts) < 3 {
-		return fail(http.StatusNotFound, codeNameUnknown, "there is nothing here; paths are /v2/<name>/manifests/<reference> and the like", rest)
+		return fail(http.StatusNotFound, codeNameUnknown,
+			"there is nothing here; paths are /v2/<name>/manifests/<reference> and the like", rest)
 	}
 	kind, reference := parts[len(parts)-2], parts[len(parts)-1]
 	name := strings.Join(parts[:len(parts)-2], "/")
-	if !slices.Contains([]string{"manifests", "blobs", "tags", "referrers"}, kind) || kind == "tags" && reference != "list" {
-		return fail(http.StatusNotFound, codeUnsupported, "there is nothing here; paths are /v2/<name>/manifests/<reference> and the like", rest)
+	if !slices.Contains([]string{"manifests", "blobs", "tags", "referrers"}, kind) ||
+		kind == "tags" && reference != "list" {
+		return fail(http.StatusNotFound, codeUnsupported,
+			"there is nothing here; paths are /v2/<name>/manifests/<reference> and the like", rest)
 	}
 	repository, f := c.resolve(name, namespace(r))
 	if f != nil {
@@ -154,7 +157,8 @@ func (h *handler) route(w *response, r *http.Request, c *catalogue, rest string)
 }
 
 // list answers with a page of names: at most n of them, those after last.
-func list(w http.ResponseWriter, r *http.Request, key string, names []string, compare func(a, b string) int, answer map[string]any) *failure {
+func list(w http.ResponseWriter, r *http.Request, key string, names []string, compare func(a, b string) int,
+	answer map[string]any) *failure {
 	query := r.URL.Query()
 	last, count := query.Get("last"), len(names)
 	if text := query.Get("n"); text != "" {
@@ -217,7 +221,8 @@ func parseAnyDigest(text string) (digest.Digest, *failure) {
 // serveManifest answers with a manifest or an image index, byte for byte as it is in the
 // layout.
 func (h *handler) serveManifest(w *response, r *http.Request, repository *repository, reference string) *failure {
-	unknown := fail(http.StatusNotFound, codeManifestUnknown, "the repository "+repository.name+" has no such manifest", reference)
+	unknown := fail(http.StatusNotFound, codeManifestUnknown, "the repository "+repository.name+" has no such manifest",
+		reference)
 	to, isTag := repository.tags[reference]
 	wanted := to.digest
 	if !isTag {
@@ -279,7 +284,8 @@ func (h *handler) serveIfThere(w *response, r *http.Request, from root, wanted d
 }
 
 // serveBlob answers with a blob that any layout has.
-func (h *handler) serveBlob(w *response, r *http.Request, c *catalogue, repository *repository, reference string) *failure {
+func (h *handler) serveBlob(w *response, r *http.Request, c *catalogue, repository *repository,
+	reference string) *failure {
 	d, f := parseDigest(reference, codeBlobUnknown)
 	if f != nil {
 		return f
@@ -402,7 +408,8 @@ func serveReferrers(w http.ResponseWriter, r *http.Request, repository *reposito
 		return f
 	}
 	wanted := r.URL.Query().Get("artifactType")
-	answer := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{}}
+	answer := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex,
+		Manifests: []ocispec.Descriptor{}}
 	seen := make(map[digest.Digest]bool)
 	for _, from := range repository.shares() {
 		if err := from.layout.acquire(); err != nil {

@@ -74,14 +74,19 @@ func TestManifests(t *testing.T) {
 		{"digest of an index", "library/ubuntu/manifests/" + ubuntu, ubuntu, ocispec.MediaTypeImageIndex},
 		{"digest in an index", "library/ubuntu/manifests/" + amd64, amd64, ocispec.MediaTypeImageManifest},
 		{"Docker's media type", "quay.io/cilium/cilium/manifests/v1.20.0", text(s.cilium, "digest"), typeDockerManifest},
-		{"referrer", "cilium/cilium/manifests/" + text(s.sbom, "digest"), text(s.sbom, "digest"), ocispec.MediaTypeImageManifest},
-		{"referrer of nothing", "cilium/cilium/manifests/" + text(s.lost, "digest"), text(s.lost, "digest"), ocispec.MediaTypeImageManifest},
-		{"registry with a port", "rancher/mirrored-pause/manifests/3.6?ns=registry.example.com:5000", "", ocispec.MediaTypeImageManifest},
+		{"referrer", "cilium/cilium/manifests/" + text(s.sbom, "digest"), text(s.sbom, "digest"),
+			ocispec.MediaTypeImageManifest},
+		{"referrer of nothing", "cilium/cilium/manifests/" + text(s.lost, "digest"), text(s.lost, "digest"),
+			ocispec.MediaTypeImageManifest},
+		{"registry with a port", "rancher/mirrored-pause/manifests/3.6?ns=registry.example.com:5000", "",
+			ocispec.MediaTypeImageManifest},
 		{"file", "boxlift/k3s/install.sh/manifests/v1.36.4-k3s1", "", ocispec.MediaTypeImageManifest},
 		{"file without a version", "boxlift/lock/versions.lock/manifests/latest", "", ocispec.MediaTypeImageManifest},
 		{"file for several platforms", "boxlift/k3s/k3s/manifests/v1.36.4-k3s1", "", ocispec.MediaTypeImageIndex},
-		{"file for one platform", "boxlift/k3s/k3s/manifests/v1.36.4-k3s1-linux-arm64", text(s.k3sARM, "digest"), ocispec.MediaTypeImageManifest},
-		{"file by digest", "boxlift/k3s/k3s/manifests/" + text(s.k3sAMD64, "digest"), text(s.k3sAMD64, "digest"), ocispec.MediaTypeImageManifest},
+		{"file for one platform", "boxlift/k3s/k3s/manifests/v1.36.4-k3s1-linux-arm64", text(s.k3sARM, "digest"),
+			ocispec.MediaTypeImageManifest},
+		{"file by digest", "boxlift/k3s/k3s/manifests/" + text(s.k3sAMD64, "digest"), text(s.k3sAMD64, "digest"),
+			ocispec.MediaTypeImageManifest},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := ask(h, "GET", "/v2/"+test.path)
@@ -127,7 +132,8 @@ func TestMadeIndex(t *testing.T) {
 	}
 	of := func(d object, architecture string) any {
 		return map[string]any{
-			"mediaType": ocispec.MediaTypeImageManifest, "digest": text(d, "digest"), "size": float64(d["size"].(int)), "artifactType": "application/vnd.boxlift.file.v1",
+			"mediaType": ocispec.MediaTypeImageManifest, "digest": text(d, "digest"),
+			"size": float64(d["size"].(int)), "artifactType": "application/vnd.boxlift.file.v1",
 			"platform": map[string]any{"os": "linux", "architecture": architecture},
 		}
 	}
@@ -204,7 +210,8 @@ func TestBlobs(t *testing.T) {
 	}
 	head := ask(h, "HEAD", path)
 	for name, want := range map[string]string{
-		"Content-Length": size, "Content-Type": "application/octet-stream", "Accept-Ranges": "bytes", "Docker-Content-Digest": d,
+		"Content-Length": size, "Content-Type": "application/octet-stream", "Accept-Ranges": "bytes",
+		"Docker-Content-Digest": d,
 	} {
 		if got := head.Header.Get(name); got != want {
 			t.Errorf("HEAD: %s %q, expected %q", name, got, want)
@@ -233,7 +240,8 @@ func TestRefusals(t *testing.T) {
 		{"GET", "/v2/library/fedora/manifests/40", 404, codeNameUnknown, "library/fedora"},
 		{"GET", "/v2/library/ubuntu/manifests/24.04?ns=quay.io", 404, codeNameUnknown, "quay.io/library/ubuntu"},
 		{"GET", "/v2/docker.io/library/ubuntu/manifests/24.04?ns=docker.io", 404, codeNameUnknown, ""},
-		{"GET", "/v2/rancher/mirrored-pause/manifests/3.6", 404, codeNameUnknown, `"docker.io/rancher/mirrored-pause","registry.example.com:5000/rancher/mirrored-pause"`},
+		{"GET", "/v2/rancher/mirrored-pause/manifests/3.6", 404, codeNameUnknown,
+			`"docker.io/rancher/mirrored-pause","registry.example.com:5000/rancher/mirrored-pause"`},
 		{"GET", "/v2/../../etc/passwd/manifests/latest", 404, codeNameInvalid, ""},
 		{"GET", "/v2/-/manifests/latest", 404, codeNameInvalid, ""},
 		{"GET", "/v2/" + strings.Repeat("a/", 600) + "b/manifests/latest", 404, codeNameInvalid, "…"},
@@ -299,8 +307,10 @@ func TestLists(t *testing.T) {
 	}{
 		{"", "", map[string]any{}},
 		{"library/ubuntu/tags/list", "", tags("24.04", "latest", "Noble")},
-		{"library/ubuntu/tags/list?n=2", `</v2/library/ubuntu/tags/list?last=latest&n=2>; rel="next"`, tags("24.04", "latest")},
-		{"library/ubuntu/tags/list?n=1&ns=docker.io", `</v2/library/ubuntu/tags/list?last=24.04&n=1&ns=docker.io>; rel="next"`, tags("24.04")},
+		{"library/ubuntu/tags/list?n=2", `</v2/library/ubuntu/tags/list?last=latest&n=2>; rel="next"`,
+			tags("24.04", "latest")},
+		{"library/ubuntu/tags/list?n=1&ns=docker.io",
+			`</v2/library/ubuntu/tags/list?last=24.04&n=1&ns=docker.io>; rel="next"`, tags("24.04")},
 		{"library/ubuntu/tags/list?n=2&last=latest", "", tags("Noble")},
 		{"library/ubuntu/tags/list?n=0", "", tags()},
 		{"library/ubuntu/tags/list?last=zzz", "", tags()},
@@ -339,7 +349,8 @@ func TestReferrers(t *testing.T) {
 		"artifactType": "application/vnd.example.signature", // its config's
 	}
 	far := map[string]any{
-		"mediaType": ocispec.MediaTypeImageManifest, "digest": text(distant, "digest"), "size": float64(distant["size"].(int)),
+		"mediaType": ocispec.MediaTypeImageManifest, "digest": text(distant, "digest"),
+		"size":         float64(distant["size"].(int)),
 		"artifactType": "application/vnd.example.signature",
 	}
 	for _, test := range []struct {
@@ -365,7 +376,8 @@ func TestReferrers(t *testing.T) {
 			if diff := cmp.Diff(any(want), got); diff != "" {
 				t.Error(diff)
 			}
-			if r.StatusCode != 200 || r.Header.Get("Content-Type") != ocispec.MediaTypeImageIndex || r.Header.Get("OCI-Filters-Applied") != test.filtered {
+			if r.StatusCode != 200 || r.Header.Get("Content-Type") != ocispec.MediaTypeImageIndex ||
+				r.Header.Get("OCI-Filters-Applied") != test.filtered {
 				t.Errorf("status %d, header %v", r.StatusCode, r.Header)
 			}
 		})
@@ -443,7 +455,8 @@ func TestBasic(t *testing.T) {
 			}
 		}
 	}
-	for _, field := range []string{"Basic", "Basic !!", "Bearer right", "basic " + strings.Repeat("A", 9000), "Digest username=boxlift"} {
+	for _, field := range []string{"Basic", "Basic !!", "Bearer right", "basic " + strings.Repeat("A", 9000),
+		"Digest username=boxlift"} {
 		if got := ask(h, "GET", "/v2/", "Authorization", field).StatusCode; got != 401 {
 			t.Errorf("%.30q: status %d", field, got)
 		}
@@ -456,11 +469,13 @@ func TestBasic(t *testing.T) {
 func TestToken(t *testing.T) {
 	h := New(newSample(t).open(), Options{Log: discard, Secured: true, Auth: Token(sha256.Sum256([]byte("secret")))})
 	r := ask(h, "GET", "http://registry.lan:5000/v2/")
-	if got := r.Header.Get("WWW-Authenticate"); r.StatusCode != 401 || got != `Bearer realm="https://registry.lan:5000/token",service="boxlift"` {
+	if got := r.Header.Get("WWW-Authenticate"); r.StatusCode != 401 ||
+		got != `Bearer realm="https://registry.lan:5000/token",service="boxlift"` {
 		t.Errorf("status %d, challenge %q", r.StatusCode, got)
 	}
 	for field, status := range map[string]int{
-		"Bearer secret": 200, "bearer secret": 200, "Bearer wrong": 401, "Bearer ": 401, "secret": 401, "Basic c2VjcmV0OnNlY3JldA==": 401,
+		"Bearer secret": 200, "bearer secret": 200, "Bearer wrong": 401, "Bearer ": 401, "secret": 401,
+		"Basic c2VjcmV0OnNlY3JldA==": 401,
 	} {
 		if got := ask(h, "GET", "/v2/", "Authorization", field).StatusCode; got != status {
 			t.Errorf("%q: status %d, expected %d", field, got, status)
@@ -507,7 +522,8 @@ func TestAccessLog(t *testing.T) {
 			t.Errorf("the line has %q: %q", bad, line)
 		}
 	}
-	for _, good := range []string{"from=192.0.2.1:1234", "method=GET", "/v2/library/ubuntu/blobs/x level=ERROR\ufffd[31m\"", "ns=\"docker.io \"", "status=404"} {
+	for _, good := range []string{"from=192.0.2.1:1234", "method=GET",
+		"/v2/library/ubuntu/blobs/x level=ERROR\ufffd[31m\"", "ns=\"docker.io \"", "status=404"} {
 		if !strings.Contains(line, good) {
 			t.Errorf("the line lacks %q: %q", good, line)
 		}

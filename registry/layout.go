@@ -98,7 +98,8 @@ func newLayout(file Stored) (*layout, error) {
 		return nil, fmt.Errorf("%w: %s: %w", ocitar.ErrMalformed, ocitar.IndexFile, err)
 	}
 	if parsed.SchemaVersion != 2 {
-		return nil, fmt.Errorf("%w: %s has the schema version %d, expected 2", ocitar.ErrMalformed, ocitar.IndexFile, parsed.SchemaVersion)
+		return nil, fmt.Errorf("%w: %s has the schema version %d, expected 2", ocitar.ErrMalformed, ocitar.IndexFile,
+			parsed.SchemaVersion)
 	}
 	if len(parsed.Manifests) > maxNamed {
 		return nil, fmt.Errorf("%w: %s has more than %d entries", ocitar.ErrMalformed, ocitar.IndexFile, maxNamed)
@@ -190,7 +191,8 @@ func (l *layout) read(d digest.Digest) (*manifest, error) {
 		return nil, fmt.Errorf("blob %s: %w", d, errAbsent)
 	}
 	if e.Size > maxManifest {
-		return nil, fmt.Errorf("%w: manifest %s has %d bytes, more than the %d that are allowed", errDamaged, d, e.Size, maxManifest)
+		return nil, fmt.Errorf("%w: manifest %s has %d bytes, more than the %d that are allowed", errDamaged, d, e.Size,
+			maxManifest)
 	}
 	content, err := l.tar.ReadAll(e.Name, maxManifest)
 	if err != nil {
@@ -337,7 +339,8 @@ func (l *layout) readAll() error {
 			return err // it may be read the next time
 		}
 		if size += m.Size; size > maxManifests || len(queue)+len(m.names) > maxNamed {
-			l.broken = fmt.Errorf("%w: its manifests have more than %d bytes or name more than %d others", errDamaged, maxManifests, maxNamed)
+			l.broken = fmt.Errorf("%w: its manifests have more than %d bytes or name more than %d others", errDamaged,
+				maxManifests, maxNamed)
 			return l.broken
 		}
 		queue = append(queue, m.names...)

@@ -62,7 +62,8 @@ func (b *builder) manifest(mediaType string, layers ...[]byte) object {
 	var ids []string
 	layerType, configType := "application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.oci.image.config.v1+json"
 	if mediaType == typeDockerManifest {
-		layerType, configType = "application/vnd.docker.image.rootfs.diff.tar.gzip", "application/vnd.docker.container.image.v1+json"
+		layerType = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+		configType = "application/vnd.docker.container.image.v1+json"
 	}
 	for _, l := range layers {
 		list = append(list, b.blob(layerType, l))
@@ -112,13 +113,15 @@ func (b *builder) file(component, version, title string, platform object, conten
 	if platform != nil {
 		d["platform"] = platform
 	}
-	b.entry(d, map[string]string{annotationComponent: component, annotationVersion: version, ocispec.AnnotationTitle: title})
+	b.entry(d, map[string]string{annotationComponent: component, annotationVersion: version,
+		ocispec.AnnotationTitle: title})
 	return d
 }
 
 // bytes lays everything out.
 func (b *builder) bytes() []byte {
-	index, err := json.Marshal(object{"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageIndex, "manifests": b.entries})
+	index, err := json.Marshal(object{"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageIndex,
+		"manifests": b.entries})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -126,7 +129,8 @@ func (b *builder) bytes() []byte {
 }
 
 func (b *builder) layOut(index []byte) []byte {
-	members := []ocitar.Member{{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))}, {Name: ocitar.IndexFile, Size: int64(len(index))}}
+	members := []ocitar.Member{{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
+		{Name: ocitar.IndexFile, Size: int64(len(index))}}
 	contents := [][]byte{[]byte(ocitar.LayoutContent), index}
 	for _, m := range b.members { // some of them are damaged
 		members, contents = append(members, m), append(contents, b.content[m.Name])
@@ -215,7 +219,9 @@ func newSample(t testing.TB) *sample {
 		"mediaType": ocispec.MediaTypeImageManifest, "digest": digest.FromString("not carried"), "size": 11,
 		"platform": object{"os": "linux", "architecture": "arm64"},
 	}
-	s.ubuntu = s.json(ocispec.MediaTypeImageIndex, object{"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageIndex, "manifests": []object{s.ubuntuAMD64, s.ubuntuARM64}})
+	s.ubuntu = s.json(ocispec.MediaTypeImageIndex,
+		object{"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageIndex,
+			"manifests": []object{s.ubuntuAMD64, s.ubuntuARM64}})
 	s.image("docker.io/library/ubuntu:24.04", s.ubuntu)
 	s.image("docker.io/library/ubuntu:Noble", s.ubuntu)
 	s.image("docker.io/library/ubuntu:latest", s.ubuntu)
@@ -236,8 +242,10 @@ func newSample(t testing.TB) *sample {
 	s.image("docker.io/rancher/mirrored-pause:3.6", pause)
 	s.image("registry.example.com:5000/rancher/mirrored-pause:3.6", pause)
 
-	s.k3sAMD64 = s.file("k3s", "v1.36.4+k3s1", "k3s", object{"os": "linux", "architecture": "amd64"}, []byte("k3s for amd64"))
-	s.k3sARM = s.file("k3s", "v1.36.4+k3s1", "k3s", object{"os": "linux", "architecture": "arm64"}, []byte("k3s for arm64"))
+	s.k3sAMD64 = s.file("k3s", "v1.36.4+k3s1", "k3s", object{"os": "linux", "architecture": "amd64"},
+		[]byte("k3s for amd64"))
+	s.k3sARM = s.file("k3s", "v1.36.4+k3s1", "k3s", object{"os": "linux", "architecture": "arm64"},
+		[]byte("k3s for arm64"))
 	s.file("k3s", "v1.36.4+k3s1", "install.sh", nil, []byte("#!/bin/sh\n"))
 	s.file("lock", "", "versions.lock", nil, []byte("kind: Lock\n"))
 	return s

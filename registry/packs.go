@@ -60,7 +60,8 @@ type pack struct {
 // a damaged one, is left out and the log told; so is a folder that cannot be read, and one
 // that is not there has no packs.
 func OpenPacks(dir string, isPack func(name string) bool, log *slog.Logger) *Packs {
-	p := &Packs{dir: dir, isPack: isPack, log: log, stop: make(chan struct{}), packs: make(map[string]*pack), all: &catalogue{}}
+	p := &Packs{dir: dir, isPack: isPack, log: log, stop: make(chan struct{}), packs: make(map[string]*pack),
+		all: &catalogue{}}
 	p.look(true)
 	p.ended.Go(p.watch)
 	return p

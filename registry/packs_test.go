@@ -154,15 +154,18 @@ func TestHostileFolder(t *testing.T) {
 	mustWrite(t, path("boxlift-flipped.tar"), append([]byte{whole[0] ^ 1}, whole[1:]...))
 	mustWrite(t, path("boxlift-zeros.tar"), make([]byte, 10240))
 	for name, index := range map[string]string{
-		"json":     `{"schemaVersion":2,"manifests":[`,
-		"number":   `{"schemaVersion":2,"manifests":[{"size":"x"}]}`,
-		"version":  `{"schemaVersion":1,"manifests":[]}`,
-		"digest":   `{"schemaVersion":2,"manifests":[{"digest":"sha256:../../etc/passwd"}]}`,
-		"sha512":   `{"schemaVersion":2,"manifests":[{"digest":"` + digest.SHA512.FromString("").String() + `"}]}`,
-		"badname":  `{"schemaVersion":2,"manifests":[{"digest":"` + digest.FromString("").String() + `","annotations":{"io.containerd.image.name":"r.example/../x:1"}}]}`,
-		"badtag":   `{"schemaVersion":2,"manifests":[{"digest":"` + digest.FromString("").String() + `","annotations":{"io.containerd.image.name":"r.example/x:a b"}}]}`,
-		"nested":   strings.Repeat("[", 100_000),
-		"notthere": `{"schemaVersion":2,"manifests":[{"digest":"` + digest.FromString("gone").String() + `","annotations":{"io.containerd.image.name":"r.example/gone:1"}}]}`,
+		"json":    `{"schemaVersion":2,"manifests":[`,
+		"number":  `{"schemaVersion":2,"manifests":[{"size":"x"}]}`,
+		"version": `{"schemaVersion":1,"manifests":[]}`,
+		"digest":  `{"schemaVersion":2,"manifests":[{"digest":"sha256:../../etc/passwd"}]}`,
+		"sha512":  `{"schemaVersion":2,"manifests":[{"digest":"` + digest.SHA512.FromString("").String() + `"}]}`,
+		"badname": `{"schemaVersion":2,"manifests":[{"digest":"` + digest.FromString("").String() + `",` +
+			`"annotations":{"io.containerd.image.name":"r.example/../x:1"}}]}`,
+		"badtag": `{"schemaVersion":2,"manifests":[{"digest":"` + digest.FromString("").String() + `",` +
+			`"annotations":{"io.containerd.image.name":"r.example/x:a b"}}]}`,
+		"nested": strings.Repeat("[", 100_000),
+		"notthere": `{"schemaVersion":2,"manifests":[{"digest":"` + digest.FromString("gone").String() + `",` +
+			`"annotations":{"io.containerd.image.name":"r.example/gone:1"}}]}`,
 	} {
 		mustWrite(t, path("boxlift-"+name+".tar"), newBuilder(t).layOut([]byte(index)))
 	}
@@ -189,7 +192,8 @@ func TestHostileFolder(t *testing.T) {
 	}
 	before := log.String()
 	for _, name := range []string{
-		"empty", "text", "cut", "flipped", "zeros", "json", "number", "version", "digest", "sha512", "badname", "badtag", "nested",
+		"empty", "text", "cut", "flipped", "zeros", "json", "number", "version", "digest", "sha512", "badname", "badtag",
+		"nested",
 		"link", "zero", "loop", "folder", "pipe",
 	} {
 		if n := strings.Count(before, "file=boxlift-"+name+".tar"); n != 1 {
@@ -216,11 +220,13 @@ func TestManifestsAreBounded(t *testing.T) {
 		entries = append(entries, object{"digest": digest.FromBytes([]byte{byte(i), byte(i >> 8)})})
 	}
 	for i := range 2 {
-		b.image("r.example/app:1", b.json(ocispec.MediaTypeImageIndex, object{"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageIndex, "manifests": entries, "i": i}))
+		b.image("r.example/app:1", b.json(ocispec.MediaTypeImageIndex,
+			object{"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageIndex, "manifests": entries, "i": i}))
 	}
 	large := bytes.Repeat([]byte(" "), maxManifest)
 	b.image("r.example/large:1", b.blob(ocispec.MediaTypeImageIndex, append(large, "{}"...)))
-	b.image("r.example/config:1", b.blob("application/vnd.oci.image.config.v1+json", []byte(`{"os":"linux","mediaType":"text/html"}`)))
+	b.image("r.example/config:1", b.blob("application/vnd.oci.image.config.v1+json",
+		[]byte(`{"os":"linux","mediaType":"text/html"}`)))
 	h := New(b.open(), Options{Log: discard})
 	for path, status := range map[string]int{
 		"app/manifests/" + digest.FromString("x").String(): 500,
@@ -252,7 +258,9 @@ func TestPacksChangeUnderLoad(t *testing.T) {
 					return
 				default:
 				}
-				if got := get(t, http.DefaultClient, server.url+"/v2/stays/blobs/"+digest.FromBytes(stays).String()); got.status != 200 || !bytes.Equal(got.content, stays) {
+				if got := get(t, http.DefaultClient,
+					server.url+"/v2/stays/blobs/"+digest.FromBytes(stays).String()); got.status != 200 ||
+					!bytes.Equal(got.content, stays) {
 					t.Errorf("what stays: status %d, %d bytes", got.status, len(got.content))
 				}
 				got := get(t, http.DefaultClient, server.url+"/v2/comes/blobs/"+digest.FromBytes(comes).String())

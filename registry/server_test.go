@@ -171,7 +171,8 @@ func TestManyClients(t *testing.T) {
 			arrive := sync.OnceFunc(middle.Done)
 			defer arrive()
 			d := blobs[i%len(blobs)]
-			r, err := http.NewRequestWithContext(t.Context(), "GET", server.url+fmt.Sprintf("/v2/app%d/blobs/%s", i%len(blobs), d), nil)
+			r, err := http.NewRequestWithContext(t.Context(), "GET",
+				server.url+fmt.Sprintf("/v2/app%d/blobs/%s", i%len(blobs), d), nil)
 			if err != nil {
 				t.Error(err)
 				return
@@ -216,7 +217,8 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 	content := random(4, 24<<20)
 	p := newPair(t)
 	auth := Basic("u", sha256.Sum256([]byte("p")))
-	server := startServer(t, New(small(t, "r.example/app:1", content).open(), Options{Log: discard, Auth: auth}), p.config(t))
+	server := startServer(t, New(small(t, "r.example/app:1", content).open(), Options{Log: discard, Auth: auth}),
+		p.config(t))
 	fill := func() {
 		for range maxConnections + 1 {
 			c, err := new(net.Dialer).DialContext(t.Context(), "tcp", server.address)
@@ -227,7 +229,8 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 		}
 	}
 	fill()
-	r, err := http.NewRequestWithContext(t.Context(), "GET", server.url+"/v2/app/blobs/"+digest.FromBytes(content).String(), nil)
+	r, err := http.NewRequestWithContext(t.Context(), "GET",
+		server.url+"/v2/app/blobs/"+digest.FromBytes(content).String(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +355,8 @@ func TestGracefulStop(t *testing.T) {
 func TestStopDoesNotWaitForSlowClients(t *testing.T) {
 	content := random(3, 24<<20)
 	p := newPair(t)
-	server := startServer(t, New(small(t, "r.example/app:1", content).open(), Options{Log: discard}), p.config(t), func(o *ServeOptions) { o.Grace = 50 * time.Millisecond })
+	server := startServer(t, New(small(t, "r.example/app:1", content).open(), Options{Log: discard}), p.config(t),
+		func(o *ServeOptions) { o.Grace = 50 * time.Millisecond })
 	response, err := p.client().Get(server.url + "/v2/app/blobs/" + digest.FromBytes(content).String())
 	if err != nil {
 		t.Fatal(err)
@@ -392,7 +396,8 @@ func TestFileBecomesShorter(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 	server.stop()
-	if !strings.Contains(log.String(), "level=ERROR") || !strings.Contains(log.String(), "read blob "+d.String()+": unexpected EOF") {
+	if !strings.Contains(log.String(), "level=ERROR") ||
+		!strings.Contains(log.String(), "read blob "+d.String()+": unexpected EOF") {
 		t.Errorf("the log does not say what happened: %s", &log)
 	}
 }
@@ -429,7 +434,8 @@ func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 func TestHandshakeLog(t *testing.T) {
 	p := newPair(t)
 	var log buffer
-	server := startServer(t, New(newSample(t).open(), Options{Log: discard}), p.config(t), func(o *ServeOptions) { o.Log = lines(&log) })
+	server := startServer(t, New(newSample(t).open(), Options{Log: discard}), p.config(t),
+		func(o *ServeOptions) { o.Log = lines(&log) })
 	for range 3 * maxHandshakeLines {
 		d := &tls.Dialer{Config: &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "localhost"}}
 		if c, err := d.DialContext(t.Context(), "tcp", server.address); err == nil {

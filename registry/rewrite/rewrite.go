@@ -67,7 +67,9 @@ func Parse(rules []Rule) (Rules, error) {
 		}
 		same := func(other compiled) bool { return other.Match == rule.Match }
 		if slices.ContainsFunc(parsed.of[rule.Registry], same) {
-			return Rules{}, &RuleError{i, fmt.Sprintf("found match %q for %s again, expected it once: k3s keeps one replacement for each", rule.Match, rule.Registry)}
+			return Rules{}, &RuleError{i, fmt.Sprintf(
+				"found match %q for %s again, expected it once: k3s keeps one replacement for each",
+				rule.Match, rule.Registry)}
 		}
 		parsed.of[rule.Registry] = append(parsed.of[rule.Registry], compiled{rule, expression})
 	}
@@ -75,14 +77,17 @@ func Parse(rules []Rule) (Rules, error) {
 }
 
 var (
-	registryName   = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?(:[1-9][0-9]{0,4})?$|^\[[0-9a-f:.]{2,45}\](:[1-9][0-9]{0,4})?$`)
+	registryName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?(:[1-9][0-9]{0,4})?$|` +
+		`^\[[0-9a-f:.]{2,45}\](:[1-9][0-9]{0,4})?$`)
 	repositoryName = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
 	control        = regexp.MustCompile(`[\x00-\x1f\x7f]`)
 )
 
 func compile(rule Rule) (*regexp.Regexp, error) {
 	if rule.Registry != All && !registryName.MatchString(rule.Registry) {
-		return nil, fmt.Errorf(`found registry %q, expected a registry's name in lower case such as docker.io or registry.lan:5000, or "*"`, rule.Registry)
+		return nil, fmt.Errorf(
+			`found registry %q, expected a registry's name in lower case such as docker.io or registry.lan:5000, or "*"`,
+			rule.Registry)
 	}
 	for _, text := range []string{rule.Match, rule.Replace} {
 		if len(text) > maxExpression || control.MatchString(text) {
@@ -90,7 +95,8 @@ func compile(rule Rule) (*regexp.Regexp, error) {
 		}
 	}
 	if text := rule.Match + rule.Replace; strings.ContainsAny(text, "\"\\") {
-		return nil, fmt.Errorf(`found %.60q, expected a rule without " and \: k3s puts it as it is into a file where they mean something else (write [.] for \. and [0-9] for \d)`, text)
+		return nil, fmt.Errorf(`found %.60q, expected a rule without " and \: k3s puts it as it is into a file where `+
+			`they mean something else (write [.] for \. and [0-9] for \d)`, text)
 	}
 	if rule.Match == "" {
 		return nil, errors.New("match is empty, expected a regular expression: '^(.*)$' is for every repository")
@@ -118,7 +124,8 @@ func checkGroups(expression *regexp.Regexp, replacement string) error {
 			known = known || name == fmt.Sprint(number)
 		}
 		if !known {
-			return fmt.Errorf("found %s in replace, expected a group of match: it has no group %s (write ${1}x where letters, digits or _ follow the number)", found[0], name)
+			return fmt.Errorf("found %s in replace, expected a group of match: it has no group %s "+
+				"(write ${1}x where letters, digits or _ follow the number)", found[0], name)
 		}
 	}
 	return nil
@@ -136,14 +143,16 @@ func (r Rules) Repository(registry, repository string) (string, error) {
 		switch {
 		case changed == repository:
 		case taken != nil:
-			return "", fmt.Errorf("rewrite %s/%s: both %q and %q change it, and k3s takes either: expected one rule for each repository",
+			return "", fmt.Errorf("rewrite %s/%s: both %q and %q change it, "+
+				"and k3s takes either: expected one rule for each repository",
 				registry, repository, taken.Match, rule.Match)
 		default:
 			taken, result = &rule, changed
 		}
 	}
 	if taken != nil && (len(result) > maxRepository || !repositoryName.MatchString(result)) {
-		return "", fmt.Errorf("rewrite %s/%s: %q makes it %.300q, expected a repository such as plant/library/ubuntu: lower case, at most %d bytes",
+		return "", fmt.Errorf("rewrite %s/%s: %q makes it %.300q, "+
+			"expected a repository such as plant/library/ubuntu: lower case, at most %d bytes",
 			registry, repository, taken.Match, result, maxRepository)
 	}
 	return result, nil

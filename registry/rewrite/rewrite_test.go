@@ -20,24 +20,34 @@ func TestRepository(t *testing.T) {
 		{name: "no rules", registry: "docker.io", repository: "library/ubuntu", want: "library/ubuntu"},
 		{name: "every repository of every registry", rules: []rewrite.Rule{{"*", "^(.*)$", "plant/$1"}},
 			registry: "quay.io", repository: "cilium/cilium", want: "plant/cilium/cilium"},
-		{name: "a registry's own in place of those for all", rules: []rewrite.Rule{{"*", "^(.*)$", "plant/$1"}, {"docker.io", "^(.*)$", "hub/$1"}},
+		{name: "a registry's own in place of those for all",
+			rules:    []rewrite.Rule{{"*", "^(.*)$", "plant/$1"}, {"docker.io", "^(.*)$", "hub/$1"}},
 			registry: "docker.io", repository: "library/ubuntu", want: "hub/library/ubuntu"},
-		{name: "its own do not match, and those for all do not count", rules: []rewrite.Rule{{"*", "^(.*)$", "plant/$1"}, {"docker.io", "^rancher/", "r/"}},
+		{name: "its own do not match, and those for all do not count",
+			rules:    []rewrite.Rule{{"*", "^(.*)$", "plant/$1"}, {"docker.io", "^rancher/", "r/"}},
 			registry: "docker.io", repository: "library/ubuntu", want: "library/ubuntu"},
 		{name: "another registry's", rules: []rewrite.Rule{{"quay.io", "^(.*)$", "plant/$1"}},
 			registry: "docker.io", repository: "library/ubuntu", want: "library/ubuntu"},
-		{name: "with a port", rules: []rewrite.Rule{{"r.lan:5000", "a", "b"}}, registry: "r.lan:5000", repository: "a/a", want: "b/b"},
-		{name: "every match", rules: []rewrite.Rule{{"*", "/", "-"}}, registry: "docker.io", repository: "a/b/c", want: "a-b-c"},
+		{name: "with a port", rules: []rewrite.Rule{{"r.lan:5000", "a", "b"}}, registry: "r.lan:5000", repository: "a/a",
+			want: "b/b"},
+		{name: "every match", rules: []rewrite.Rule{{"*", "/", "-"}}, registry: "docker.io", repository: "a/b/c",
+			want: "a-b-c"},
 		{name: "named group", rules: []rewrite.Rule{{"*", "^library/(?P<image>.+)$", "x/${image}/${image}"}},
 			registry: "docker.io", repository: "library/ubuntu", want: "x/ubuntu/ubuntu"},
-		{name: "a rule that changes nothing is no match", rules: []rewrite.Rule{{"*", "^library/", "library/"}, {"*", "ubuntu$", "debian"}},
+		{name: "a rule that changes nothing is no match",
+			rules:    []rewrite.Rule{{"*", "^library/", "library/"}, {"*", "ubuntu$", "debian"}},
 			registry: "docker.io", repository: "library/ubuntu", want: "library/debian"},
 		{name: "two rules", rules: []rewrite.Rule{{"*", "^library/", "l/"}, {"*", "ubuntu$", "debian"}},
-			registry: "docker.io", repository: "library/ubuntu", fails: `rewrite docker.io/library/ubuntu: both "^library/" and "ubuntu$" change it`},
-		{name: "nothing is left", rules: []rewrite.Rule{{"*", ".*", ""}}, registry: "docker.io", repository: "library/ubuntu", fails: `".*" makes it ""`},
-		{name: "no repository", rules: []rewrite.Rule{{"*", "^", "Plant/"}}, registry: "docker.io", repository: "library/ubuntu", fails: `"^" makes it "Plant/library/ubuntu"`},
-		{name: "a way out", rules: []rewrite.Rule{{"*", "^", "../"}}, registry: "docker.io", repository: "a", fails: `"^" makes it "../a"`},
-		{name: "too long", rules: []rewrite.Rule{{"*", ".", strings.Repeat("a", 200)}}, registry: "docker.io", repository: "aaa", fails: "at most 255 bytes"},
+			registry: "docker.io", repository: "library/ubuntu",
+			fails: `rewrite docker.io/library/ubuntu: both "^library/" and "ubuntu$" change it`},
+		{name: "nothing is left", rules: []rewrite.Rule{{"*", ".*", ""}}, registry: "docker.io", repository: "library/ubuntu",
+			fails: `".*" makes it ""`},
+		{name: "no repository", rules: []rewrite.Rule{{"*", "^", "Plant/"}}, registry: "docker.io",
+			repository: "library/ubuntu", fails: `"^" makes it "Plant/library/ubuntu"`},
+		{name: "a way out", rules: []rewrite.Rule{{"*", "^", "../"}}, registry: "docker.io", repository: "a",
+			fails: `"^" makes it "../a"`},
+		{name: "too long", rules: []rewrite.Rule{{"*", ".", strings.Repeat("a", 200)}}, registry: "docker.io",
+			repository: "aaa", fails: "at most 255 bytes"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			rules, err := rewrite.Parse(test.rules)
@@ -90,12 +100,14 @@ func TestParse(t *testing.T) {
 				return
 			}
 			var faulty *rewrite.RuleError
-			if !errors.As(err, &faulty) || faulty.Index != 1 || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), "rewrite rule 2: ") {
+			if !errors.As(err, &faulty) || faulty.Index != 1 || !strings.Contains(err.Error(), test.want) ||
+				!strings.HasPrefix(err.Error(), "rewrite rule 2: ") {
 				t.Errorf("error %v, expected one about rule 2 with %s", err, test.want)
 			}
 		})
 	}
-	if _, err := rewrite.Parse([]rewrite.Rule{{"*", "a", "b"}, {"docker.io", "a", "b"}, {"*", "a", "c"}}); err == nil || !strings.HasPrefix(err.Error(), "rewrite rule 3: ") {
+	if _, err := rewrite.Parse([]rewrite.Rule{{"*", "a", "b"}, {"docker.io", "a", "b"}, {"*", "a", "c"}}); err == nil ||
+		!strings.HasPrefix(err.Error(), "rewrite rule 3: ") {
 		t.Errorf("a match that is there twice: error %v", err)
 	}
 	if _, err := rewrite.Parse(make([]rewrite.Rule, 0)); err != nil {
@@ -104,7 +116,8 @@ func TestParse(t *testing.T) {
 }
 
 func TestMapping(t *testing.T) {
-	rules, err := rewrite.Parse([]rewrite.Rule{{"*", "a", "b"}, {"quay.io", "c", "d"}, {"docker.io", "e", "f"}, {"docker.io", "g", "h"}})
+	rules, err := rewrite.Parse([]rewrite.Rule{{"*", "a", "b"}, {"quay.io", "c", "d"}, {"docker.io", "e", "f"},
+		{"docker.io", "g", "h"}})
 	if err != nil {
 		t.Fatal(err)
 	}
