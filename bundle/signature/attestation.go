@@ -1,12 +1,10 @@
 package signature
 
 import (
-	"crypto/ecdsa"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 )
 
 // StatementType is the type of the payloads that [Signer.Attest] signs: in-toto statements
@@ -41,8 +39,7 @@ type envelopeSignature struct {
 
 // authenticated is what is signed of an envelope (DSSE protocol, "PAE").
 func (e *envelope) authenticated() []byte {
-	b := []byte("DSSEv1 " + strconv.Itoa(len(e.PayloadType)) + " " + e.PayloadType + " " + strconv.Itoa(len(e.Payload)) + " ")
-	return append(b, e.Payload...)
+	return fmt.Appendf(nil, "DSSEv1 %d %s %d %s", len(e.PayloadType), e.PayloadType, len(e.Payload), e.Payload)
 }
 
 // Attest signs an in-toto statement. The result is a sigstore bundle with a DSSE envelope,
@@ -78,15 +75,17 @@ func VerifyAttestation(pub *PublicKey, bundle []byte) (statement []byte, err err
 	case a.MediaType != mediaType:
 		return nil, fmt.Errorf("verify attestation: media type is %q, expected %q", a.MediaType, mediaType)
 	case a.Envelope.PayloadType != StatementType:
-		return nil, fmt.Errorf("verify attestation: payload type is %q, expected %q", a.Envelope.PayloadType, StatementType)
+		return nil, fmt.Errorf(
+			"verify attestation: payload type is %q, expected %q", a.Envelope.PayloadType, StatementType)
 	case len(a.Envelope.Signatures) != 1:
 		return nil, errors.New("verify attestation: expected one signature")
 	case a.VerificationMaterial.PublicKey.Hint != pub.id:
-		return nil, fmt.Errorf("verify attestation: %w: it names key %q, the key given is %q", ErrWrongKey, a.VerificationMaterial.PublicKey.Hint, pub.id)
+		return nil, fmt.Errorf("verify attestation: %w: it names key %q, the key given is %q",
+			ErrWrongKey, a.VerificationMaterial.PublicKey.Hint, pub.id)
 	}
 	digest := sha256.Sum256(a.Envelope.authenticated())
-	if !ecdsa.VerifyASN1(pub.key, digest[:], a.Envelope.Signatures[0].Signature) {
-		return nil, fmt.Errorf("verify attestation: %w with key %q", ErrInvalid, pub.id)
+	if err := pub.verify(digest[:], a.Envelope.Signatures[0].Signature); err != nil {
+		return nil, fmt.Errorf("verify attestation: %w", err)
 	}
 	return a.Envelope.Payload, nil
 }

@@ -2,26 +2,29 @@ package signature
 
 import (
 	"bytes"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
-	"crypto/x509"
+	"encoding/asn1"
 	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 
-	"github.com/secure-systems-lab/go-securesystemslib/encrypted"
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
+	sigstore "github.com/sigstore/sigstore/pkg/signature"
+	"github.com/sigstore/sigstore/pkg/signature/options"
 )
 
 // The types of PEM block that hold a key.
 const (
-	pemPrivate       = "ENCRYPTED SIGSTORE PRIVATE KEY"
+	pemPrivate       = string(cryptoutils.EncryptedSigstorePrivateKeyPEMType)
 	pemPrivateCosign = "ENCRYPTED COSIGN PRIVATE KEY" // what cosign wrote before version 2
-	pemPublic        = "PUBLIC KEY"
+	pemPublic        = string(cryptoutils.PublicKeyPEMType)
 )
 
 // keyLimit bounds a key file; a real one has less than 1 KiB.
@@ -34,25 +37,16 @@ var ErrWrongPassword = errors.New("wrong password, or the key file is damaged")
 // GenerateKey makes a key pair: the private key as cosign writes it, encrypted with
 // password, and the public key as PKIX. An empty password is allowed.
 func GenerateKey(password []byte) (privatePEM, publicPEM []byte, err error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	privatePEM, publicPEM, err = cryptoutils.GeneratePEMEncodedECDSAKeyPair(elliptic.P256(), passwordOf(password))
 	if err != nil {
 		return nil, nil, fmt.Errorf("generate key: %w", err)
 	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, nil, fmt.Errorf("encode private key: %w", err)
-	}
-	// Standard is scrypt with N=65536, r=8, p=1, as in cosign's own keys.
-	body, err := encrypted.EncryptWithCustomKDFParameters(pkcs8, password, encrypted.Standard)
-	if err != nil {
-		return nil, nil, fmt.Errorf("encrypt private key: %w", err)
-	}
-	pkix, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
-	if err != nil {
-		return nil, nil, fmt.Errorf("encode public key: %w", err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: pemPrivate, Bytes: body}),
-		pem.EncodeToMemory(&pem.Block{Type: pemPublic, Bytes: pkix}), nil
+	return privatePEM, publicPEM, nil
+}
+
+// passwordOf gives sigstore a password. For sigstore, nil stands for no encryption at all.
+func passwordOf(password []byte) cryptoutils.PassFunc {
+	return cryptoutils.StaticPasswordFunc(append([]byte{}, password...))
 }
 
 // LoadSigner decrypts a private key made by [GenerateKey] or by cosign. It returns an
@@ -67,19 +61,18 @@ func LoadSigner(privatePEM, password []byte) (*Signer, error) {
 	case pemPublic:
 		return nil, errors.New("read private key: this is a public key")
 	default:
-		return nil, fmt.Errorf("read private key: expected a PEM block %q, found %q (cosign import-key-pair converts other keys)",
+		return nil, fmt.Errorf(
+			"read private key: expected a PEM block %q, found %q (cosign import-key-pair converts other keys)",
 			pemPrivate, block.Type)
 	}
-	pkcs8, err := encrypted.Decrypt(block.Bytes, password)
+	// Without headers, which would make sigstore decrypt in another, older form first.
+	bare := cryptoutils.PEMEncode(cryptoutils.PEMType(block.Type), block.Bytes)
+	key, err := cryptoutils.UnmarshalPEMToPrivateKey(bare, passwordOf(password))
 	if err != nil {
 		if err.Error() == "encrypted: decryption failed" { // the module has no value for it
 			err = ErrWrongPassword
 		}
 		return nil, fmt.Errorf("decrypt private key: %w", err)
-	}
-	key, err := x509.ParsePKCS8PrivateKey(pkcs8)
-	if err != nil {
-		return nil, fmt.Errorf("read private key: %w", err)
 	}
 	ec, ok := key.(*ecdsa.PrivateKey)
 	if !ok {
@@ -94,8 +87,8 @@ func LoadSigner(privatePEM, password []byte) (*Signer, error) {
 
 // PublicKey is an ECDSA P-256 key that signatures are checked with.
 type PublicKey struct {
-	key *ecdsa.PublicKey
-	id  string
+	verifier *sigstore.ECDSAVerifier
+	id       string
 }
 
 // ParsePublicKey reads a public key, PKIX in a PEM block, as [GenerateKey], cosign and
@@ -112,7 +105,7 @@ func ParsePublicKey(publicPEM []byte) (*PublicKey, error) {
 	default:
 		return nil, fmt.Errorf("read public key: expected a PEM block %q, found %q", pemPublic, block.Type)
 	}
-	key, err := x509.ParsePKIXPublicKey(block.Bytes)
+	key, err := cryptoutils.UnmarshalPEMToPublicKey(publicPEM)
 	if err != nil {
 		return nil, fmt.Errorf("read public key: %w", err)
 	}
@@ -132,12 +125,29 @@ func newPublicKey(key any) (*PublicKey, error) {
 	if !ok || ec.Curve != elliptic.P256() {
 		return nil, unsupported(key)
 	}
-	pkix, err := x509.MarshalPKIXPublicKey(ec)
+	pkix, err := cryptoutils.MarshalPublicKeyToDER(ec)
+	if err != nil {
+		return nil, err
+	}
+	verifier, err := sigstore.LoadECDSAVerifier(ec, crypto.SHA256)
 	if err != nil {
 		return nil, err
 	}
 	sum := sha256.Sum256(pkix)
-	return &PublicKey{key: ec, id: base64.StdEncoding.EncodeToString(sum[:])}, nil
+	return &PublicKey{verifier: verifier, id: base64.StdEncoding.EncodeToString(sum[:])}, nil
+}
+
+// verify checks the signature of a digest. The error wraps [ErrInvalid].
+func (p *PublicKey) verify(digest, der []byte) error {
+	// What is no ASN.1, sigstore takes for the two bare numbers: a second form of every signature.
+	_, err := asn1.Unmarshal(der, &struct{ R, S *big.Int }{})
+	if err == nil {
+		err = p.verifier.VerifySignature(bytes.NewReader(der), nil, options.WithDigest(digest))
+	}
+	if err != nil {
+		return fmt.Errorf("%w with key %q", ErrInvalid, p.id)
+	}
+	return nil
 }
 
 // unsupported explains the one algorithm. cosign checks other curves with SHA-256 unless
@@ -154,7 +164,8 @@ func unsupported(key any) error {
 	case *rsa.PublicKey, *rsa.PrivateKey:
 		kind = "RSA"
 	}
-	return fmt.Errorf("%s keys are not supported, only ECDSA P-256: the one kind that every cosign verifies both as .sig and as .sigstore.json", kind)
+	return fmt.Errorf("%s keys are not supported, only ECDSA P-256: "+
+		"the one kind that every cosign verifies both as .sig and as .sigstore.json", kind)
 }
 
 // decodePEM returns the only PEM block in data. A second block would leave open which of

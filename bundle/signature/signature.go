@@ -7,6 +7,16 @@
 // base64 for older cosign and for openssl. Signing is deterministic (RFC 6979): the same
 // key and payload give the same bytes.
 //
+// Keys and verifiers are those of github.com/sigstore/sigstore, which cosign is made of. Three
+// things are of this package, because a bundle has to be reproducible and to have one form:
+//
+//   - the signer: that of sigstore takes random numbers, whatever it is given, and either of the
+//     two values of s. [Signer] is one of sigstore's interface that takes neither;
+//   - that a signature is ASN.1: the verifier of sigstore takes the bare numbers as well;
+//   - the JSON of sigstore bundles and of their DSSE envelopes, compact and read strictly: the
+//     modules for them write other white space from version to version, read loosely, and bring
+//     in SSH.
+//
 // Everything given to [Verify], [ParsePublicKey] and [LoadSigner] may come from an attacker.
 package signature
 
@@ -20,7 +30,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/big"
+
+	sigstore "github.com/sigstore/sigstore/pkg/signature"
+	"github.com/sigstore/sigstore/pkg/signature/options"
 )
 
 const (
@@ -73,10 +87,29 @@ func (s *Signer) Sign(payload []byte) (Signature, error) {
 	return encode(s.public.id, digest[:], der)
 }
 
-// sign signs a digest. Of the two values of s that verify, it takes the lower one, so that there
-// is one signature for each key and digest.
 func (s *Signer) sign(digest []byte) ([]byte, error) {
-	der, err := s.key.Sign(nil, digest, crypto.SHA256) // without randomness: RFC 6979
+	return deterministic{s.key}.SignMessage(nil, options.WithDigest(digest))
+}
+
+// deterministic signs as the signer of sigstore does, but gives one signature for each key and
+// digest.
+type deterministic struct{ key *ecdsa.PrivateKey }
+
+var _ sigstore.Signer = deterministic{}
+
+// PublicKey returns the public half.
+func (d deterministic) PublicKey(...sigstore.PublicKeyOption) (crypto.PublicKey, error) {
+	return d.key.Public(), nil
+}
+
+// SignMessage signs a message, or the digest among the options. Randomness is no option. Of the
+// two values of s that verify, it takes the lower one.
+func (d deterministic) SignMessage(message io.Reader, opts ...sigstore.SignOption) ([]byte, error) {
+	digest, _, err := sigstore.ComputeDigestForSigning(message, crypto.SHA256, []crypto.Hash{crypto.SHA256}, opts...)
+	if err != nil {
+		return nil, err
+	}
+	der, err := d.key.Sign(nil, digest, crypto.SHA256) // without randomness: RFC 6979
 	if err != nil {
 		return nil, err
 	}
@@ -84,8 +117,7 @@ func (s *Signer) sign(digest []byte) ([]byte, error) {
 	if _, err := asn1.Unmarshal(der, &rs); err != nil {
 		return nil, err
 	}
-	order := s.key.Params().N
-	if other := new(big.Int).Sub(order, rs.S); other.Cmp(rs.S) < 0 {
+	if other := new(big.Int).Sub(d.key.Params().N, rs.S); other.Cmp(rs.S) < 0 {
 		rs.S = other
 	}
 	return asn1.Marshal(rs)
@@ -124,7 +156,8 @@ func (s *Signature) CheckForm() error {
 		return fmt.Errorf(
 			"%w: the sigstore bundle has more than a signature: white space, log entries or timestamps", ErrInvalid)
 	case !bytes.Equal(s.Base64, want.Base64):
-		return fmt.Errorf("%w: the bare signature is not the one in the sigstore bundle, or has bytes after it", ErrInvalid)
+		return fmt.Errorf(
+			"%w: the bare signature is not the one in the sigstore bundle, or has bytes after it", ErrInvalid)
 	}
 	return nil
 }
@@ -183,12 +216,10 @@ func verifyBundle(pub *PublicKey, digest, data []byte) error {
 	}
 	// Nor is the digest what gets verified; a wrong one is a lie all the same.
 	if stated := b.MessageSignature.MessageDigest.Digest; !bytes.Equal(stated, digest) {
-		return fmt.Errorf("%w: it was made for content with sha256 %x, this content has %x", ErrInvalid, stated, digest)
+		return fmt.Errorf(
+			"%w: it was made for content with sha256 %x, this content has %x", ErrInvalid, stated, digest)
 	}
-	if !ecdsa.VerifyASN1(pub.key, digest, b.MessageSignature.Signature) {
-		return fmt.Errorf("%w with key %q", ErrInvalid, pub.id)
-	}
-	return nil
+	return pub.verify(digest, b.MessageSignature.Signature)
 }
 
 func parseBundle(data []byte) (*sigstoreBundle, error) {
@@ -234,8 +265,5 @@ func verifyBase64(pub *PublicKey, digest, data []byte) error {
 	if base64.StdEncoding.EncodedLen(len(der)) != len(data) { // line breaks inside
 		return errors.New("more than one line of base64")
 	}
-	if !ecdsa.VerifyASN1(pub.key, digest, der) {
-		return fmt.Errorf("%w with key %q", ErrInvalid, pub.id)
-	}
-	return nil
+	return pub.verify(digest, der)
 }

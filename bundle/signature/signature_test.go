@@ -373,6 +373,7 @@ func TestVerify(t *testing.T) {
 		{name: "deeply nested", bundle: bytes.Repeat([]byte("["), ReadLimit), want: "exceeded max depth"},
 		{name: "not base64", sig: []byte("{}"), want: "illegal base64"},
 		{name: "broken base64 line", sig: append(append(bytes.Clone(good.Base64[:48]), '\n'), good.Base64[48:]...), want: "more than one line"},
+		{name: "bare numbers", sig: bareNumbers(t, good), is: ErrInvalid},
 		{name: "two line breaks", sig: append(bytes.Clone(good.Base64), "\n\n"...), want: "more than one line"},
 	}
 	for _, tt := range tests {
@@ -395,6 +396,23 @@ func TestVerify(t *testing.T) {
 			}
 		})
 	}
+}
+
+// bareNumbers is a signature as its two numbers, without ASN.1 around them (IEEE P1363).
+func bareNumbers(t *testing.T, s Signature) []byte {
+	t.Helper()
+	der, err := base64.StdEncoding.DecodeString(string(s.Base64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rs struct{ R, S *big.Int }
+	if _, err := asn1.Unmarshal(der, &rs); err != nil {
+		t.Fatal(err)
+	}
+	bare := make([]byte, 64)
+	rs.R.FillBytes(bare[:32])
+	rs.S.FillBytes(bare[32:])
+	return []byte(base64.StdEncoding.EncodeToString(bare))
 }
 
 // TestVerifyEveryByte changes every byte of both forms.
@@ -469,11 +487,11 @@ func FuzzParsePublicKey(f *testing.F) {
 		if err != nil {
 			return
 		}
-		der, err := x509.MarshalPKIXPublicKey(pub.key)
+		key, err := pub.verifier.PublicKey()
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := ParsePublicKey(pem.EncodeToMemory(&pem.Block{Type: pemPublic, Bytes: der}))
+		again, err := ParsePublicKey(publicPEM(t, key))
 		if err != nil || KeyID(again) != KeyID(pub) {
 			t.Errorf("%q read again: %v", data, err)
 		}
