@@ -142,7 +142,7 @@ const maxCertificatesReport = 4 << 20
 // ParseCertificatesReport reads what a node says of its certificates.
 func ParseCertificatesReport(document []byte) (CertificatesReport, error) {
 	var r CertificatesReport
-	err := decodeStrictly(document, maxCertificatesReport, &r)
+	err := DecodeStrictly(document, maxCertificatesReport, &r)
 	if err == nil && r.Version != CertificatesVersion {
 		err = fmt.Errorf("its version is %d, expected %d: boxlift-node is of another version than boxlift", r.Version, CertificatesVersion)
 	}

@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"runtime"
 	"slices"
 	"strings"
@@ -132,21 +131,6 @@ func (c *PackCheck) checkBlobs(ctx context.Context, r *ocitar.Reader) {
 	c.Problems = append(c.Problems, slices.DeleteFunc(problems, func(p string) bool { return p == "" })...)
 }
 
-// maxManifest is the largest manifest or index that is followed, in bytes.
-const maxManifest = 4 << 20
-
-// content is what manifests and indexes have in common as far as other blobs are named.
-type content struct {
-	Manifests []descriptor `json:"manifests"`
-	Config    *descriptor  `json:"config"`
-	Layers    []descriptor `json:"layers"`
-}
-
-type descriptor struct {
-	Digest digest.Digest `json:"digest"`
-	Size   int64         `json:"size"`
-}
-
 // followIndex checks that what index.json names is in the pack, and so on down.
 func followIndex(r *ocitar.Reader, index []byte) error {
 	f := follower{r: r, seen: make(map[digest.Digest]bool)}
@@ -200,47 +184,3 @@ func (f *follower) follow(raw []byte, name string) error {
 	}
 	return nil
 }
-
-// readPack opens a pack for the time of a call.
-func readPack(root *os.Root, name string, use func(*ocitar.Reader) error) error {
-	f, err := openRegular(root, name, os.O_RDONLY)
-	if err != nil {
-		return err
-	}
-	defer closeReader(f)
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	r, err := ocitar.NewReader(f, info.Size())
-	if err != nil {
-		return err
-	}
-	return use(r)
-}
-
-func readDir(root *os.Root, name string) ([]string, error) {
-	d, err := root.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer closeReader(d)
-	names, err := d.Readdirnames(-1)
-	slices.Sort(names)
-	return names, err
-}
-
-// openRegular opens a file that must be a regular one: opening a pipe would block.
-func openRegular(root *os.Root, name string, flag int) (*os.File, error) {
-	info, err := root.Lstat(name)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: expected a regular file, found %s", path.Join(root.Name(), name), info.Mode())
-	}
-	return root.OpenFile(name, flag, 0)
-}
-
-// closeReader closes a file that was only read, where an error means nothing.
-func closeReader(f *os.File) { _ = f.Close() }

@@ -16,13 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names of files that boxlift gives their own names only when they are whole begin or end
-// like this. Such a file has no other use: whoever made it makes another one the next time.
-const (
-	putPrefix = ".boxlift-put-"
-	newSuffix = ".boxlift-new"
-)
-
 // cleanAge is how old what is deleted must be, at least. Between the last byte and the
 // rename nobody has the file open.
 const cleanAge = time.Minute
@@ -142,23 +135,6 @@ func (c *cleaner) lockOf(dir string) string {
 		return c.options.FilesDir
 	}
 	return dir
-}
-
-// lockDir locks a directory as Receive does, or tells that somebody else has.
-func lockDir(dir string) (free bool, unlock func(), err error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return false, nil, err
-	}
-	err = control(d, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return false, func() { closeReader(d) }, nil
-	}
-	if err != nil {
-		closeReader(d)
-		return false, nil, err
-	}
-	return true, func() { closeReader(d) }, nil
 }
 
 // remove deletes a regular file that is old enough and that nobody has open.

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/opencontainers/go-digest"
 )
 
-// decodeStrictly reads one JSON document that has no unknown fields.
-func decodeStrictly(document []byte, limit int, to any) error {
+// DecodeStrictly reads one JSON document of at most limit bytes, and refuses unknown fields
+// and whatever follows the document.
+func DecodeStrictly(document []byte, limit int, to any) error {
 	if len(document) > limit {
 		return fmt.Errorf("it has %d bytes, more than %d", len(document), limit)
 	}
@@ -24,8 +27,9 @@ func decodeStrictly(document []byte, limit int, to any) error {
 	return nil
 }
 
-// DecodeStrictly reads one JSON document of at most limit bytes, and refuses unknown fields
-// and whatever follows the document.
-func DecodeStrictly(document []byte, limit int, to any) error {
-	return decodeStrictly(document, limit, to)
+func validateDigest(d digest.Digest) error {
+	if d.Validate() != nil || d.Algorithm() != digest.SHA256 {
+		return fmt.Errorf("%.100q is not a sha256 digest", string(d))
+	}
+	return nil
 }

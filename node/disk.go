@@ -38,7 +38,7 @@ type DiskUse struct {
 // is an error. What cannot be printed becomes U+FFFD.
 func ParseDiskUse(document []byte) (DiskUse, error) {
 	var u DiskUse
-	err := decodeStrictly(document, MaxDiskUse, &u)
+	err := DecodeStrictly(document, MaxDiskUse, &u)
 	if err == nil {
 		err = u.check()
 	}

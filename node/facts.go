@@ -3,9 +3,6 @@ package node
 // FactsVersion is the version of the form of [Facts].
 const FactsVersion = 2
 
-// maxFactEntries bounds each list in facts.
-const maxFactEntries = 2048
-
 // Facts is what boxlift-node says about its host, in one JSON document. What could not
 // be read is empty, and Problems says why; only what does not exist on such a host is
 // empty without a word. Sizes are in bytes.

@@ -5,21 +5,12 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
-	"strings"
 	"time"
-
-	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // MaxFacts is the largest document that [ParseFacts] takes, in bytes. What Gather makes
 // is far smaller on any host.
 const MaxFacts = 1 << 20
-
-// Bounds of what ParseFacts takes.
-const (
-	maxFactText   = 4 << 10
-	maxFactNumber = 1 << 60 // sums of a few of them do not overflow
-)
 
 // ParseFacts reads what boxlift-node facts has printed. The document may come from a
 // host that means harm: anything unknown in it, anything too long and any number that
@@ -39,7 +30,7 @@ func ParseFacts(document []byte) (*Facts, error) {
 		return nil, fmt.Errorf("read facts: their version is %d, expected %d: boxlift-node is of another version than boxlift; build the bundle with this boxlift, or install with the one that built it", version.Version, FactsVersion)
 	}
 	f := &Facts{}
-	if err := decodeStrictly(document, MaxFacts, f); err != nil {
+	if err := DecodeStrictly(document, MaxFacts, f); err != nil {
 		return nil, fmt.Errorf("read facts: %w", err)
 	}
 	if err := clean(reflect.ValueOf(f).Elem(), ""); err != nil {
@@ -49,64 +40,6 @@ func ParseFacts(document []byte) (*Facts, error) {
 		return nil, fmt.Errorf("read facts: %w", err)
 	}
 	return f, nil
-}
-
-// clean makes all texts printable and refuses what is too long or negative.
-func clean(v reflect.Value, name string) error {
-	switch v.Kind() {
-	case reflect.String:
-		text, err := cleanText(v.String(), name)
-		if err != nil {
-			return err
-		}
-		v.SetString(text)
-	case reflect.Int, reflect.Int64:
-		if v.Int() < 0 || v.Int() > maxFactNumber {
-			return fmt.Errorf("%s is %d", name, v.Int())
-		}
-	case reflect.Slice:
-		if v.Len() > 2*maxFactEntries {
-			return fmt.Errorf("%s has %d entries", name, v.Len())
-		}
-		for i := range v.Len() {
-			if err := clean(v.Index(i), name); err != nil {
-				return err
-			}
-		}
-	case reflect.Map: // of texts
-		if v.Len() > maxFactEntries {
-			return fmt.Errorf("%s has %d entries", name, v.Len())
-		}
-		cleaned := reflect.MakeMapWithSize(v.Type(), v.Len())
-		for key, value := range v.Seq2() {
-			k, err := cleanText(key.String(), name)
-			if err != nil {
-				return err
-			}
-			text, err := cleanText(value.String(), name)
-			if err != nil {
-				return err
-			}
-			cleaned.SetMapIndex(reflect.ValueOf(k), reflect.ValueOf(text))
-		}
-		if !v.IsNil() {
-			v.Set(cleaned)
-		}
-	case reflect.Struct:
-		for i := range v.NumField() {
-			if err := clean(v.Field(i), strings.TrimPrefix(name+"."+v.Type().Field(i).Name, ".")); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func cleanText(s, name string) (string, error) {
-	if len(s) > maxFactText {
-		return "", fmt.Errorf("%s has a text of %d bytes", name, len(s))
-	}
-	return printable.Line(s), nil
 }
 
 // check looks at what has a form.

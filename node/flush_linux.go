@@ -2,8 +2,9 @@ package node
 
 import (
 	"errors"
-	"os"
+	"hash"
 
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,15 +30,4 @@ func (t *target) flush() error {
 	return nil
 }
 
-// control calls f with the file's descriptor, which stays usable with deadlines.
-func control(file *os.File, f func(fd int) error) error {
-	c, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var inner error
-	if err := c.Control(func(fd uintptr) { inner = f(int(fd)) }); err != nil {
-		return err
-	}
-	return inner
-}
+func sum(h hash.Hash) digest.Digest { return digest.NewDigest(digest.SHA256, h) }

@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -696,7 +695,7 @@ func readBlob(root *os.Root, d digest.Digest, size int64, known verified, buffer
 	if err != nil {
 		return verified{}, read, &badBlob{ProblemDamaged, "cannot be read: " + err.Error()}
 	}
-	if got := sum(h); got != d {
+	if got := digest.NewDigest(digest.SHA256, h); got != d {
 		return verified{}, read, &badBlob{ProblemDamaged, "has bytes whose digest is " + got.String()}
 	}
 	if after, err := identify(f); err != nil || after != now {
@@ -758,7 +757,7 @@ func readVerified(name, dir string) map[digest.Digest]verified {
 
 func parseVerified(raw []byte) (*verifiedFile, error) {
 	v := &verifiedFile{}
-	if err := decodeStrictly(raw, maxVerified, v); err != nil {
+	if err := DecodeStrictly(raw, maxVerified, v); err != nil {
 		return nil, err
 	}
 	if v.Version != verifiedVersion || v.Blobs == nil || len(v.Blobs) > maxImageBlobs {
@@ -793,33 +792,6 @@ func (c *imageCheck) writeVerified() error {
 		return nil // a check that finds nothing new leaves no trace
 	}
 	return replaceFile(c.VerifiedFile, raw)
-}
-
-// replaceFile writes a file that only its owner can read, whole or not at all.
-func replaceFile(name string, content []byte) (err error) {
-	dir := filepath.Dir(name)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(dir, putPrefix+"*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
-		}
-	}()
-	if _, err := f.Write(content); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), name); err != nil {
-		return err
-	}
-	return f.Close()
 }
 
 // forget takes the names of images away that were pulled for another release, and looks again. Pods that run from them

@@ -154,17 +154,10 @@ func (r *Release) validate() error {
 	return nil
 }
 
-func validateDigest(d digest.Digest) error {
-	if d.Validate() != nil || d.Algorithm() != digest.SHA256 {
-		return fmt.Errorf("%.100q is not a sha256 digest", string(d))
-	}
-	return nil
-}
-
 // ParsePruneRequest reads what an operator asks for. Anything unknown in it is an error.
 func ParsePruneRequest(document []byte) (PruneRequest, error) {
 	var r PruneRequest
-	if err := decodeStrictly(document, MaxPruneRequest, &r); err != nil {
+	if err := DecodeStrictly(document, MaxPruneRequest, &r); err != nil {
 		return PruneRequest{}, fmt.Errorf("read what is to be pruned: %w", err)
 	}
 	if err := r.validate(); err != nil {
@@ -195,7 +188,7 @@ func (r *PruneRequest) validate() error {
 // cannot be is an error. What cannot be printed becomes U+FFFD.
 func ParsePruneReport(document []byte) (PruneReport, error) {
 	var r PruneReport
-	err := decodeStrictly(document, MaxPruneReport, &r)
+	err := DecodeStrictly(document, MaxPruneReport, &r)
 	if err == nil {
 		err = r.check()
 	}

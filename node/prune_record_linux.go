@@ -55,7 +55,7 @@ func readRecord(filesDir string) (*releaseRecord, error) {
 
 func parseRecord(raw []byte) (*releaseRecord, error) {
 	r := &releaseRecord{}
-	if err := decodeStrictly(raw, maxRecord, r); err != nil {
+	if err := DecodeStrictly(raw, maxRecord, r); err != nil {
 		return nil, err
 	}
 	if r.Version != recordVersion {

@@ -1,11 +1,9 @@
 package node
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/subtle"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -35,8 +33,6 @@ const ReachVersion = 1
 
 // Bounds of the documents and of the time they may ask for.
 const (
-	// MaxReachLine is the longest document, in bytes.
-	MaxReachLine = 1 << 20
 	// MaxListenPorts is how many ports one request may name, MaxReachTargets how many
 	// targets.
 	MaxListenPorts  = 64
@@ -134,34 +130,6 @@ type ReachResult struct {
 type ReachReport struct {
 	Version int           `json:"version"`
 	Results []ReachResult `json:"results"`
-}
-
-// readLine reads one line of JSON, at most MaxReachLine long and without anything
-// unknown, into v.
-func readLine(r io.Reader, v any) (rest *bufio.Reader, err error) {
-	buffered := bufio.NewReaderSize(r, 4<<10)
-	var line []byte
-	for {
-		part, err := buffered.ReadSlice('\n')
-		line = append(line, part...)
-		if len(line) > MaxReachLine {
-			return nil, fmt.Errorf("%w: a line is longer than %d bytes", ErrProtocol, MaxReachLine)
-		}
-		if errors.Is(err, bufio.ErrBufferFull) {
-			continue
-		}
-		if errors.Is(err, io.EOF) {
-			return nil, fmt.Errorf("%w: the stream ended before its line of JSON did", ErrProtocol)
-		}
-		if err != nil {
-			return nil, err
-		}
-		break
-	}
-	if err := decodeStrictly(line, len(line), v); err != nil { // reading it was bounded
-		return nil, fmt.Errorf("%w: decode a line: %w", ErrProtocol, err)
-	}
-	return buffered, nil
 }
 
 func checkHead(version int, nonce string, milliseconds int, most time.Duration) error {
@@ -274,15 +242,6 @@ func Listen(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	}()
 	<-ctx.Done()
 	return nil
-}
-
-func writeLine(w io.Writer, v any) error {
-	line, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append(line, '\n'))
-	return err
 }
 
 // listener answers on a number of ports until the context ends.

@@ -363,13 +363,3 @@ func (t *target) close() {
 		_ = t.file.Close()
 	}
 }
-
-func sum(h hash.Hash) digest.Digest { return digest.NewDigest(digest.SHA256, h) }
-
-func syncDir(root *os.Root, name string) error {
-	d, err := root.Open(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}

@@ -9,7 +9,42 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
+	"slices"
 )
+
+// Names of files that boxlift gives their own names only when they are whole begin or end
+// like this. Such a file has no other use: whoever made it makes another one the next time.
+const (
+	putPrefix = ".boxlift-put-"
+	newSuffix = ".boxlift-new"
+)
+
+func readDir(root *os.Root, name string) ([]string, error) {
+	d, err := root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer closeReader(d)
+	names, err := d.Readdirnames(-1)
+	slices.Sort(names)
+	return names, err
+}
+
+// openRegular opens a file that must be a regular one: opening a pipe would block.
+func openRegular(root *os.Root, name string, flag int) (*os.File, error) {
+	info, err := root.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: expected a regular file, found %s", path.Join(root.Name(), name), info.Mode())
+	}
+	return root.OpenFile(name, flag, 0)
+}
+
+// closeReader closes a file that was only read, where an error means nothing.
+func closeReader(f *os.File) { _ = f.Close() }
 
 // FileDigest returns the sha256 of a regular file in hex, and "" when it is not there.
 // Go hashes with the processor's instructions for it, which many a sha256sum does not:
