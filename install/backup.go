@@ -25,6 +25,7 @@ import (
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // What k3s keeps on servers (k3s v1.36): its data, and the tokens in full.
@@ -387,7 +388,7 @@ func (g *gathering) serverFiles(ctx context.Context, h *host) error {
 }
 
 // snapshotsDir is where snapshots of etcd lie until they have been fetched.
-const snapshotsDir = node.FilesDir + "/etcd-snapshot"
+const snapshotsDir = wire.FilesDir + "/etcd-snapshot"
 
 // etcdSnapshot lets k3s make a snapshot in a folder of boxlift's own, and brings it here.
 func (g *gathering) etcdSnapshot(ctx context.Context, h *host, to string) (err error) {

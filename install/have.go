@@ -13,7 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/have"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // Holding is what one host holds of bundles.
@@ -77,7 +77,7 @@ func (in *installer) holding(ctx context.Context, h *host) (*have.Host, error) {
 	if err := h.addFiles(ctx, held.Blobs); err != nil {
 		return nil, err
 	}
-	record, err := h.read(ctx, path.Join(node.FilesDir, "releases.json"))
+	record, err := h.read(ctx, path.Join(wire.FilesDir, "releases.json"))
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ const (
 // heldBlobs are the sizes of the blobs in the packs on a host, by their names in the packs.
 // Packs got their names only when every blob was proven.
 func (h *host) heldBlobs(ctx context.Context) (map[digest.Digest]int64, error) {
-	out, err := h.root(ctx, "list what packs hold", "/bin/sh", "-c", packsScript, "sh", node.DefaultImagesDir)
+	out, err := h.root(ctx, "list what packs hold", "/bin/sh", "-c", packsScript, "sh", wire.ImagesDir)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func parseMembers(listing string) (map[digest.Digest]int64, error) {
 // addFiles adds the files of bundles that are on the host. Their names have no more than the
 // beginning of their digests.
 func (h *host) addFiles(ctx context.Context, blobs map[digest.Digest]int64) error {
-	out, err := h.root(ctx, "look at files of bundles", "/bin/sh", "-c", filesScript, "sh", node.FilesDir+"/files", helperPath)
+	out, err := h.root(ctx, "look at files of bundles", "/bin/sh", "-c", filesScript, "sh", wire.FilesDir+"/files", helperPath)
 	if err != nil {
 		return err
 	}

@@ -15,10 +15,11 @@ import (
 	"github.com/liteboxd/boxlift/install/jointoken"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // helperPath is where boxlift-node lies on every host.
-const helperPath = node.FilesDir + "/bin/" + bundle.NodeProgram
+const helperPath = wire.FilesDir + "/bin/" + bundle.NodeProgram
 
 // host is one host of install.yaml while it is worked on. All its methods are called by
 // one goroutine at a time.

@@ -20,7 +20,7 @@ import (
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/internal/printable"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -295,7 +295,7 @@ func TestHostsErrorNamesThemAll(t *testing.T) {
 // What hosts say is shown without what could steer a terminal, and not without bound.
 func TestHostsErrorIsFitToBeShown(t *testing.T) {
 	in := example(t, exampleConfig)
-	in.hosts[0].fail(&shipError{&node.Failure{Text: "no room\x1b]0;title\a\u009b2J" + strings.Repeat("x", 4<<20)}})
+	in.hosts[0].fail(&shipError{&wire.Failure{Text: "no room\x1b]0;title\a\u009b2J" + strings.Repeat("x", 4<<20)}})
 	text := in.hostErrors().Error()
 	if strings.ContainsAny(text, "\x1b\a\u009b") || len(text) > 2*maxHostError {
 		t.Errorf("%d bytes: %.100q", len(text), text)

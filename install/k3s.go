@@ -20,7 +20,7 @@ import (
 	"github.com/liteboxd/boxlift/install/atrest"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/internal/printable"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // Paths of k3s on every host (install.sh and docs of k3s v1.36).
@@ -52,8 +52,8 @@ const (
 	unitDir              = "/etc/systemd/system/"
 	// startedFile holds the fingerprint of everything that k3s was last started with,
 	// serviceFile that of what its unit was made from, and of the unit itself.
-	startedFile = node.FilesDir + "/k3s-started"
-	serviceFile = node.FilesDir + "/k3s-service"
+	startedFile = wire.FilesDir + "/k3s-started"
+	serviceFile = wire.FilesDir + "/k3s-service"
 )
 
 // unit is the name of k3s' service for a role.

@@ -22,6 +22,7 @@ import (
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // Names beside the state. Everything there is the operator's alone (0700, 0600).
@@ -344,7 +345,7 @@ func (h *host) snapshot(ctx context.Context, source string) (s node.SnapshotRepo
 
 // snapshotTarget is where copies of databases lie until they have been fetched, under a name
 // that the helper takes for a temporary file.
-const snapshotTarget = node.FilesDir + "/.boxlift-put-liteboxd.db"
+const snapshotTarget = wire.FilesDir + "/.boxlift-put-liteboxd.db"
 
 // fetch brings a file of the host here and compares its content with a sha256.
 func (h *host) fetch(ctx context.Context, from, to, digest string) error {

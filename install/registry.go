@@ -26,7 +26,7 @@ import (
 	"github.com/liteboxd/boxlift/install/authority"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/internal/printable"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // boxlift's registry on a server. Its user can read the packs and the folder, and nothing
@@ -47,7 +47,7 @@ const (
 	// one that only root may enter.
 	registryImages = "/run/boxlift-registry/images"
 	// registryStarted holds the fingerprint of what the service was last started with.
-	registryStarted = node.FilesDir + "/registry-started"
+	registryStarted = wire.FilesDir + "/registry-started"
 	// registryUsername is the one that nodes log in with.
 	registryUsername = "boxlift"
 	// registryWait is how long a registry may take to answer after its start.

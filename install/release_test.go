@@ -12,7 +12,7 @@ import (
 	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/release"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 func TestMismatches(t *testing.T) {
@@ -81,15 +81,15 @@ func TestSince(t *testing.T) {
 
 // What is the same counts once, wherever a host has it.
 func TestAccount(t *testing.T) {
-	blob := func(name string, size int64) node.Blob { return node.Blob{Digest: digest.FromString(name), Size: size} }
-	want := node.Want{
+	blob := func(name string, size int64) wire.Blob { return wire.Blob{Digest: digest.FromString(name), Size: size} }
+	want := wire.Want{
 		ImagesDir: "/images",
-		Packs: []node.PackWant{
-			{Name: "whole.tar", Blobs: []node.Blob{blob("a", 1), blob("shared", 10)}},
-			{Name: "lacking.tar", Blobs: []node.Blob{blob("shared", 10), blob("old", 100), blob("new", 1000), blob("twice", 10000)}},
-			{Name: "other.tar", Blobs: []node.Blob{blob("twice", 10000)}},
+		Packs: []wire.PackWant{
+			{Name: "whole.tar", Blobs: []wire.Blob{blob("a", 1), blob("shared", 10)}},
+			{Name: "lacking.tar", Blobs: []wire.Blob{blob("shared", 10), blob("old", 100), blob("new", 1000), blob("twice", 10000)}},
+			{Name: "other.tar", Blobs: []wire.Blob{blob("twice", 10000)}},
 		},
-		Files: []node.FileWant{{Path: "/files/k3s", Digest: digest.FromString("k3s"), Size: 5}, {Path: "/files/new", Digest: digest.FromString("file"), Size: 7}},
+		Files: []wire.FileWant{{Path: "/files/k3s", Digest: digest.FromString("k3s"), Size: 5}, {Path: "/files/new", Digest: digest.FromString("file"), Size: 7}},
 	}
 	ship, kept := account(want, map[string]bool{"/images/whole.tar": true, "/files/k3s": true}, map[digest.Digest]int64{digest.FromString("old"): 100, digest.FromString("new"): 1})
 	sum := func(m map[digest.Digest]int64) (n int64) {

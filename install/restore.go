@@ -21,7 +21,7 @@ import (
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/printable"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // A backup is restored by an installation: what a host lacks is brought as always, and
@@ -41,10 +41,10 @@ type Restore struct {
 
 // Files on hosts: which restore the host waits for, and which one it has had.
 const (
-	restoringFile = node.FilesDir + "/restoring"
-	restoredFile  = node.FilesDir + "/restored"
+	restoringFile = wire.FilesDir + "/restoring"
+	restoredFile  = wire.FilesDir + "/restored"
 	// restoreDir is where a snapshot of etcd lies while it is restored.
-	restoreDir  = node.FilesDir + "/restore"
+	restoreDir  = wire.FilesDir + "/restore"
 	restoreUnit = "boxlift-restore"
 	// restorePhase stops k3s for a restore.
 	restorePhase = "restore"

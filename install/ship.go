@@ -17,6 +17,7 @@ import (
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 const (
@@ -28,12 +29,12 @@ const (
 // shippedFiles are those of k3s' files that every host needs.
 var shippedFiles = []string{k3sProgram, installScript}
 
-func packName(p bundle.Pack) string { return node.PackName(p.Component, p.Index) }
+func packName(p bundle.Pack) string { return wire.PackName(p.Component, p.Index) }
 
 // storedPath is where a file of the bundle lies on a host. The digest in the name lets
 // files of several bundles lie beside each other.
 func storedPath(f bundle.File) string {
-	return node.FilesDir + "/files/" + f.Name + "-" + f.Digest.Encoded()[:12]
+	return wire.FilesDir + "/files/" + f.Name + "-" + f.Digest.Encoded()[:12]
 }
 
 // k3sFile finds one of k3s' files for a host.
@@ -86,7 +87,7 @@ func (in *installer) ship(ctx context.Context) error {
 type shipment struct {
 	*installer
 	*host
-	want node.Want
+	want wire.Want
 	// process is nil when it could not be started; cancel ends it.
 	process *remote.Process
 	cancel  context.CancelCauseFunc
@@ -95,12 +96,12 @@ type shipment struct {
 }
 
 // wantedOn lists what a host has to hold.
-func (in *installer) wantedOn(h *host) (node.Want, error) {
-	want := node.Want{Version: node.ProtocolVersion, ImagesDir: node.DefaultImagesDir}
+func (in *installer) wantedOn(h *host) (wire.Want, error) {
+	want := wire.Want{Version: wire.Version, ImagesDir: wire.ImagesDir}
 	for _, p := range h.packs {
-		pack := node.PackWant{Name: packName(p), Index: p.Index}
+		pack := wire.PackWant{Name: packName(p), Index: p.Index}
 		for _, m := range p.Blobs {
-			pack.Blobs = append(pack.Blobs, node.Blob{Digest: m.Digest(), Size: m.Size})
+			pack.Blobs = append(pack.Blobs, wire.Blob{Digest: m.Digest(), Size: m.Size})
 		}
 		want.Packs = append(want.Packs, pack)
 	}
@@ -116,7 +117,7 @@ func (in *installer) wantedOn(h *host) (node.Want, error) {
 		files = append(files, f)
 	}
 	for _, f := range files {
-		want.Files = append(want.Files, node.FileWant{Path: storedPath(f), Mode: 0o755, Digest: f.Digest, Size: f.Size})
+		want.Files = append(want.Files, wire.FileWant{Path: storedPath(f), Mode: 0o755, Digest: f.Digest, Size: f.Size})
 	}
 	return want, nil
 }
@@ -124,7 +125,7 @@ func (in *installer) wantedOn(h *host) (node.Want, error) {
 // lacks compares names and sizes of what is wanted with what is there, which counts as what the
 // host had already. Names change with contents, and files get their names only when they are
 // proven.
-func (h *host) lacks(ctx context.Context, want node.Want) (string, error) {
+func (h *host) lacks(ctx context.Context, want wire.Want) (string, error) {
 	sizes, err := sizesOf(want)
 	if err != nil {
 		return "", err
@@ -141,7 +142,7 @@ func (h *host) lacks(ctx context.Context, want node.Want) (string, error) {
 }
 
 // sizesOf are the sizes of packs and files, by their paths.
-func sizesOf(want node.Want) (map[string]int64, error) {
+func sizesOf(want wire.Want) (map[string]int64, error) {
 	sizes := make(map[string]int64)
 	for _, p := range want.Packs {
 		size, err := p.PackSize()
@@ -285,7 +286,7 @@ func (s *shipment) listenAddress() string {
 
 // result is why a shipment failed, from how its stream and its process ended.
 func (s *shipment) result(sendErr, waitErr error) error {
-	var failure *node.Failure
+	var failure *wire.Failure
 	if errors.As(sendErr, &failure) {
 		return &shipError{failure}
 	}
@@ -313,20 +314,20 @@ func (e *stalledError) Hint() string {
 }
 
 // shipError is what the node says went wrong.
-type shipError struct{ *node.Failure }
+type shipError struct{ *wire.Failure }
 
 func (e *shipError) Unwrap() error { return e.Failure }
 
 // Hint says what the installer may do about it.
 func (e *shipError) Hint() string {
 	switch e.Reason {
-	case node.ReasonSpace:
+	case wire.ReasonSpace:
 		return "make room on that filesystem and run the command again; what has arrived is kept"
-	case node.ReasonReadOnly:
+	case wire.ReasonReadOnly:
 		return "remount the filesystem read-write, look for disk errors in `dmesg`, and run the command again"
-	case node.ReasonBusy:
+	case wire.ReasonBusy:
 		return "wait for the other boxlift to end, or end it"
-	case node.ReasonContent:
+	case wire.ReasonContent:
 		return "run the command again; if it persists, verify the bundle with `boxlift bundle verify`, then the host's memory and disk"
 	}
 	return "run the command again; what has arrived is kept"

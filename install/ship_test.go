@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // waiting is a process that ends with err, at once or when its context does.
@@ -39,7 +40,7 @@ func TestWaitForEnd(t *testing.T) {
 	}{
 		{name: "ends well", limit: time.Hour},
 		{name: "fails", limit: time.Hour, end: exit, want: exit},
-		{name: "a failure that was said", err: &node.Failure{Reason: node.ReasonIO}, limit: time.Hour, end: exit, want: exit},
+		{name: "a failure that was said", err: &wire.Failure{Reason: wire.ReasonIO}, limit: time.Hour, end: exit, want: exit},
 		{name: "stands still", hangs: true, err: stalled, limit: time.Hour, want: node.ErrStalled},
 		{name: "says that it is done, and does not end", hangs: true, limit: time.Millisecond,
 			want: node.ErrStalled, text: "has not ended within 1ms"},

@@ -9,7 +9,7 @@ import (
 	"github.com/liteboxd/boxlift/install/jointoken"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/preflight"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 const (
@@ -18,7 +18,7 @@ const (
 	stagedTokenFile = k3sConfigDir + "/boxlift-token.next"
 	// exposedFile is on servers from when agents get a token of their own until the servers have another one: agents
 	// have had theirs.
-	exposedFile = node.FilesDir + "/server-token-exposed"
+	exposedFile = wire.FilesDir + "/server-token-exposed"
 	// previousTokenFile is what a server goes back to when an upgrade fails there.
 	previousTokenFile = previousDir + "/boxlift-token"
 	// tokensPhase changes tokens.

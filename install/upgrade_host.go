@@ -18,13 +18,13 @@ import (
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/printable"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 const (
 	// previousDir is where a node keeps what its k3s was before an upgrade, until the upgrade is
 	// confirmed or another one begins: the program, its unit and configuration, and keptFile.
-	previousDir = node.FilesDir + "/previous"
+	previousDir = wire.FilesDir + "/previous"
 	keptFile    = previousDir + "/kept.json"
 	keptFormat  = 1
 	// maxKept bounds keptFile, in bytes: a node has some hundred pods.
@@ -69,7 +69,7 @@ func (h *host) readKept(ctx context.Context) (*kept, error) {
 		return nil, err
 	}
 	var k kept
-	if err := node.DecodeStrictly([]byte(text), maxKept, &k); err != nil {
+	if err := wire.DecodeStrictly([]byte(text), maxKept, &k); err != nil {
 		return nil, fmt.Errorf("read %s: %w", keptFile, err)
 	}
 	if k.Format != keptFormat {

@@ -21,7 +21,7 @@ import (
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/manifests"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // UpgradePlan is what an upgrade would do, and whether it may.
@@ -466,7 +466,7 @@ func (u *upgradePlanner) countBytes(ctx context.Context, h *host) error {
 // account splits what a host is to hold into what it lacks and what it has, each blob once.
 // there are the packs and files that it has whole, by path, held the sizes of the blobs in
 // any of its packs.
-func account(want node.Want, there map[string]bool, held map[digest.Digest]int64) (ship, kept map[digest.Digest]int64) {
+func account(want wire.Want, there map[string]bool, held map[digest.Digest]int64) (ship, kept map[digest.Digest]int64) {
 	ship, kept = make(map[digest.Digest]int64), make(map[digest.Digest]int64)
 	add := func(d digest.Digest, size int64, has bool) {
 		if has {

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // asideSuffix ends the name of a pack that is set aside. K3s imports the folder in the order of its names at each
@@ -13,7 +15,7 @@ import (
 const asideSuffix = ".aside"
 
 // IsStoredPack reports whether a file of this name can be a pack, be it one that k3s imports or one that is set aside.
-func IsStoredPack(name string) bool { return IsPackName(strings.TrimSuffix(name, asideSuffix)) }
+func IsStoredPack(name string) bool { return wire.IsPackName(strings.TrimSuffix(name, asideSuffix)) }
 
 // storedPacks finds the packs among the names in a folder, and returns the file of each. One that is there twice is
 // the one that k3s imports.

@@ -3,6 +3,8 @@ package node
 import (
 	"os"
 	"time"
+
+	"github.com/liteboxd/boxlift/node/hostfile"
 )
 
 // setAside lets k3s import a pack no more.
@@ -10,7 +12,7 @@ func setAside(images *os.Root, pack string) error {
 	if err := images.Rename(pack, pack+asideSuffix); err != nil {
 		return err
 	}
-	return syncDir(images, ".")
+	return hostfile.SyncDir(images, ".")
 }
 
 // takeBack lets k3s import a pack again that was set aside. It becomes the newest one: that is what boxlift's registry
@@ -23,5 +25,5 @@ func takeBack(images *os.Root, pack string) error {
 	if err := images.Rename(pack+asideSuffix, pack); err != nil {
 		return err
 	}
-	return syncDir(images, ".")
+	return hostfile.SyncDir(images, ".")
 }

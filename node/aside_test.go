@@ -19,18 +19,19 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 	"github.com/liteboxd/boxlift/registry"
 )
 
 // restart does to containerd what k3s does when it starts: it takes the pins away that it has set itself, and imports
 // the archives in the order of their names.
-func (l *pruneLab) restart(t *testing.T, packs ...node.PackWant) {
+func (l *pruneLab) restart(t *testing.T, packs ...wire.PackWant) {
 	t.Helper()
 	const own = "io.cattle.k3s.pinned"
 	for name := range strings.FieldsSeq(l.ask(t, "images", "ls", "-q", `labels."`+own+`"==pinned`)) {
 		l.ask(t, "images", "label", name, own+"=", "io.cri-containerd.pinned=")
 	}
-	slices.SortFunc(packs, func(a, b node.PackWant) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(packs, func(a, b wire.PackWant) int { return strings.Compare(a.Name, b.Name) })
 	for _, p := range packs {
 		archive := filepath.Join(l.images, p.Name)
 		if _, err := os.Stat(archive); errors.Is(err, fs.ErrNotExist) {
@@ -44,7 +45,7 @@ func (l *pruneLab) restart(t *testing.T, packs ...node.PackWant) {
 }
 
 // targetsOf are the images of a pack.
-func targetsOf(t *testing.T, p node.PackWant) map[string]digest.Digest {
+func targetsOf(t *testing.T, p wire.PackWant) map[string]digest.Digest {
 	t.Helper()
 	var index struct {
 		Manifests []struct {
@@ -75,7 +76,7 @@ func TestMovedTag(t *testing.T) {
 			const ownOld, ownNew = "docker.io/liteboxd/api:v1", "docker.io/liteboxd/api:v2"
 			old := l.bring(t, test.older,
 				member{moved, [][]byte{random(300, 5000)}}, member{ownOld, [][]byte{random(301, 5000)}})
-			check := func(repair bool, current ...node.PackWant) node.ImagesReport {
+			check := func(repair bool, current ...wire.PackWant) node.ImagesReport {
 				t.Helper()
 				o := node.ImagesOptions{
 					ImagesDir: l.images, FilesDir: l.files, Ctr: l.options.Ctr, ContentDir: l.content,
@@ -90,7 +91,7 @@ func TestMovedTag(t *testing.T) {
 				}
 				return r
 			}
-			right := func(what string, p node.PackWant, r node.ImagesReport) {
+			right := func(what string, p wire.PackWant, r node.ImagesReport) {
 				t.Helper()
 				if want, got := targetsOf(t, p)[moved], l.target(t, moved); got != want || !r.OK {
 					t.Errorf("%s: %s is %s, want %s: %+v", what, moved, got, want, r)
@@ -137,9 +138,9 @@ func TestMovedTag(t *testing.T) {
 			}
 
 			// The host knows by itself which release is the current one.
-			id := node.PruneRequest{Release: release("old", []node.PackWant{old}), Current: true}
+			id := node.PruneRequest{Release: release("old", []wire.PackWant{old}), Current: true}
 			l.prune(t, id)
-			id.Release = release("newer", []node.PackWant{newer})
+			id.Release = release("newer", []wire.PackWant{newer})
 			if r := l.prune(t, id); len(gone(r)) > 0 {
 				t.Errorf("the previous release loses %q", gone(r))
 			}
@@ -158,7 +159,7 @@ func TestMovedTag(t *testing.T) {
 			right("rolled back and started again", old, check(false, old))
 
 			// What no release needs goes under whatever name it has.
-			id.Release = release("old", []node.PackWant{old})
+			id.Release = release("old", []wire.PackWant{old})
 			id.Version, id.DropPrevious, id.Remove = node.PruneVersion, true, true
 			report, err := node.Prune(t.Context(), l.options, id)
 			if err != nil || !slices.Contains(gone(report), newer.Name) {

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // CertificatesVersion is the version of the form of [CertificatesReport].
@@ -85,7 +87,7 @@ func skipsFolder(name string) bool {
 func (r *CertificatesReport) read(path string) {
 	c, err := readCertificate(path)
 	switch {
-	case err != nil && len(r.Problems) < maxFactEntries:
+	case err != nil && len(r.Problems) < wire.MaxEntries:
 		r.Problems = append(r.Problems, fmt.Sprintf("read the certificate %s: %v", path, err))
 	case err == nil:
 		r.Certificates = append(r.Certificates, Certificate{
@@ -142,7 +144,7 @@ const maxCertificatesReport = 4 << 20
 // ParseCertificatesReport reads what a node says of its certificates.
 func ParseCertificatesReport(document []byte) (CertificatesReport, error) {
 	var r CertificatesReport
-	err := DecodeStrictly(document, maxCertificatesReport, &r)
+	err := wire.DecodeStrictly(document, maxCertificatesReport, &r)
 	if err == nil && r.Version != CertificatesVersion {
 		err = fmt.Errorf("its version is %d, expected %d: boxlift-node is of another version than boxlift", r.Version, CertificatesVersion)
 	}

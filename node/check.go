@@ -17,6 +17,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/node/hostfile"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // CheckReport is what [Check] found. Everything is in order when OK is true.
@@ -51,7 +53,7 @@ func Check(ctx context.Context, imagesDir string) (CheckReport, error) {
 		return report, fmt.Errorf("open the images directory: %w", err)
 	}
 	defer func() { _ = root.Close() }() // it was only read
-	names, err := readDir(root, ".")
+	names, err := hostfile.Names(root, ".")
 	if err != nil {
 		return report, fmt.Errorf("list %s: %w", imagesDir, err)
 	}
@@ -75,12 +77,12 @@ func Check(ctx context.Context, imagesDir string) (CheckReport, error) {
 func (c *PackCheck) check(ctx context.Context, root *os.Root) error {
 	return readPack(root, c.Name, func(r *ocitar.Reader) error {
 		c.Size = r.Layout().Size
-		index, err := r.ReadAll(ocitar.IndexFile, MaxIndex)
+		index, err := r.ReadAll(ocitar.IndexFile, wire.MaxIndex)
 		if err != nil {
 			return err
 		}
 		c.Digest = digest.FromBytes(index)
-		if !strings.HasSuffix(strings.TrimSuffix(c.Name, asideSuffix), PackName("", index)[len("boxlift-"):]) {
+		if !strings.HasSuffix(strings.TrimSuffix(c.Name, asideSuffix), wire.PackName("", index)[len("boxlift-"):]) {
 			c.Problems = append(c.Problems, "its name does not end with the digest of its index.json")
 		}
 		c.checkBlobs(ctx, r)

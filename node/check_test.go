@@ -15,6 +15,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 func TestCheck(t *testing.T) {
@@ -22,26 +23,26 @@ func TestCheck(t *testing.T) {
 	layer := random(1, 3_000_000)
 	good := s.pack(t, "a", layer, random(2, 10), nil)
 	// without returns the pack without one of its blobs.
-	without := func(i int) node.PackWant {
+	without := func(i int) wire.PackWant {
 		p := good
-		p.Blobs = append(append([]node.Blob{}, good.Blobs[:i]...), good.Blobs[i+1:]...)
+		p.Blobs = append(append([]wire.Blob{}, good.Blobs[:i]...), good.Blobs[i+1:]...)
 		return p
 	}
-	multi := func(carried bool) node.PackWant {
+	multi := func(carried bool) wire.PackWant {
 		index := s.add([]byte(`{"manifests":[{"digest":"` + string(digest.FromString("other platform")) + `","size":5},` +
 			`{"digest":"` + string(good.Blobs[0].Digest) + `","size":` + itoa(good.Blobs[0].Size) + `}]}`))
 		top := []byte(`{"manifests":[{"digest":"` + string(index.Digest) + `","size":` + itoa(index.Size) + `}]}`)
-		p := node.PackWant{Name: node.PackName("a", top), Index: top, Blobs: []node.Blob{index}}
+		p := wire.PackWant{Name: wire.PackName("a", top), Index: top, Blobs: []wire.Blob{index}}
 		if carried {
 			p.Blobs = append(p.Blobs, good.Blobs...)
 		}
 		return p
 	}
-	broken := node.PackWant{Index: []byte("no JSON")}
-	broken.Name = node.PackName("a", broken.Index)
+	broken := wire.PackWant{Index: []byte("no JSON")}
+	broken.Name = wire.PackName("a", broken.Index)
 	tests := []struct {
 		name   string
-		pack   node.PackWant
+		pack   wire.PackWant
 		change func([]byte) []byte
 		want   string // in the problems; "" when there are none
 	}{
@@ -55,7 +56,7 @@ func TestCheck(t *testing.T) {
 		{"manifest missing", without(0), nil, "names manifest"},
 		{"configuration missing", without(1), nil, "names blob"},
 		{"layer missing", without(2), nil, "names blob"},
-		{"name of another", func() node.PackWant { p := good; p.Name = "boxlift-a-0123456789ab.tar"; return p }(), nil, "its name"},
+		{"name of another", func() wire.PackWant { p := good; p.Name = "boxlift-a-0123456789ab.tar"; return p }(), nil, "its name"},
 		{"index is no JSON", broken, nil, "decode index.json"},
 	}
 	for _, test := range tests {

@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/liteboxd/boxlift/node/hostfile"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // cleanAge is how old what is deleted must be, at least. Between the last byte and the
@@ -41,7 +44,7 @@ type CleanReport struct {
 	Bytes   int64    `json:"bytes"`
 }
 
-var unfinishedFile = regexp.MustCompile(`^.+\.[0-9a-f]{12}` + regexp.QuoteMeta(PartSuffix) + `$`)
+var unfinishedFile = regexp.MustCompile(`^.+\.[0-9a-f]{12}` + regexp.QuoteMeta(wire.PartSuffix) + `$`)
 
 // Clean deletes what runs of boxlift that were cut short have left: files that never got
 // their names, in the images directory, in Dirs and in FilesDir with all that is below.
@@ -50,7 +53,7 @@ var unfinishedFile = regexp.MustCompile(`^.+\.[0-9a-f]{12}` + regexp.QuoteMeta(P
 // unfinished packs and files alone.
 func Clean(ctx context.Context, o CleanOptions) (CleanReport, error) {
 	if o.FilesDir == "" {
-		o.FilesDir = FilesDir
+		o.FilesDir = wire.FilesDir
 	}
 	if o.Age == 0 {
 		o.Age = cleanAge
@@ -98,22 +101,22 @@ func (c *cleaner) clean(dir string) error {
 	defer root.Close() //nolint:errcheck // a directory
 	unfinished := false
 	if c.options.Unfinished {
-		free, unlock, err := lockDir(c.lockOf(dir))
+		free, unlock, err := hostfile.Lock(c.lockOf(dir))
 		if err != nil {
 			return err
 		}
 		defer unlock()
 		unfinished = free
 	}
-	names, err := readDir(root, ".")
+	names, err := hostfile.Names(root, ".")
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		pack, part := strings.CutSuffix(name, PartSuffix)
+		pack, part := strings.CutSuffix(name, wire.PartSuffix)
 		switch {
-		case strings.HasPrefix(name, putPrefix), strings.HasSuffix(name, newSuffix):
-		case unfinished && part && dir == c.options.ImagesDir && IsPackName(pack):
+		case strings.HasPrefix(name, hostfile.PutPrefix), strings.HasSuffix(name, hostfile.NewSuffix):
+		case unfinished && part && dir == c.options.ImagesDir && wire.IsPackName(pack):
 		case unfinished && c.below(dir) && unfinishedFile.MatchString(name):
 		default:
 			continue
@@ -139,24 +142,24 @@ func (c *cleaner) lockOf(dir string) string {
 
 // remove deletes a regular file that is old enough and that nobody has open.
 func (c *cleaner) remove(root *os.Root, dir, name string) error {
-	f, err := openRegular(root, name, os.O_RDWR)
+	f, err := hostfile.Open(root, name, os.O_RDWR)
 	if err != nil {
 		return nil //nolint:nilerr // it is gone meanwhile, or something of that name that boxlift does not make
 	}
 	info, err := f.Stat()
 	if err != nil || info.ModTime().After(c.before) {
-		closeReader(f)
+		hostfile.CloseRead(f)
 		return err
 	}
 	used := false
-	err = control(f, func(fd int) error {
+	err = hostfile.Control(f, func(fd int) error {
 		// A lease for writing is granted when nobody else has the file open. Filesystems that
 		// know no leases have to do without.
 		_, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_WRLCK)
 		used = errors.Is(err, unix.EAGAIN)
 		return nil
 	})
-	closeReader(f)
+	hostfile.CloseRead(f)
 	if err != nil || used {
 		return err
 	}

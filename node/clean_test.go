@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 func TestClean(t *testing.T) {
@@ -84,12 +85,12 @@ func TestClean(t *testing.T) {
 
 	// A receiver at work keeps what it may go on from.
 	want := l.want(l.pack(t, "a", random(260, 1000)))
-	want.Files = []node.FileWant{l.file("x", 0o644, []byte("x"))}
+	want.Files = []wire.FileWant{l.file("x", 0o644, []byte("x"))}
 	p := l.start(t)
-	if err := node.WriteFrame(p.in, node.Message{Want: &want}); err != nil {
+	if err := wire.WriteFrame(p.in, wire.Message{Want: &want}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := node.ReadFrame(p.out); err != nil {
+	if _, err := wire.ReadFrame(p.out); err != nil {
 		t.Fatal(err)
 	}
 	write(l.images, pack+".part", old)

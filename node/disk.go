@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // DiskVersion is the version of the form of [DiskUse].
@@ -38,7 +40,7 @@ type DiskUse struct {
 // is an error. What cannot be printed becomes U+FFFD.
 func ParseDiskUse(document []byte) (DiskUse, error) {
 	var u DiskUse
-	err := DecodeStrictly(document, MaxDiskUse, &u)
+	err := wire.DecodeStrictly(document, MaxDiskUse, &u)
 	if err == nil {
 		err = u.check()
 	}
@@ -52,11 +54,11 @@ func (u *DiskUse) check() error {
 	if u.Version != DiskVersion {
 		return fmt.Errorf("its version is %d, expected %d: boxlift-node is of another version than boxlift", u.Version, DiskVersion)
 	}
-	if u.Snapshots != nil && (*u.Snapshots < 0 || *u.Snapshots > maxFactNumber) {
+	if u.Snapshots != nil && (*u.Snapshots < 0 || *u.Snapshots > wire.MaxNumber) {
 		return fmt.Errorf("the snapshots have %d bytes", *u.Snapshots)
 	}
 	if u.Free > u.Total {
 		return errors.New("more is free than there is")
 	}
-	return clean(reflect.ValueOf(u).Elem(), "")
+	return wire.Clean(reflect.ValueOf(u).Elem(), "")
 }

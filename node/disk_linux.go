@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // DiskOptions say where [MeasureDisk] looks. The zero value is k3s' and boxlift's own places.
@@ -41,7 +43,7 @@ const (
 // what running containers have written, which it adds up itself; when that takes longer
 // than it may, the size of the snapshots stays unknown.
 func MeasureDisk(ctx context.Context, o DiskOptions) DiskUse {
-	o.ImagesDir, o.FilesDir = cmp.Or(o.ImagesDir, DefaultImagesDir), cmp.Or(o.FilesDir, FilesDir)
+	o.ImagesDir, o.FilesDir = cmp.Or(o.ImagesDir, wire.ImagesDir), cmp.Or(o.FilesDir, wire.FilesDir)
 	o.ContentDir, o.Patience = cmp.Or(o.ContentDir, DefaultContentDir), cmp.Or(o.Patience, diskPatience)
 	if len(o.Ctr) == 0 {
 		o.Ctr = []string{DefaultK3s, "ctr"}
@@ -116,7 +118,7 @@ func (u *DiskUse) filesystem(dir string) error {
 			return fmt.Errorf("measure the filesystem of %s: %w", dir, err)
 		}
 		size := uint64(st.Frsize)
-		u.Total, u.Free = int64(min(st.Blocks*size, maxFactNumber)), int64(min(st.Bavail*size, maxFactNumber))
+		u.Total, u.Free = int64(min(st.Blocks*size, wire.MaxNumber)), int64(min(st.Bavail*size, wire.MaxNumber))
 		return nil
 	}
 }
@@ -158,7 +160,7 @@ func parseSnapshotUsage(out []byte) (int64, error) {
 			return 0, fmt.Errorf("expected a snapshot, its bytes and its inodes, got %.200q", line)
 		}
 		bytes, err := strconv.ParseInt(fields[len(fields)-2], 10, 64)
-		if err != nil || bytes < 0 || bytes > maxFactNumber-sum {
+		if err != nil || bytes < 0 || bytes > wire.MaxNumber-sum {
 			return 0, fmt.Errorf("expected a snapshot, its bytes and its inodes, got %.200q", line)
 		}
 		sum += bytes

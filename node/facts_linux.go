@@ -27,12 +27,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/node/hostfile"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // GatherOptions say where to look. The zero value is right for a node with k3s'
 // standard directories.
 type GatherOptions struct {
-	// ImagesDir is where packs are; "" means DefaultImagesDir.
+	// ImagesDir is where packs are; "" means wire.ImagesDir.
 	ImagesDir string
 }
 
@@ -50,7 +52,7 @@ const (
 // commands hang, and never fails: what is missing is told in Problems.
 func Gather(ctx context.Context, opts GatherOptions) Facts {
 	if opts.ImagesDir == "" {
-		opts.ImagesDir = DefaultImagesDir
+		opts.ImagesDir = wire.ImagesDir
 	}
 	h := &host{root: "/"}
 	f := h.files(opts)
@@ -78,7 +80,7 @@ type host struct {
 }
 
 func (h *host) problem(format string, args ...any) {
-	if len(h.problems) < maxFactEntries {
+	if len(h.problems) < wire.MaxEntries {
 		h.problems = append(h.problems, fmt.Sprintf(format, args...))
 	}
 }
@@ -118,7 +120,7 @@ func (h *host) read(name string) []byte {
 		}
 		return nil
 	}
-	defer closeReader(f)
+	defer hostfile.CloseRead(f)
 	content, err := io.ReadAll(io.LimitReader(f, maxFactFile))
 	if err != nil {
 		h.problem("read %s: %v", name, err)
@@ -143,8 +145,8 @@ func (h *host) list(name string) []string {
 		}
 		return nil
 	}
-	defer closeReader(d)
-	names, err := d.Readdirnames(maxFactEntries)
+	defer hostfile.CloseRead(d)
+	names, err := d.Readdirnames(wire.MaxEntries)
 	if err != nil && !errors.Is(err, io.EOF) {
 		h.problem("list %s: %v", name, err)
 	}
@@ -337,7 +339,7 @@ func watchedPaths(imagesDir string) []string {
 		"/", "/boot", "/etc", "/opt", "/run", "/tmp", "/usr/local", "/usr/local/bin", "/var", "/var/lib", "/var/lib/boxlift",
 		"/var/lib/kubelet", "/var/lib/rancher", "/var/log",
 	}
-	if imagesDir != DefaultImagesDir {
+	if imagesDir != wire.ImagesDir {
 		paths = append(paths, imagesDir)
 	}
 	return paths
@@ -387,8 +389,8 @@ func (h *host) mounts(paths []string) []Mount {
 // product multiplies what a filesystem says, which may be anything: some say that they
 // have 2^64-1 inodes.
 func product(n uint64, size int64) int64 {
-	if size <= 0 || n > maxFactNumber/uint64(size) {
-		return maxFactNumber
+	if size <= 0 || n > wire.MaxNumber/uint64(size) {
+		return wire.MaxNumber
 	}
 	return int64(n) * size
 }
@@ -491,7 +493,7 @@ func (h *host) ufw() bool {
 }
 
 func (h *host) storedFiles() []StoredFile {
-	dir := path.Join(FilesDir, "files")
+	dir := path.Join(wire.FilesDir, "files")
 	var files []StoredFile
 	for _, name := range h.list(dir) {
 		if info, err := os.Lstat(filepath.Join(h.root, dir, name)); err == nil && info.Mode().IsRegular() {
@@ -543,7 +545,7 @@ func (h *host) interfaces() []Interface {
 		h.problem("list the network interfaces: %v", err)
 	}
 	var found []Interface
-	for _, i := range all[:min(len(all), maxFactEntries)] {
+	for _, i := range all[:min(len(all), wire.MaxEntries)] {
 		f := Interface{Name: i.Name, MAC: i.HardwareAddr.String(), MTU: i.MTU, Up: i.Flags&net.FlagUp != 0}
 		addresses, err := i.Addrs()
 		if err != nil {
@@ -575,7 +577,7 @@ func (h *host) packs(dir string) []Pack {
 			p.Size = info.Size()
 		}
 		err := readPack(root, stored[name], func(r *ocitar.Reader) error {
-			index, err := r.ReadAll(ocitar.IndexFile, MaxIndex)
+			index, err := r.ReadAll(ocitar.IndexFile, wire.MaxIndex)
 			p.Digest = string(digest.FromBytes(index))
 			return err
 		})
@@ -738,7 +740,7 @@ func (h *host) k3sDataDir() (dir string) {
 func (h *host) k3s(ctx context.Context) K3s {
 	k := K3s{
 		// Boxlift's own files; the first is there before the service is.
-		Managed: h.exists(path.Join(k3sDir, "boxlift-token")) || h.exists(path.Join(FilesDir, "k3s-service")),
+		Managed: h.exists(path.Join(k3sDir, "boxlift-token")) || h.exists(path.Join(wire.FilesDir, "k3s-service")),
 		DataDir: h.k3sDataDir(),
 	}
 	if info, err := os.Stat(filepath.Join(h.root, "/var/lib/rancher/k3s/server/tls/server-ca.crt")); err == nil {
@@ -804,7 +806,7 @@ func (h *host) lookAtPorts() (_ []Port, _ []Process, denied bool) {
 	owned := make(map[string][]int) // by socket inode: positions in ports
 	for _, protocol := range []string{"tcp", "tcp6", "udp", "udp6"} {
 		scanner := bufio.NewScanner(bytes.NewReader(h.read("/proc/net/" + protocol)))
-		for scanner.Scan() && len(ports) < maxFactEntries {
+		for scanner.Scan() && len(ports) < wire.MaxEntries {
 			port, inode, ok := parseSocket(protocol, scanner.Text())
 			if ok {
 				owned[inode] = append(owned[inode], len(ports))
@@ -898,7 +900,7 @@ func (h *host) processes(ports []Port, owned map[string][]int) (found []Process,
 			name, _ := os.ReadFile(filepath.Join(h.root, dir, "comm"))
 			p.Name = strings.TrimSpace(string(name))
 		}
-		if slices.Contains(kubernetesProcesses(), p.Name) && len(found) < maxFactEntries {
+		if slices.Contains(kubernetesProcesses(), p.Name) && len(found) < wire.MaxEntries {
 			found = append(found, h.process(dir, pid))
 		}
 	}
@@ -914,7 +916,7 @@ func (h *host) pids() []int {
 		}
 		return nil
 	}
-	defer closeReader(d)
+	defer hostfile.CloseRead(d)
 	names, err := d.Readdirnames(maxProcesses)
 	if err != nil && !errors.Is(err, io.EOF) {
 		h.problem("list /proc: %v", err)
@@ -971,12 +973,12 @@ func parseUnit(content []byte) string {
 func (h *host) routes() []Route {
 	var routes []Route
 	for i, line := range lines(h.read("/proc/net/route")) {
-		if r, ok := parseRoute(line); ok && i > 0 && len(routes) < maxFactEntries {
+		if r, ok := parseRoute(line); ok && i > 0 && len(routes) < wire.MaxEntries {
 			routes = append(routes, r)
 		}
 	}
 	for _, line := range lines(h.read("/proc/net/ipv6_route")) {
-		if r, ok := parseRoute6(line); ok && len(routes) < maxFactEntries {
+		if r, ok := parseRoute6(line); ok && len(routes) < wire.MaxEntries {
 			routes = append(routes, r)
 		}
 	}

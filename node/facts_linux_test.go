@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -30,7 +32,7 @@ func TestFactsOfHosts(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
 			h := &host{root: t.TempDir()}
 			release := unpackHost(t, name, h.root)
-			f := h.files(GatherOptions{ImagesDir: DefaultImagesDir})
+			f := h.files(GatherOptions{ImagesDir: wire.ImagesDir})
 			f.Architecture, f.Platform = "", "" // this machine's
 			f.Kernel.Release = release
 			h.kernel(&f.Kernel)

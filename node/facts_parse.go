@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"reflect"
 	"time"
+
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // MaxFacts is the largest document that [ParseFacts] takes, in bytes. What Gather makes
@@ -30,10 +32,10 @@ func ParseFacts(document []byte) (*Facts, error) {
 		return nil, fmt.Errorf("read facts: their version is %d, expected %d: boxlift-node is of another version than boxlift; build the bundle with this boxlift, or install with the one that built it", version.Version, FactsVersion)
 	}
 	f := &Facts{}
-	if err := DecodeStrictly(document, MaxFacts, f); err != nil {
+	if err := wire.DecodeStrictly(document, MaxFacts, f); err != nil {
 		return nil, fmt.Errorf("read facts: %w", err)
 	}
-	if err := clean(reflect.ValueOf(f).Elem(), ""); err != nil {
+	if err := wire.Clean(reflect.ValueOf(f).Elem(), ""); err != nil {
 		return nil, fmt.Errorf("read facts: %w", err)
 	}
 	if err := f.check(); err != nil {
@@ -70,7 +72,7 @@ func (f *Facts) check() error {
 		}
 	}
 	for _, p := range f.Packs {
-		if !IsPackName(p.Name) {
+		if !wire.IsPackName(p.Name) {
 			return fmt.Errorf("a pack's name is %q", p.Name)
 		}
 	}

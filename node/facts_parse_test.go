@@ -9,6 +9,8 @@ import (
 	"unicode"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // What the golden files say comes back as it was.
@@ -42,7 +44,7 @@ func TestParseFactsRefuses(t *testing.T) {
 	if _, err := ParseFacts([]byte(valid(""))); err != nil {
 		t.Fatal(err)
 	}
-	long := strings.Repeat("x", maxFactText+1)
+	long := strings.Repeat("x", wire.MaxText+1)
 	tests := []struct{ document, want string }{
 		{"", "unexpected end"},
 		{"[]", "cannot unmarshal"},
@@ -54,7 +56,7 @@ func TestParseFactsRefuses(t *testing.T) {
 		{valid(`,"sysctls":{"a":"` + long + `"}`), "Sysctls has a text of"},
 		{valid(`,"cpus":-1`), "CPUs is -1"},
 		{valid(`,"memory":{"total":2000000000000000000,"available":0,"swap":0}`), "Memory.Total is"},
-		{valid(`,"problems":[` + strings.TrimSuffix(strings.Repeat(`"x",`, 2*maxFactEntries+1), ",") + `]`), "Problems has"},
+		{valid(`,"problems":[` + strings.TrimSuffix(strings.Repeat(`"x",`, 2*wire.MaxEntries+1), ",") + `]`), "Problems has"},
 		{valid(`,"ports":[{"protocol":"tcp","address":"1.2.3.4","port":65536}]`), "a port is"},
 		{valid(`,"ports":[{"protocol":"icmp","address":"1.2.3.4","port":1}]`), "a port's protocol"},
 		{valid(`,"ports":[{"protocol":"tcp","address":"here","port":1}]`), "a port is"},

@@ -6,6 +6,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
+
+	"github.com/liteboxd/boxlift/node/hostfile"
 )
 
 // flushStep is how many bytes are written between two requests to the kernel to start
@@ -18,7 +20,7 @@ func (t *target) flush() error {
 	if position-t.flushed < flushStep {
 		return nil
 	}
-	err := control(t.file, func(fd int) error {
+	err := hostfile.Control(t.file, func(fd int) error {
 		return unix.SyncFileRange(fd, t.flushed, position-t.flushed, unix.SYNC_FILE_RANGE_WRITE)
 	})
 	t.flushed = position

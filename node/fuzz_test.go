@@ -20,6 +20,7 @@ import (
 
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 	"github.com/liteboxd/boxlift/test/certificate"
 )
 
@@ -40,16 +41,16 @@ func (l *ledger) Done(error) { l.ended++ }
 // FuzzFrame's.
 func FuzzSend(f *testing.F) {
 	s := store{}
-	want := node.Want{
-		Version: node.ProtocolVersion, ImagesDir: "/images", Packs: []node.PackWant{s.pack(f, "a", random(260, 300), random(261, 40))},
-		Files: []node.FileWant{{Path: "/files/x", Mode: 0o644, Digest: s.add([]byte("file")).Digest, Size: 4}},
+	want := wire.Want{
+		Version: wire.Version, ImagesDir: "/images", Packs: []wire.PackWant{s.pack(f, "a", random(260, 300), random(261, 40))},
+		Files: []wire.FileWant{{Path: "/files/x", Mode: 0o644, Digest: s.add([]byte("file")).Digest, Size: 4}},
 	}
-	total, lacks := int64(4), []node.Lack{{Digest: want.Files[0].Digest, Size: 4}}
+	total, lacks := int64(4), []wire.Lack{{Digest: want.Files[0].Digest, Size: 4}}
 	for _, b := range want.Packs[0].Blobs {
 		total += b.Size
-		lacks = append(lacks, node.Lack{Digest: b.Digest, Size: b.Size})
+		lacks = append(lacks, wire.Lack{Digest: b.Digest, Size: b.Size})
 	}
-	say := func(messages ...node.Message) []byte {
+	say := func(messages ...wire.Message) []byte {
 		var lines []byte
 		for _, m := range messages {
 			line, err := json.Marshal(m)
@@ -60,20 +61,20 @@ func FuzzSend(f *testing.F) {
 		}
 		return lines
 	}
-	state := node.Message{State: &node.State{Missing: total}}
-	placed := []node.Message{{Placed: &node.Placed{Name: want.Packs[0].Name}}, {Placed: &node.Placed{Name: "/files/x"}}}
-	end := node.Message{Finished: &node.Finished{}}
-	f.Add(say(state, node.Message{Lacks: &node.Lacks{Blobs: lacks}}, placed[0], placed[1], end))
-	f.Add(say(node.Message{State: &node.State{Held: []string{"/files/x", want.Packs[0].Name}}}, end))
-	f.Add(say(state, node.Message{Pulled: &node.Pulled{Bytes: 40}}, node.Message{Pulled: &node.Pulled{Bytes: -40}}, end))
-	f.Add(say(state, node.Message{Lacks: &node.Lacks{Blobs: lacks[:1], Again: 4}}, node.Message{Lacks: &node.Lacks{Blobs: lacks[:1]}}, placed[1]))
-	f.Add(say(state, node.Message{Trouble: &node.Trouble{Peer: "b", Text: "\x1b[2J"}}, node.Message{Failure: &node.Failure{Reason: node.ReasonReadOnly, Text: "no"}}))
+	state := wire.Message{State: &wire.State{Missing: total}}
+	placed := []wire.Message{{Placed: &wire.Placed{Name: want.Packs[0].Name}}, {Placed: &wire.Placed{Name: "/files/x"}}}
+	end := wire.Message{Finished: &wire.Finished{}}
+	f.Add(say(state, wire.Message{Lacks: &wire.Lacks{Blobs: lacks}}, placed[0], placed[1], end))
+	f.Add(say(wire.Message{State: &wire.State{Held: []string{"/files/x", want.Packs[0].Name}}}, end))
+	f.Add(say(state, wire.Message{Pulled: &wire.Pulled{Bytes: 40}}, wire.Message{Pulled: &wire.Pulled{Bytes: -40}}, end))
+	f.Add(say(state, wire.Message{Lacks: &wire.Lacks{Blobs: lacks[:1], Again: 4}}, wire.Message{Lacks: &wire.Lacks{Blobs: lacks[:1]}}, placed[1]))
+	f.Add(say(state, wire.Message{Trouble: &wire.Trouble{Peer: "b", Text: "\x1b[2J"}}, wire.Message{Failure: &wire.Failure{Reason: wire.ReasonReadOnly, Text: "no"}}))
 	shown, _, err := certificate.New()
 	if err != nil {
 		f.Fatal(err)
 	}
 	block, _ := pem.Decode(shown)
-	f.Add(say(node.Message{State: &node.State{Serving: &node.Serving{Address: "127.0.0.1:1", Certificate: block.Bytes}}}, end))
+	f.Add(say(wire.Message{State: &wire.State{Serving: &wire.Serving{Address: "127.0.0.1:1", Certificate: block.Bytes}}}, end))
 	f.Fuzz(func(t *testing.T, lines []byte) {
 		var out bytes.Buffer
 		for line := range bytes.Lines(lines) {
@@ -103,7 +104,7 @@ func FuzzSend(f *testing.F) {
 		if report.Bytes < 0 || report.Bytes > int64(in.Len()) {
 			t.Errorf("%d bytes travelled, and %d came", report.Bytes, in.Len())
 		}
-		if len(report.Troubles) > node.MaxTroubles+1 {
+		if len(report.Troubles) > wire.MaxTroubles+1 {
 			t.Errorf("%d troubles", len(report.Troubles))
 		}
 		words := report.NotServing
@@ -191,10 +192,10 @@ func FuzzPack(f *testing.F) {
 		blob := l.add(manifest)
 		index = bytes.ReplaceAll(index, []byte("DIGEST"), []byte(blob.Digest))
 		index = bytes.ReplaceAll(index, []byte("SIZE"), strconv.AppendInt(nil, int64(len(manifest)), 10))
-		if len(index) == 0 || len(index) > node.MaxIndex {
+		if len(index) == 0 || len(index) > wire.MaxIndex {
 			t.Skip()
 		}
-		pack := node.PackWant{Name: node.PackName("a", index), Index: index, Blobs: []node.Blob{blob}}
+		pack := wire.PackWant{Name: wire.PackName("a", index), Index: index, Blobs: []wire.Blob{blob}}
 		if err := os.MkdirAll(l.images, 0o755); err != nil {
 			t.Fatal(err)
 		}

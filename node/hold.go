@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/internal/printable"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // HoldDir and HoldFile are where a file is locked as long as a run of boxlift holds the
@@ -59,11 +60,11 @@ func (e *HeldError) Error() string {
 // nothing was written to it for too long: see [HoldInterval]. The error is a [*HeldError]
 // when another run holds the node.
 func AskHold(in io.Writer, out io.Reader, who Holder) error {
-	if err := writeLine(in, who); err != nil {
+	if err := wire.WriteLine(in, who); err != nil {
 		return fmt.Errorf("ask boxlift-node to hold the host: %w", err)
 	}
 	var answer holdAnswer
-	if _, err := readLine(out, &answer); err != nil {
+	if _, err := wire.ReadLine(out, &answer); err != nil {
 		return fmt.Errorf("read what boxlift-node says of holding the host: %w", err)
 	}
 	if answer.Held {

@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/liteboxd/boxlift/node/hostfile"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // HoldOptions are the parts of [Hold] that tests change.
@@ -42,7 +45,7 @@ func Hold(ctx context.Context, in io.Reader, out io.Writer, o HoldOptions) error
 	}
 	defer stream.close()
 	var asks Holder
-	rest, err := readLine(stream, &asks)
+	rest, err := wire.ReadLine(stream, &asks)
 	if err != nil {
 		return fmt.Errorf("read who asks: %w", err)
 	}
@@ -54,15 +57,15 @@ func Hold(ctx context.Context, in io.Reader, out io.Writer, o HoldOptions) error
 		return err
 	}
 	if file == nil {
-		return writeLine(out, holdAnswer{By: &other})
+		return wire.WriteLine(out, holdAnswer{By: &other})
 	}
-	defer closeReader(file) // its end is the lock's; what is in it then means nothing
+	defer hostfile.CloseRead(file) // its end is the lock's; what is in it then means nothing
 	who := asks.clean()
 	who.Since = time.Now().UTC().Truncate(time.Second)
-	if err := errors.Join(file.Truncate(0), writeLine(file, who)); err != nil {
+	if err := errors.Join(file.Truncate(0), wire.WriteLine(file, who)); err != nil {
 		return fmt.Errorf("note who holds the node: %w", err)
 	}
-	if err := writeLine(out, holdAnswer{Held: true}); err != nil {
+	if err := wire.WriteLine(out, holdAnswer{Held: true}); err != nil {
 		return err
 	}
 	_, err = io.Copy(io.Discard, rest)
@@ -79,13 +82,13 @@ func lockHold(name string) (*os.File, Holder, error) {
 		if err != nil {
 			return nil, Holder{}, err
 		}
-		err = control(file, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+		err = hostfile.Control(file, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			defer closeReader(file)
+			defer hostfile.CloseRead(file)
 			return nil, readHolder(file), nil
 		}
 		if err != nil {
-			closeReader(file)
+			hostfile.CloseRead(file)
 			return nil, Holder{}, fmt.Errorf("lock %s: %w", name, err)
 		}
 		// Between opening and locking, the file may have been deleted with all that is
@@ -94,7 +97,7 @@ func lockHold(name string) (*os.File, Holder, error) {
 		if same {
 			return file, Holder{}, nil
 		}
-		closeReader(file)
+		hostfile.CloseRead(file)
 		if err != nil {
 			return nil, Holder{}, err
 		}
@@ -117,7 +120,7 @@ func isStill(name string, file *os.File) (bool, error) {
 // is not known.
 func readHolder(file *os.File) Holder {
 	var h Holder
-	content, err := io.ReadAll(io.LimitReader(file, MaxReachLine))
+	content, err := io.ReadAll(io.LimitReader(file, wire.MaxLine))
 	if err != nil || json.Unmarshal(content, &h) != nil {
 		return Holder{}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // holding is a boxlift-node that was asked to hold a node.
@@ -117,7 +118,7 @@ func TestHoldEndsWithoutSignOfLife(t *testing.T) {
 }
 
 func TestHoldRefusesWhatItCannotRead(t *testing.T) {
-	for _, input := range []string{"", "{}", "null x\n", `{"run":"1","else":2}` + "\n", strings.Repeat("x", node.MaxReachLine+1)} {
+	for _, input := range []string{"", "{}", "null x\n", `{"run":"1","else":2}` + "\n", strings.Repeat("x", wire.MaxLine+1)} {
 		dir := t.TempDir()
 		if err := node.Hold(t.Context(), strings.NewReader(input), io.Discard, node.HoldOptions{Dir: dir}); err == nil {
 			t.Errorf("%.20q: no error", input)

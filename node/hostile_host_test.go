@@ -29,6 +29,7 @@ import (
 
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // peerCertificate is what a node makes for its peers, or not quite.
@@ -50,7 +51,7 @@ func peerCertificate(t *testing.T, name string) tls.Certificate {
 }
 
 // peerServer is a peer that answers as handle does; it returns where it serves.
-func peerServer(t *testing.T, name string, handle http.HandlerFunc) *node.Serving {
+func peerServer(t *testing.T, name string, handle http.HandlerFunc) *wire.Serving {
 	t.Helper()
 	certificate := peerCertificate(t, name)
 	s := httptest.NewUnstartedServer(handle)
@@ -58,7 +59,7 @@ func peerServer(t *testing.T, name string, handle http.HandlerFunc) *node.Servin
 	s.Config.ErrorLog = nil
 	s.StartTLS()
 	t.Cleanup(s.Close)
-	return &node.Serving{Address: s.Listener.Addr().String(), Certificate: certificate.Certificate[0]}
+	return &wire.Serving{Address: s.Listener.Addr().String(), Certificate: certificate.Certificate[0]}
 }
 
 // working says that the peer gets on, again and again, and leaves the rest to blobs.
@@ -94,9 +95,9 @@ func openPort(t *testing.T) string {
 type hostile func(in io.Reader, out io.Writer, over <-chan struct{})
 
 // source plays one that has everything and serves it at s, as long as others need it.
-func source(s *node.Serving) hostile {
+func source(s *wire.Serving) hostile {
 	return func(in io.Reader, out io.Writer, over <-chan struct{}) {
-		_ = node.WriteFrame(out, node.Message{State: &node.State{Serving: s}})
+		_ = wire.WriteFrame(out, wire.Message{State: &wire.State{Serving: s}})
 		go func() { _, _ = io.Copy(io.Discard, in) }()
 		<-over
 	}
@@ -117,17 +118,17 @@ func (e *ending) Done(err error) {
 }
 
 // saying plays one that says something and ends.
-func saying(messages ...node.Message) hostile {
+func saying(messages ...wire.Message) hostile {
 	return func(_ io.Reader, out io.Writer, _ <-chan struct{}) {
 		for _, m := range messages {
-			_ = node.WriteFrame(out, m) // the operator may have given up on it
+			_ = wire.WriteFrame(out, m) // the operator may have given up on it
 		}
 	}
 }
 
 // shipWith ships to a host that is played by a function and to honest ones; the hostile
 // one is the first.
-func (s *swarm) shipWith(ctx context.Context, t *testing.T, play hostile, stall time.Duration, want node.Want, atOnce int,
+func (s *swarm) shipWith(ctx context.Context, t *testing.T, play hostile, stall time.Duration, want wire.Want, atOnce int,
 ) (bad node.ShipResult, honest []node.ShipResult) {
 	t.Helper()
 	s.counters = nil
@@ -157,7 +158,7 @@ func (s *swarm) shipWith(ctx context.Context, t *testing.T, play hostile, stall 
 		return node.ShipHost{Name: name, Address: "127.0.0.1:0", Want: want, In: inW, Out: outR, Start: start}
 	}
 	hosts := []node.ShipHost{host("hostile", func(in io.Reader, out io.Writer) {
-		if _, err := node.ReadFrame(in); err == nil {
+		if _, err := wire.ReadFrame(in); err == nil {
 			play(in, out, over)
 		}
 	})}
@@ -186,7 +187,7 @@ func (s *swarm) shipWith(ctx context.Context, t *testing.T, play hostile, stall 
 func TestSwarmWithAHostileHost(t *testing.T) {
 	good := peerCertificate(t, "boxlift").Certificate[0]
 	at := func(address string, certificate []byte) hostile {
-		return source(&node.Serving{Address: address, Certificate: certificate})
+		return source(&wire.Serving{Address: address, Certificate: certificate})
 	}
 	serving := func(handle http.HandlerFunc) func(t *testing.T, have store) hostile {
 		return func(t *testing.T, _ store) hostile { return source(peerServer(t, "boxlift", handle)) }
@@ -200,8 +201,8 @@ func TestSwarmWithAHostileHost(t *testing.T) {
 			w.WriteHeader(code)
 		})
 	}
-	state := func(s node.State) func(t *testing.T, have store) hostile {
-		return constant(saying(node.Message{State: &s}))
+	state := func(s wire.State) func(t *testing.T, have store) hostile {
+		return constant(saying(wire.Message{State: &s}))
 	}
 	tests := []struct {
 		name string
@@ -267,15 +268,15 @@ func TestSwarmWithAHostileHost(t *testing.T) {
 				}
 			})))
 		}, ""},
-		{"lacks less than nothing", state(node.State{Missing: math.MinInt64}), ""},
-		{"lacks more than there is", state(node.State{Missing: math.MaxInt64}), ""},
-		{"has what nobody wants", state(node.State{Held: []string{"x"}}), ""},
-		{"its state twice", constant(saying(node.Message{State: &node.State{}}, node.Message{State: &node.State{}})), ""},
-		{"fails", constant(saying(node.Message{Failure: &node.Failure{Reason: "\x1b[2J", Text: "\x00"}})), ""},
-		{"done at once", constant(saying(node.Message{State: &node.State{}}, node.Message{Finished: &node.Finished{}})), ""},
-		{"talks of bytes that never were", constant(saying(node.Message{State: &node.State{}},
-			node.Message{Pulled: &node.Pulled{Bytes: math.MaxInt64}}, node.Message{Lacks: &node.Lacks{Again: math.MinInt64}},
-			node.Message{Trouble: &node.Trouble{Peer: "honest0", Damaged: true}})), ""},
+		{"lacks less than nothing", state(wire.State{Missing: math.MinInt64}), ""},
+		{"lacks more than there is", state(wire.State{Missing: math.MaxInt64}), ""},
+		{"has what nobody wants", state(wire.State{Held: []string{"x"}}), ""},
+		{"its state twice", constant(saying(wire.Message{State: &wire.State{}}, wire.Message{State: &wire.State{}})), ""},
+		{"fails", constant(saying(wire.Message{Failure: &wire.Failure{Reason: "\x1b[2J", Text: "\x00"}})), ""},
+		{"done at once", constant(saying(wire.Message{State: &wire.State{}}, wire.Message{Finished: &wire.Finished{}})), ""},
+		{"talks of bytes that never were", constant(saying(wire.Message{State: &wire.State{}},
+			wire.Message{Pulled: &wire.Pulled{Bytes: math.MaxInt64}}, wire.Message{Lacks: &wire.Lacks{Again: math.MinInt64}},
+			wire.Message{Trouble: &wire.Trouble{Peer: "honest0", Damaged: true}})), ""},
 		{"a frame without end", constant(func(_ io.Reader, out io.Writer, _ <-chan struct{}) {
 			_, _ = out.Write(binary.BigEndian.AppendUint32(nil, math.MaxUint32))
 		}), ""},
@@ -325,36 +326,36 @@ func TestShipEndsAHostThatStandsStill(t *testing.T) {
 	// waits reads on until the operator has given up.
 	waits := func(in io.Reader) { _, _ = io.Copy(io.Discard, in) }
 	begin := func(out io.Writer, missing int64) {
-		_ = node.WriteFrame(out, node.Message{State: &node.State{Missing: missing}})
+		_ = wire.WriteFrame(out, wire.Message{State: &wire.State{Missing: missing}})
 	}
 	tests := []struct {
 		name string
-		play func(in io.Reader, out io.Writer, layer node.Blob)
+		play func(in io.Reader, out io.Writer, layer wire.Blob)
 	}{
-		{"before it says anything", func(in io.Reader, _ io.Writer, _ node.Blob) { waits(in) }},
-		{"in the middle of a frame", func(in io.Reader, out io.Writer, _ node.Blob) {
+		{"before it says anything", func(in io.Reader, _ io.Writer, _ wire.Blob) { waits(in) }},
+		{"in the middle of a frame", func(in io.Reader, out io.Writer, _ wire.Blob) {
 			_, _ = io.WriteString(out, "\x00\x00\x00\x20{\"state\"")
 			waits(in)
 		}},
-		{"with all that it wants", func(in io.Reader, out io.Writer, _ node.Blob) { begin(out, 0); waits(in) }},
-		{"with something to take from peers", func(in io.Reader, out io.Writer, _ node.Blob) { begin(out, 1); waits(in) }},
-		{"and asks for nothing", func(in io.Reader, out io.Writer, _ node.Blob) {
+		{"with all that it wants", func(in io.Reader, out io.Writer, _ wire.Blob) { begin(out, 0); waits(in) }},
+		{"with something to take from peers", func(in io.Reader, out io.Writer, _ wire.Blob) { begin(out, 1); waits(in) }},
+		{"and asks for nothing", func(in io.Reader, out io.Writer, _ wire.Blob) {
 			begin(out, 1)
-			_ = node.WriteFrame(out, node.Message{Lacks: &node.Lacks{}})
+			_ = wire.WriteFrame(out, wire.Message{Lacks: &wire.Lacks{}})
 			waits(in)
 		}},
-		{"and says that it gets bytes", func(in io.Reader, out io.Writer, _ node.Blob) {
+		{"and says that it gets bytes", func(in io.Reader, out io.Writer, _ wire.Blob) {
 			begin(out, 1)
 			go waits(in)
 			for n, err := int64(1), error(nil); err == nil; n = -n {
-				err = node.WriteFrame(out, node.Message{Pulled: &node.Pulled{Bytes: n}})
+				err = wire.WriteFrame(out, wire.Message{Pulled: &wire.Pulled{Bytes: n}})
 			}
 		}},
-		{"while it is sent what it asked for", func(in io.Reader, out io.Writer, layer node.Blob) {
+		{"while it is sent what it asked for", func(in io.Reader, out io.Writer, layer wire.Blob) {
 			begin(out, 1)
-			_, _ = node.ReadFrame(in) // the peers
-			lacks := &node.Lacks{Blobs: []node.Lack{{Digest: layer.Digest, Size: layer.Size}}}
-			_ = node.WriteFrame(out, node.Message{Lacks: lacks})
+			_, _ = wire.ReadFrame(in) // the peers
+			lacks := &wire.Lacks{Blobs: []wire.Lack{{Digest: layer.Digest, Size: layer.Size}}}
+			_ = wire.WriteFrame(out, wire.Message{Lacks: lacks})
 			b := make([]byte, 1)
 			for {
 				if _, err := in.Read(b); err != nil {
@@ -363,10 +364,10 @@ func TestShipEndsAHostThatStandsStill(t *testing.T) {
 				time.Sleep(10 * time.Millisecond) // it takes a byte now and then
 			}
 		}},
-		{"when it has been sent all", func(in io.Reader, out io.Writer, layer node.Blob) {
+		{"when it has been sent all", func(in io.Reader, out io.Writer, layer wire.Blob) {
 			begin(out, 1)
-			lacks := &node.Lacks{Blobs: []node.Lack{{Digest: layer.Digest, Size: layer.Size}}}
-			_ = node.WriteFrame(out, node.Message{Lacks: lacks})
+			lacks := &wire.Lacks{Blobs: []wire.Lack{{Digest: layer.Digest, Size: layer.Size}}}
+			_ = wire.WriteFrame(out, wire.Message{Lacks: lacks})
 			waits(in)
 		}},
 	}

@@ -26,6 +26,8 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/internal/printable"
+	"github.com/liteboxd/boxlift/node/hostfile"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // Where k3s has its container runtime.
@@ -35,7 +37,7 @@ const (
 	// DefaultContentDir is where containerd keeps the content of images.
 	DefaultContentDir = "/var/lib/rancher/k3s/agent/containerd/io.containerd.content.v1.content/blobs/sha256"
 	// VerifiedFile is where [CheckImages] remembers what it has read.
-	VerifiedFile = FilesDir + "/verified.json"
+	VerifiedFile = wire.FilesDir + "/verified.json"
 )
 
 // The label that keeps the kubelet from deleting an image. K3s sets it when it imports,
@@ -174,7 +176,7 @@ var imageName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@-]*$`)
 // The error says that the check could not be made; what is wrong is in the report.
 func CheckImages(ctx context.Context, o ImagesOptions) (ImagesReport, error) {
 	o.ContentDir = cmp.Or(o.ContentDir, DefaultContentDir)
-	o.VerifiedFile, o.FilesDir = cmp.Or(o.VerifiedFile, VerifiedFile), cmp.Or(o.FilesDir, FilesDir)
+	o.VerifiedFile, o.FilesDir = cmp.Or(o.VerifiedFile, VerifiedFile), cmp.Or(o.FilesDir, wire.FilesDir)
 	if len(o.Ctr) == 0 {
 		o.Ctr = []string{DefaultK3s, "ctr"}
 	}
@@ -282,7 +284,7 @@ func (c *imageCheck) readPromises() error {
 		return fmt.Errorf("open the images directory: %w", err)
 	}
 	defer root.Close() //nolint:errcheck // it was only read
-	there, err := readDir(root, ".")
+	there, err := hostfile.Names(root, ".")
 	if err != nil {
 		return fmt.Errorf("list %s: %w", c.ImagesDir, err)
 	}
@@ -292,7 +294,7 @@ func (c *imageCheck) readPromises() error {
 		names = sortedPacks(c.files)
 	}
 	for _, name := range names {
-		if !IsPackName(name) {
+		if !wire.IsPackName(name) {
 			return fmt.Errorf("%q is not the name of a pack", name)
 		}
 		read := func(r *ocitar.Reader) error { return c.readPromisesOf(name, r) }
@@ -319,11 +321,11 @@ type imageIndex struct {
 }
 
 func (c *imageCheck) readPromisesOf(pack string, r *ocitar.Reader) error {
-	raw, err := r.ReadAll(ocitar.IndexFile, MaxIndex)
+	raw, err := r.ReadAll(ocitar.IndexFile, wire.MaxIndex)
 	if err != nil {
 		return err
 	}
-	if !strings.HasSuffix(pack, PackName("", raw)[len("boxlift-"):]) {
+	if !strings.HasSuffix(pack, wire.PackName("", raw)[len("boxlift-"):]) {
 		return errors.New("its name does not end with the digest of its index.json")
 	}
 	var index imageIndex
@@ -350,7 +352,7 @@ func (c *imageCheck) readPromisesOf(pack string, r *ocitar.Reader) error {
 
 // follow adds a manifest or an image index, and what is below it for this platform.
 func (c *imageCheck) follow(r *ocitar.Reader, p *promise, d descriptor) error {
-	if err := validateDigest(d.Digest); err != nil {
+	if err := wire.ValidateDigest(d.Digest); err != nil {
 		return fmt.Errorf("it names a manifest: %w", err)
 	}
 	raw, err := r.ReadAll(ocitar.BlobName(d.Digest), maxManifest)
@@ -371,7 +373,7 @@ func (c *imageCheck) follow(r *ocitar.Reader, p *promise, d descriptor) error {
 		named = append(named, *manifest.Config)
 	}
 	for _, blob := range named {
-		if err := validateDigest(blob.Digest); err != nil {
+		if err := wire.ValidateDigest(blob.Digest); err != nil {
 			return fmt.Errorf("manifest %s names a blob: %w", d.Digest, err)
 		}
 		c.add(p, blob)
@@ -672,14 +674,14 @@ func (c *imageCheck) readContent(ctx context.Context, state *containerdState) (m
 // readBlob compares a blob's bytes, unless it is as it was when that was last done. What
 // it returns is empty when the file changed meanwhile.
 func readBlob(root *os.Root, d digest.Digest, size int64, known verified, buffer []byte) (now verified, read int64, bad *badBlob) {
-	f, err := openRegular(root, d.Encoded(), os.O_RDONLY)
+	f, err := hostfile.Open(root, d.Encoded(), os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return now, 0, &badBlob{ProblemMissing, "is not on the disk"}
 	}
 	if err != nil {
 		return now, 0, &badBlob{ProblemDamaged, "cannot be read: " + err.Error()}
 	}
-	defer closeReader(f)
+	defer hostfile.CloseRead(f)
 	if now, err = identify(f); err != nil {
 		return verified{}, 0, &badBlob{ProblemDamaged, "cannot be read: " + err.Error()}
 	}
@@ -743,7 +745,7 @@ func readVerified(name, dir string) map[digest.Digest]verified {
 	if err != nil {
 		return none
 	}
-	defer closeReader(f)
+	defer hostfile.CloseRead(f)
 	raw, err := io.ReadAll(io.LimitReader(f, maxVerified+1))
 	if err != nil {
 		return none
@@ -757,7 +759,7 @@ func readVerified(name, dir string) map[digest.Digest]verified {
 
 func parseVerified(raw []byte) (*verifiedFile, error) {
 	v := &verifiedFile{}
-	if err := DecodeStrictly(raw, maxVerified, v); err != nil {
+	if err := wire.DecodeStrictly(raw, maxVerified, v); err != nil {
 		return nil, err
 	}
 	if v.Version != verifiedVersion || v.Blobs == nil || len(v.Blobs) > maxImageBlobs {
@@ -791,7 +793,7 @@ func (c *imageCheck) writeVerified() error {
 	if old, err := os.ReadFile(c.VerifiedFile); err == nil && bytes.Equal(old, raw) {
 		return nil // a check that finds nothing new leaves no trace
 	}
-	return replaceFile(c.VerifiedFile, raw)
+	return hostfile.Replace(c.VerifiedFile, raw)
 }
 
 // forget takes the names of images away that were pulled for another release, and looks again. Pods that run from them
@@ -873,7 +875,7 @@ func (c *imageCheck) arrange(ctx context.Context) error {
 	if !slices.ContainsFunc(c.report.Problems, func(p ImageProblem) bool { return p.Kind == ProblemOrder }) {
 		return nil
 	}
-	free, unlock, err := lockDir(c.ImagesDir)
+	free, unlock, err := hostfile.Lock(c.ImagesDir)
 	if err != nil {
 		return fmt.Errorf("lock %s: %w", c.ImagesDir, err)
 	}

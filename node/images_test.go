@@ -18,12 +18,13 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 	"github.com/liteboxd/boxlift/test/containerd"
 )
 
 // image makes a pack of one image under a name: an index of two platforms, of which the
 // pack holds this machine's.
-func (s store) image(t testing.TB, component, name string, layers ...[]byte) node.PackWant {
+func (s store) image(t testing.TB, component, name string, layers ...[]byte) wire.PackWant {
 	t.Helper()
 	type object = map[string]any
 	encode := func(v any) []byte {
@@ -33,11 +34,11 @@ func (s store) image(t testing.TB, component, name string, layers ...[]byte) nod
 		}
 		return b
 	}
-	described := func(mediaType string, b node.Blob) object {
+	described := func(mediaType string, b wire.Blob) object {
 		return object{"mediaType": mediaType, "digest": b.Digest, "size": b.Size}
 	}
 	config := s.add(encode(object{"architecture": runtime.GOARCH, "os": "linux", "rootfs": object{"type": "layers"}}))
-	blobs, list := []node.Blob{config}, []object{}
+	blobs, list := []wire.Blob{config}, []object{}
 	for _, l := range layers {
 		b := s.add(l)
 		blobs, list = append(blobs, b), append(list, described("application/vnd.oci.image.layer.v1.tar+gzip", b))
@@ -46,7 +47,7 @@ func (s store) image(t testing.TB, component, name string, layers ...[]byte) nod
 	manifest := s.add(encode(object{
 		"schemaVersion": 2, "mediaType": manifestType, "config": described("application/vnd.oci.image.config.v1+json", config), "layers": list,
 	}))
-	here, there := described(manifestType, manifest), described(manifestType, node.Blob{Digest: digest.FromString("elsewhere"), Size: 9})
+	here, there := described(manifestType, manifest), described(manifestType, wire.Blob{Digest: digest.FromString("elsewhere"), Size: 9})
 	here["platform"] = object{"os": "linux", "architecture": runtime.GOARCH}
 	there["platform"] = object{"os": "linux", "architecture": "s390x"}
 	const indexType = "application/vnd.oci.image.index.v1+json"
@@ -54,7 +55,7 @@ func (s store) image(t testing.TB, component, name string, layers ...[]byte) nod
 	entry := described(indexType, all)
 	entry["annotations"] = object{"io.containerd.image.name": name}
 	index := encode(object{"schemaVersion": 2, "manifests": []object{entry}})
-	return node.PackWant{Name: node.PackName(component, index), Index: index, Blobs: append([]node.Blob{all, manifest}, blobs...)}
+	return wire.PackWant{Name: wire.PackName(component, index), Index: index, Blobs: append([]wire.Blob{all, manifest}, blobs...)}
 }
 
 func TestCheckImages(t *testing.T) {
@@ -79,7 +80,7 @@ func TestCheckImages(t *testing.T) {
 		all += int64(len(bytes))
 	}
 	// As k3s imports: with pins of two kinds.
-	importPack := func(p node.PackWant, names ...string) {
+	importPack := func(p wire.PackWant, names ...string) {
 		t.Helper()
 		ask("images", "import", "--no-unpack", filepath.Join(l.images, p.Name))
 		for _, name := range names {
@@ -169,7 +170,7 @@ func TestCheckImages(t *testing.T) {
 	lost := func(kind node.ProblemKind) node.ImageProblem {
 		return node.ImageProblem{Kind: kind, Image: one, Pack: a.Name, Blob: layerDigest}
 	}
-	imported := func(what string, r node.ImagesReport, packs ...node.PackWant) {
+	imported := func(what string, r node.ImagesReport, packs ...wire.PackWant) {
 		t.Helper()
 		var names []string
 		for _, p := range packs {
@@ -397,7 +398,7 @@ func TestCheckImagesOfWrongDigests(t *testing.T) {
 				target = wrong
 			}
 			index := []byte(`{"manifests":[{"digest":"` + string(target) + `","size":1,"annotations":{"io.containerd.image.name":"docker.io/library/a:1"}}]}`)
-			pack := node.PackWant{Name: node.PackName("a", index), Index: index, Blobs: []node.Blob{blob}}
+			pack := wire.PackWant{Name: wire.PackName("a", index), Index: index, Blobs: []wire.Blob{blob}}
 			if err := os.MkdirAll(l.images, 0o755); err != nil {
 				t.Fatal(err)
 			}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 	hosts "github.com/liteboxd/boxlift/test/lab"
 )
 
@@ -68,7 +69,7 @@ func newLAN(ctx context.Context, t *testing.T, n int) *lan {
 		}
 		keys.WriteString(strings.TrimSpace(key) + "\n")
 		// The hosts' disks as they are seen from here.
-		l.nodes = append(l.nodes, &lab{store: l.store, images: filepath.Join(h.Root, node.DefaultImagesDir), files: filepath.Join(h.Root, node.FilesDir)})
+		l.nodes = append(l.nodes, &lab{store: l.store, images: filepath.Join(h.Root, wire.ImagesDir), files: filepath.Join(h.Root, wire.FilesDir)})
 	}
 	if err := os.WriteFile(l.known, []byte(keys.String()), 0o600); err != nil {
 		t.Fatal(err)
@@ -77,7 +78,7 @@ func newLAN(ctx context.Context, t *testing.T, n int) *lan {
 }
 
 // ship brings the packs to all hosts, over ssh as the installer does.
-func (l *lan) ship(ctx context.Context, t *testing.T, packs ...node.PackWant) []node.ShipResult {
+func (l *lan) ship(ctx context.Context, t *testing.T, packs ...wire.PackWant) []node.ShipResult {
 	t.Helper()
 	var shipped []node.ShipHost
 	l.counters = nil
@@ -102,7 +103,7 @@ func (l *lan) ship(ctx context.Context, t *testing.T, packs ...node.PackWant) []
 		l.counters = append(l.counters, count)
 		shipped = append(shipped, node.ShipHost{
 			Name: h.Name, Address: h.Address.String() + ":0", In: in, Out: out, Start: count.start,
-			Want: node.Want{Version: node.ProtocolVersion, ImagesDir: node.DefaultImagesDir, Packs: packs},
+			Want: wire.Want{Version: wire.Version, ImagesDir: wire.ImagesDir, Packs: packs},
 		})
 	}
 	l.read.Store(0)
@@ -121,12 +122,12 @@ func (l *lan) ship(ctx context.Context, t *testing.T, packs ...node.PackWant) []
 }
 
 // provePacks compares what the hosts have.
-func (l *lan) provePacks(t *testing.T, results []node.ShipResult, packs []node.PackWant, without ...*hosts.Host) {
+func (l *lan) provePacks(t *testing.T, results []node.ShipResult, packs []wire.PackWant, without ...*hosts.Host) {
 	t.Helper()
-	wants := make([]node.Want, len(l.hosts))
+	wants := make([]wire.Want, len(l.hosts))
 	var left []int
 	for i := range l.hosts {
-		wants[i] = node.Want{ImagesDir: l.nodes[i].images, Packs: packs}
+		wants[i] = wire.Want{ImagesDir: l.nodes[i].images, Packs: packs}
 		for _, h := range without {
 			if h == l.hosts[i] {
 				left = append(left, i)
@@ -146,7 +147,7 @@ func (l *lan) provePacks(t *testing.T, results []node.ShipResult, packs []node.P
 func (l *lan) empty(ctx context.Context, t *testing.T) {
 	t.Helper()
 	for _, h := range l.hosts {
-		if _, err := h.Exec(ctx, "rm", "-rf", node.DefaultImagesDir, node.FilesDir); err != nil {
+		if _, err := h.Exec(ctx, "rm", "-rf", wire.ImagesDir, wire.FilesDir); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -157,7 +158,7 @@ func TestSwarmOnHosts(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	l := newLAN(ctx, t, 4)
-	packs := []node.PackWant{
+	packs := []wire.PackWant{
 		l.pack(t, "k3s", random(270, 20_000_000), random(271, 30_000_000), random(272, 400)),
 		l.pack(t, "cilium", random(273, 40_000_000), random(274, 10_000_000)),
 	}
@@ -219,7 +220,7 @@ func TestSwarmOnHosts(t *testing.T) {
 
 	t.Run("damage on the source", func(t *testing.T) {
 		for _, h := range l.hosts[1:] {
-			if _, err := h.Exec(ctx, "rm", "-rf", node.DefaultImagesDir); err != nil {
+			if _, err := h.Exec(ctx, "rm", "-rf", wire.ImagesDir); err != nil {
 				t.Fatal(err)
 			}
 		}

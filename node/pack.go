@@ -6,6 +6,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/node/hostfile"
 )
 
 // maxManifest is the largest manifest or index that is followed, in bytes.
@@ -25,11 +26,11 @@ type descriptor struct {
 
 // readPack opens a pack for the time of a call.
 func readPack(root *os.Root, name string, use func(*ocitar.Reader) error) error {
-	f, err := openRegular(root, name, os.O_RDONLY)
+	f, err := hostfile.Open(root, name, os.O_RDONLY)
 	if err != nil {
 		return err
 	}
-	defer closeReader(f)
+	defer hostfile.CloseRead(f)
 	info, err := f.Stat()
 	if err != nil {
 		return err

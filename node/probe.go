@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // What does a pod reach?
@@ -177,27 +179,27 @@ func askHTTP(ctx context.Context, address string) (int, error) {
 // from a pod, so it has to be about them, and its texts are made fit for a terminal.
 func ReadProbeReport(r io.Reader, targets []ProbeTarget) (ProbeReport, error) {
 	var report ProbeReport
-	if _, err := readLine(r, &report); err != nil {
+	if _, err := wire.ReadLine(r, &report); err != nil {
 		return report, err
 	}
 	if report.Version != ProbeVersion || len(report.Results) != len(targets) {
-		return report, fmt.Errorf("%w: version %d with %d results, expected version %d with %d", ErrProtocol, report.Version, len(report.Results), ProbeVersion, len(targets))
+		return report, fmt.Errorf("%w: version %d with %d results, expected version %d with %d", wire.ErrProtocol, report.Version, len(report.Results), ProbeVersion, len(targets))
 	}
 	for i := range report.Results {
 		result := &report.Results[i]
 		if result.ProbeTarget != targets[i] {
-			return report, fmt.Errorf("%w: result %d is about something else than %s", ErrProtocol, i, targets[i].Target)
+			return report, fmt.Errorf("%w: result %d is about something else than %s", wire.ErrProtocol, i, targets[i].Target)
 		}
 		switch result.State {
 		case ReachOK, ReachRefused, ReachSilent, ReachFailed:
 		default:
-			return report, fmt.Errorf("%w: a result is %q", ErrProtocol, string(result.State))
+			return report, fmt.Errorf("%w: a result is %q", wire.ErrProtocol, string(result.State))
 		}
 		if len(result.Addresses) > maxProbeAddresses || result.Status < 0 || result.Status > 999 {
-			return report, fmt.Errorf("%w: the result for %s is out of bounds", ErrProtocol, targets[i].Target)
+			return report, fmt.Errorf("%w: the result for %s is out of bounds", wire.ErrProtocol, targets[i].Target)
 		}
 		var err error
-		if result.Detail, err = cleanText(result.Detail, "detail"); err != nil {
+		if result.Detail, err = wire.CleanText(result.Detail, "detail"); err != nil {
 			return report, err
 		}
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 func TestProbe(t *testing.T) {
@@ -147,7 +149,7 @@ func TestProbeReportIsChecked(t *testing.T) {
 		"unknown field": `{"version":1,"results":[{"kind":"name","target":"a","state":"ok","more":1}]}`,
 		"no line":       `panic: something`,
 	} {
-		if _, err := ReadProbeReport(strings.NewReader(line+"\n"), targets); !errors.Is(err, ErrProtocol) {
+		if _, err := ReadProbeReport(strings.NewReader(line+"\n"), targets); !errors.Is(err, wire.ErrProtocol) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -14,32 +14,32 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 func TestFrames(t *testing.T) {
-	messages := []node.Message{
-		{Want: &node.Want{Version: 1, ImagesDir: "/images", Packs: []node.PackWant{{Name: "p", Index: []byte{0, 0xff}}}, Swarm: &node.Swarm{Address: "10.0.0.1:0", Token: []byte{1}}}},
-		{Peers: &node.Peers{Peers: []node.Peer{{Name: "a", Serving: node.Serving{Address: "10.0.0.1:1", Certificate: []byte{1}}}}, Operator: []digest.Digest{digest.FromString("x")}}},
-		{Data: &node.Data{Digest: digest.FromString("x"), Offset: 1, Size: 2}},
-		{Alive: &node.Alive{}},
-		{State: &node.State{Held: []string{"p"}, Missing: 1, Serving: &node.Serving{Address: "10.0.0.1:1", Certificate: []byte{1}}}},
-		{Pulled: &node.Pulled{Bytes: -1}},
-		{Trouble: &node.Trouble{Peer: "a", Text: "text", Damaged: true}},
-		{Lacks: &node.Lacks{Blobs: []node.Lack{{Digest: digest.FromString("x"), Size: 3, Offset: 1}}}},
-		{Placed: &node.Placed{Name: "p"}},
-		{Finished: &node.Finished{Received: 1, Copied: 2}},
-		{Failure: &node.Failure{Reason: node.ReasonIO, Text: "text"}},
+	messages := []wire.Message{
+		{Want: &wire.Want{Version: 1, ImagesDir: "/images", Packs: []wire.PackWant{{Name: "p", Index: []byte{0, 0xff}}}, Swarm: &wire.Swarm{Address: "10.0.0.1:0", Token: []byte{1}}}},
+		{Peers: &wire.Peers{Peers: []wire.Peer{{Name: "a", Serving: wire.Serving{Address: "10.0.0.1:1", Certificate: []byte{1}}}}, Operator: []digest.Digest{digest.FromString("x")}}},
+		{Data: &wire.Data{Digest: digest.FromString("x"), Offset: 1, Size: 2}},
+		{Alive: &wire.Alive{}},
+		{State: &wire.State{Held: []string{"p"}, Missing: 1, Serving: &wire.Serving{Address: "10.0.0.1:1", Certificate: []byte{1}}}},
+		{Pulled: &wire.Pulled{Bytes: -1}},
+		{Trouble: &wire.Trouble{Peer: "a", Text: "text", Damaged: true}},
+		{Lacks: &wire.Lacks{Blobs: []wire.Lack{{Digest: digest.FromString("x"), Size: 3, Offset: 1}}}},
+		{Placed: &wire.Placed{Name: "p"}},
+		{Finished: &wire.Finished{Received: 1, Copied: 2}},
+		{Failure: &wire.Failure{Reason: wire.ReasonIO, Text: "text"}},
 	}
 	var b bytes.Buffer
 	for _, m := range messages {
-		if err := node.WriteFrame(&b, m); err != nil {
+		if err := wire.WriteFrame(&b, m); err != nil {
 			t.Fatal(err)
 		}
 	}
 	b.WriteString("raw")
 	for _, want := range messages {
-		got, err := node.ReadFrame(&b)
+		got, err := wire.ReadFrame(&b)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,10 +50,10 @@ func TestFrames(t *testing.T) {
 	if b.String() != "raw" {
 		t.Errorf("%q is left, want the bytes after the frames", b.String())
 	}
-	if err := node.WriteFrame(&b, node.Message{}); err == nil {
+	if err := wire.WriteFrame(&b, wire.Message{}); err == nil {
 		t.Error("an empty frame was written")
 	}
-	if err := node.WriteFrame(&b, node.Message{Failure: &node.Failure{Text: strings.Repeat("x", node.MaxFrame)}}); err == nil {
+	if err := wire.WriteFrame(&b, wire.Message{Failure: &wire.Failure{Text: strings.Repeat("x", wire.MaxFrame)}}); err == nil {
 		t.Error("a frame that is too long was written")
 	}
 }
@@ -70,21 +70,21 @@ func TestMalformedFrames(t *testing.T) {
 		{"part of a length", "\x00\x00", io.ErrUnexpectedEOF},
 		{"part of a frame", frame(`{"placed":{"name":"x"}}`)[:10], io.ErrUnexpectedEOF},
 		{"a length and nothing", "\x00\x00\x00\x05", io.ErrUnexpectedEOF},
-		{"a login message", "Welcome to this host\n", node.ErrProtocol},
-		{"longest length", "\xff\xff\xff\xff", node.ErrProtocol},
-		{"empty", frame(""), node.ErrProtocol},
-		{"no object", frame("[]"), node.ErrProtocol},
-		{"null", frame("null"), node.ErrProtocol},
-		{"nothing said", frame("{}"), node.ErrProtocol},
-		{"two things", frame(`{"placed":{"name":"x"},"finished":{"received":1,"copied":1}}`), node.ErrProtocol},
-		{"unknown member", frame(`{"placed":{"name":"x","more":1}}`), node.ErrProtocol},
-		{"unknown message", frame(`{"hello":{}}`), node.ErrProtocol},
-		{"more after the object", frame(`{"placed":{"name":"x"}} {}`), node.ErrProtocol},
-		{"wrong type", frame(`{"placed":{"name":1}}`), node.ErrProtocol},
+		{"a login message", "Welcome to this host\n", wire.ErrProtocol},
+		{"longest length", "\xff\xff\xff\xff", wire.ErrProtocol},
+		{"empty", frame(""), wire.ErrProtocol},
+		{"no object", frame("[]"), wire.ErrProtocol},
+		{"null", frame("null"), wire.ErrProtocol},
+		{"nothing said", frame("{}"), wire.ErrProtocol},
+		{"two things", frame(`{"placed":{"name":"x"},"finished":{"received":1,"copied":1}}`), wire.ErrProtocol},
+		{"unknown member", frame(`{"placed":{"name":"x","more":1}}`), wire.ErrProtocol},
+		{"unknown message", frame(`{"hello":{}}`), wire.ErrProtocol},
+		{"more after the object", frame(`{"placed":{"name":"x"}} {}`), wire.ErrProtocol},
+		{"wrong type", frame(`{"placed":{"name":1}}`), wire.ErrProtocol},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if _, err := node.ReadFrame(strings.NewReader(test.input)); !errors.Is(err, test.want) {
+			if _, err := wire.ReadFrame(strings.NewReader(test.input)); !errors.Is(err, test.want) {
 				t.Errorf("got %v, want %v", err, test.want)
 			}
 		})
@@ -96,15 +96,15 @@ func FuzzFrame(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x02{}"))
 	f.Add([]byte("\xff\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, input []byte) {
-		m, err := node.ReadFrame(bytes.NewReader(input))
+		m, err := wire.ReadFrame(bytes.NewReader(input))
 		if err != nil {
 			return
 		}
 		var b bytes.Buffer
-		if err := node.WriteFrame(&b, m); err != nil {
+		if err := wire.WriteFrame(&b, m); err != nil {
 			t.Fatal(err)
 		}
-		again, err := node.ReadFrame(&b)
+		again, err := wire.ReadFrame(&b)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,23 +125,23 @@ func FuzzFrame(f *testing.F) {
 // Whatever is accepted names nothing outside the directories that it may write to.
 func FuzzWant(f *testing.F) {
 	s := store{}
-	seed := func(w node.Want) {
+	seed := func(w wire.Want) {
 		b, err := json.Marshal(w)
 		if err != nil {
 			f.Fatal(err)
 		}
 		f.Add(b)
 	}
-	good := node.Want{
-		Version: node.ProtocolVersion, ImagesDir: "/images", Packs: []node.PackWant{s.pack(f, "k3s", []byte("x"))},
-		Files: []node.FileWant{{Path: "/files/bin/x", Mode: 0o755, Digest: digest.FromString("x"), Size: 1}},
+	good := wire.Want{
+		Version: wire.Version, ImagesDir: "/images", Packs: []wire.PackWant{s.pack(f, "k3s", []byte("x"))},
+		Files: []wire.FileWant{{Path: "/files/bin/x", Mode: 0o755, Digest: digest.FromString("x"), Size: 1}},
 	}
 	seed(good)
 	bad := good
-	bad.Files = []node.FileWant{{Path: "/files/../etc/passwd", Digest: digest.FromString("x"), Size: 1}}
+	bad.Files = []wire.FileWant{{Path: "/files/../etc/passwd", Digest: digest.FromString("x"), Size: 1}}
 	seed(bad)
 	f.Fuzz(func(t *testing.T, input []byte) {
-		var w node.Want
+		var w wire.Want
 		if json.Unmarshal(input, &w) != nil || w.Validate("/files") != nil {
 			return
 		}
@@ -154,7 +154,7 @@ func FuzzWant(f *testing.F) {
 			}
 		}
 		for _, file := range w.Files {
-			if path.Clean(file.Path) != file.Path || !strings.HasPrefix(file.Path, "/files/") || strings.HasSuffix(file.Path, node.PartSuffix) {
+			if path.Clean(file.Path) != file.Path || !strings.HasPrefix(file.Path, "/files/") || strings.HasSuffix(file.Path, wire.PartSuffix) {
 				t.Fatalf("file %q", file.Path)
 			}
 		}

@@ -8,6 +8,8 @@ import (
 	"regexp"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // PruneVersion is the version of the forms of [PruneRequest] and [PruneReport].
@@ -21,7 +23,7 @@ const (
 	MaxPruneReport = 4 << 20
 
 	maxReleaseNames = 1024
-	maxPruneItems   = 2 * maxFactEntries
+	maxPruneItems   = 2 * wire.MaxEntries
 )
 
 // Release is what one release needs on a host.
@@ -118,13 +120,13 @@ type PruneItem struct {
 var storedFileName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}-[0-9a-f]{12}$`)
 
 // ReleaseOf is what a want needs of a host.
-func ReleaseOf(id digest.Digest, w Want) Release {
+func ReleaseOf(id digest.Digest, w wire.Want) Release {
 	r := Release{ID: id}
 	for _, p := range w.Packs {
 		r.Packs = append(r.Packs, p.Name)
 	}
 	for _, f := range w.Files {
-		if path.Dir(f.Path) == FilesDir+"/"+storedFiles {
+		if path.Dir(f.Path) == wire.FilesDir+"/"+storedFiles {
 			r.Files = append(r.Files, path.Base(f.Path))
 		}
 	}
@@ -135,14 +137,14 @@ func ReleaseOf(id digest.Digest, w Want) Release {
 const storedFiles = "files"
 
 func (r *Release) validate() error {
-	if err := validateDigest(r.ID); r.ID != "" && err != nil {
+	if err := wire.ValidateDigest(r.ID); r.ID != "" && err != nil {
 		return err
 	}
 	if len(r.Packs) > maxReleaseNames || len(r.Files) > maxReleaseNames {
 		return fmt.Errorf("it names %d packs and %d files, more than %d", len(r.Packs), len(r.Files), maxReleaseNames)
 	}
 	for _, name := range r.Packs {
-		if !IsPackName(name) {
+		if !wire.IsPackName(name) {
 			return fmt.Errorf("%.200q is not the name of a pack", name)
 		}
 	}
@@ -157,7 +159,7 @@ func (r *Release) validate() error {
 // ParsePruneRequest reads what an operator asks for. Anything unknown in it is an error.
 func ParsePruneRequest(document []byte) (PruneRequest, error) {
 	var r PruneRequest
-	if err := DecodeStrictly(document, MaxPruneRequest, &r); err != nil {
+	if err := wire.DecodeStrictly(document, MaxPruneRequest, &r); err != nil {
 		return PruneRequest{}, fmt.Errorf("read what is to be pruned: %w", err)
 	}
 	if err := r.validate(); err != nil {
@@ -188,7 +190,7 @@ func (r *PruneRequest) validate() error {
 // cannot be is an error. What cannot be printed becomes U+FFFD.
 func ParsePruneReport(document []byte) (PruneReport, error) {
 	var r PruneReport
-	err := DecodeStrictly(document, MaxPruneReport, &r)
+	err := wire.DecodeStrictly(document, MaxPruneReport, &r)
 	if err == nil {
 		err = r.check()
 	}
@@ -206,17 +208,17 @@ func (r *PruneReport) check() error {
 		return fmt.Errorf("it has %d items, more than %d", len(r.Items), maxPruneItems)
 	}
 	for _, d := range []digest.Digest{r.Current, r.Previous} {
-		if err := validateDigest(d); d != "" && err != nil {
+		if err := wire.ValidateDigest(d); d != "" && err != nil {
 			return err
 		}
 	}
-	if err := clean(reflect.ValueOf(r).Elem(), ""); err != nil {
+	if err := wire.Clean(reflect.ValueOf(r).Elem(), ""); err != nil {
 		return err
 	}
-	left := int64(maxFactNumber)
+	left := int64(wire.MaxNumber)
 	for _, i := range r.Items {
 		if left -= i.Size; left < 0 {
-			return fmt.Errorf("its items have more than %d bytes together", int64(maxFactNumber))
+			return fmt.Errorf("its items have more than %d bytes together", int64(wire.MaxNumber))
 		}
 		switch i.Kind {
 		case PrunePack, PruneFile, PruneImage, PruneData:

@@ -15,11 +15,13 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/internal/printable"
+	"github.com/liteboxd/boxlift/node/hostfile"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // PruneOptions say where [Prune] works. The zero value is k3s' and boxlift's own places.
 type PruneOptions struct {
-	// ImagesDir has the packs; "" means DefaultImagesDir.
+	// ImagesDir has the packs; "" means wire.ImagesDir.
 	ImagesDir string
 	// FilesDir is the constant of that name when it is "".
 	FilesDir string
@@ -44,7 +46,7 @@ type PruneOptions struct {
 // Images go before their packs, so that a run that is cut short leaves what tells the next
 // one where to go on.
 func Prune(ctx context.Context, o PruneOptions, request PruneRequest) (PruneReport, error) {
-	o.ImagesDir, o.FilesDir = cmp.Or(o.ImagesDir, DefaultImagesDir), cmp.Or(o.FilesDir, FilesDir)
+	o.ImagesDir, o.FilesDir = cmp.Or(o.ImagesDir, wire.ImagesDir), cmp.Or(o.FilesDir, wire.FilesDir)
 	o.DataDir = cmp.Or(o.DataDir, DefaultDataDir)
 	if len(o.Ctr) == 0 {
 		o.Ctr = []string{DefaultK3s, "ctr"}
@@ -140,7 +142,7 @@ func (p *pruner) lock() (unlock func(), err error) {
 		}
 	}
 	for _, dir := range []string{p.PruneOptions.ImagesDir, p.FilesDir} {
-		free, u, err := lockDir(dir)
+		free, u, err := hostfile.Lock(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -390,7 +392,7 @@ func parseImageID(out []byte) digest.Digest {
 		Metadata struct{ ImageRef digest.Digest }
 	}
 	if json.Unmarshal(info.Extensions[criMetadata].Value, &metadata) != nil || metadata.Version != "v1" ||
-		validateDigest(metadata.Metadata.ImageRef) != nil {
+		wire.ValidateDigest(metadata.Metadata.ImageRef) != nil {
 		return ""
 	}
 	return metadata.Metadata.ImageRef

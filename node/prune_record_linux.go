@@ -10,6 +10,9 @@ import (
 	"os"
 	"path"
 	"slices"
+
+	"github.com/liteboxd/boxlift/node/hostfile"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // recordName is the file in FilesDir in which a host remembers what its releases need.
@@ -38,14 +41,14 @@ func readRecord(filesDir string) (*releaseRecord, error) {
 		return nil, err
 	}
 	defer root.Close() //nolint:errcheck // it was only read
-	f, err := openRegular(root, recordName, os.O_RDONLY)
+	f, err := hostfile.Open(root, recordName, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer closeReader(f)
+	defer hostfile.CloseRead(f)
 	raw, err := io.ReadAll(io.LimitReader(f, maxRecord+1))
 	if err != nil {
 		return nil, err
@@ -55,7 +58,7 @@ func readRecord(filesDir string) (*releaseRecord, error) {
 
 func parseRecord(raw []byte) (*releaseRecord, error) {
 	r := &releaseRecord{}
-	if err := DecodeStrictly(raw, maxRecord, r); err != nil {
+	if err := wire.DecodeStrictly(raw, maxRecord, r); err != nil {
 		return nil, err
 	}
 	if r.Version != recordVersion {
@@ -90,7 +93,7 @@ func (r *releaseRecord) write(filesDir string) error {
 	if old, err := os.ReadFile(name); err == nil && bytes.Equal(old, raw) {
 		return nil
 	}
-	return replaceFile(name, raw)
+	return hostfile.Replace(name, raw)
 }
 
 // succeed is the record once release is the current one, on a host that has these packs and

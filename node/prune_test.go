@@ -25,6 +25,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 	"github.com/liteboxd/boxlift/test/containerd"
 )
 
@@ -70,7 +71,7 @@ type member struct {
 
 // bring makes a pack of images that containers can be made from, ships it, and imports it
 // as k3s does.
-func (l *pruneLab) bring(t *testing.T, component string, members ...member) node.PackWant {
+func (l *pruneLab) bring(t *testing.T, component string, members ...member) wire.PackWant {
 	t.Helper()
 	type object = map[string]any
 	encode := func(v any) []byte {
@@ -80,12 +81,12 @@ func (l *pruneLab) bring(t *testing.T, component string, members ...member) node
 		}
 		return b
 	}
-	described := func(mediaType string, b node.Blob) object {
+	described := func(mediaType string, b wire.Blob) object {
 		return object{"mediaType": mediaType, "digest": b.Digest, "size": b.Size}
 	}
-	var pack node.PackWant
+	var pack wire.PackWant
 	var entries []object
-	add := func(b node.Blob) node.Blob {
+	add := func(b wire.Blob) wire.Blob {
 		if !slices.Contains(pack.Blobs, b) {
 			pack.Blobs = append(pack.Blobs, b)
 		}
@@ -111,7 +112,7 @@ func (l *pruneLab) bring(t *testing.T, component string, members ...member) node
 		entries = append(entries, entry)
 	}
 	pack.Index = encode(object{"schemaVersion": 2, "manifests": entries})
-	pack.Name = node.PackName(component, pack.Index)
+	pack.Name = wire.PackName(component, pack.Index)
 	l.mustSend(t, l.want(pack))
 	if l.content == "" {
 		return pack
@@ -155,7 +156,7 @@ func (l *pruneLab) store(t *testing.T, name string) {
 	}
 }
 
-func release(name string, packs []node.PackWant, files ...string) *node.Release {
+func release(name string, packs []wire.PackWant, files ...string) *node.Release {
 	r := &node.Release{ID: releaseID(name), Files: files}
 	for _, p := range packs {
 		r.Packs = append(r.Packs, p.Name)
@@ -255,7 +256,7 @@ func TestPruneReleases(t *testing.T) {
 	const k3s1, k3s2, k3s3 = "k3s-000000000001", "k3s-000000000002", "k3s-000000000003"
 	l.store(t, k3s1)
 	l.store(t, "notes")
-	first := release("1", []node.PackWant{one}, k3s1)
+	first := release("1", []wire.PackWant{one}, k3s1)
 	r := l.prune(t, node.PruneRequest{Release: first, Current: true, Remove: true})
 	wantGone(t, r)
 	if r.Current != releaseID("1") || r.Previous != "" {
@@ -269,7 +270,7 @@ func TestPruneReleases(t *testing.T) {
 
 	// The next one, and again: the second time nothing is written.
 	l.store(t, k3s2)
-	second := release("2", []node.PackWant{one}, k3s2)
+	second := release("2", []wire.PackWant{one}, k3s2)
 	var written []time.Time
 	for range 2 {
 		r = l.prune(t, node.PruneRequest{Release: second, Current: true, Remove: true})
@@ -303,7 +304,7 @@ func TestPruneReleases(t *testing.T) {
 	// A bundle that is about to be installed keeps what it has brought.
 	l.store(t, k3s3)
 	wantGone(t, l.prune(t, node.PruneRequest{}), k3s3)
-	third := release("3", []node.PackWant{one}, k3s3)
+	third := release("3", []wire.PackWant{one}, k3s3)
 	wantGone(t, l.prune(t, node.PruneRequest{Release: third}))
 	r = l.prune(t, node.PruneRequest{Release: third, Current: true, Remove: true})
 	wantGone(t, r, k3s1)
@@ -424,10 +425,10 @@ func TestPruneBeside(t *testing.T) {
 	l.store(t, "k3s-000000000001")
 	want := l.want(l.pack(t, "a", random(310, 1000)))
 	p := l.start(t)
-	if err := node.WriteFrame(p.in, node.Message{Want: &want}); err != nil {
+	if err := wire.WriteFrame(p.in, wire.Message{Want: &want}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := node.ReadFrame(p.out); err != nil {
+	if _, err := wire.ReadFrame(p.out); err != nil {
 		t.Fatal(err)
 	}
 	_, err := node.Prune(t.Context(), l.options, node.PruneRequest{Version: node.PruneVersion, Release: release("1", nil), DropPrevious: true, Remove: true})
@@ -450,10 +451,10 @@ func TestPrune(t *testing.T) {
 	p1 := l.bring(t, "k3s", member{pause, [][]byte{random(323, 100)}}, member{one, [][]byte{shared, only1}})
 	p2 := l.bring(t, "k3s", member{pause, [][]byte{random(323, 100)}}, member{two, [][]byte{shared, only2}})
 	p3 := l.bring(t, "k3s", member{pause, [][]byte{random(323, 100)}}, member{three, [][]byte{shared}})
-	all := []node.PackWant{p1, p2, p3}
+	all := []wire.PackWant{p1, p2, p3}
 	// As k3s and containerd do.
 	target := func(name string) string { return strings.Fields(l.ask(t, "images", "ls", "name=="+name))[8] }
-	id := func(p node.PackWant, cmd string) string {
+	id := func(p wire.PackWant, cmd string) string {
 		for _, b := range p.Blobs {
 			if bytes.Contains(l.lab.store[b.Digest], []byte(`"/`+cmd+`"`)) {
 				return b.Digest.String()
@@ -477,7 +478,7 @@ func TestPrune(t *testing.T) {
 	run(pause, "sandbox")
 
 	for i, p := range all {
-		r := l.prune(t, node.PruneRequest{Release: release(fmt.Sprint(i), []node.PackWant{p}), Current: true})
+		r := l.prune(t, node.PruneRequest{Release: release(fmt.Sprint(i), []wire.PackWant{p}), Current: true})
 		if want := []string{p1.Name, one, withDigest, elsewhere, id(p1, one)}; i == 2 {
 			wantGone(t, r, want...)
 		}
@@ -571,7 +572,7 @@ func TestPruneMovedName(t *testing.T) {
 	p1 := l.bring(t, "liteboxd", member{name, [][]byte{random(330, 1000)}})
 	l.ask(t, "containers", "create", "--snapshotter", "native", name, "sandbox")
 	p2 := l.bring(t, "liteboxd", member{name, [][]byte{random(331, 1000)}})
-	request := node.PruneRequest{Release: release("2", []node.PackWant{p2}), DropPrevious: true, Remove: true}
+	request := node.PruneRequest{Release: release("2", []wire.PackWant{p2}), DropPrevious: true, Remove: true}
 	wantGone(t, l.prune(t, request))
 	l.ask(t, "containers", "rm", "sandbox")
 	wantGone(t, l.prune(t, request), p1.Name)
@@ -698,9 +699,9 @@ func TestParsePruneRequest(t *testing.T) {
 }
 
 func TestReleaseOf(t *testing.T) {
-	r := node.ReleaseOf(releaseID("1"), node.Want{
-		Packs: []node.PackWant{{Name: "boxlift-k3s-0123456789ab.tar"}},
-		Files: []node.FileWant{{Path: node.FilesDir + "/files/k3s-0123456789ab"}, {Path: node.FilesDir + "/bin/boxlift-node"}},
+	r := node.ReleaseOf(releaseID("1"), wire.Want{
+		Packs: []wire.PackWant{{Name: "boxlift-k3s-0123456789ab.tar"}},
+		Files: []wire.FileWant{{Path: wire.FilesDir + "/files/k3s-0123456789ab"}, {Path: wire.FilesDir + "/bin/boxlift-node"}},
 	})
 	want := node.Release{ID: releaseID("1"), Packs: []string{"boxlift-k3s-0123456789ab.tar"}, Files: []string{"k3s-0123456789ab"}}
 	if diff := cmp.Diff(want, r); diff != "" {

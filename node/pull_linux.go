@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // How long a peer may take. A peer that has lost its power says nothing at all.
@@ -67,7 +69,7 @@ type puller struct {
 }
 
 type peer struct {
-	Peer
+	wire.Peer
 	client *http.Client
 	token  string
 	// waited is how long this node has waited for the last given bytes; both begin anew with
@@ -83,7 +85,7 @@ type peer struct {
 	probeErr error
 }
 
-func newPuller(r *receiver, swarm *Swarm, peers *Peers) (*puller, error) {
+func newPuller(r *receiver, swarm *wire.Swarm, peers *wire.Peers) (*puller, error) {
 	p := &puller{r: r, absent: make(map[digest.Digest]bool), said: time.Now()}
 	for _, d := range peers.Operator {
 		p.absent[d] = true
@@ -93,10 +95,10 @@ func newPuller(r *receiver, swarm *Swarm, peers *Peers) (*puller, error) {
 	}
 	p.buffer = make([]byte, pullBuffer)
 	for _, one := range peers.Peers {
-		certificate, err := one.certificate()
+		certificate, err := one.Parse()
 		if err != nil {
 			text := fmt.Sprintf("reach %.100q: %v", one.Address, err)
-			if err := p.complain(Trouble{Peer: one.Name, Text: text}); err != nil {
+			if err := p.complain(wire.Trouble{Peer: one.Name, Text: text}); err != nil {
 				return nil, err
 			}
 			continue
@@ -218,7 +220,7 @@ func (p *puller) pull(t *target, s segment) error {
 			passed[peer] = true
 			peer.damaged++
 			peer.gone = peer.damaged >= maxDamaged
-			if err := p.complain(Trouble{Peer: peer.Name, Blob: s.digest, Damaged: true, Text: fmt.Sprintf("blob %s came in wrong: %v", s.digest, err)}); err != nil {
+			if err := p.complain(wire.Trouble{Peer: peer.Name, Blob: s.digest, Damaged: true, Text: fmt.Sprintf("blob %s came in wrong: %v", s.digest, err)}); err != nil {
 				return err
 			}
 		} else if tries++; tries >= maxTries {
@@ -246,7 +248,7 @@ func (p *puller) next(d digest.Digest, passed map[*peer]bool) (*peer, error) {
 			return peer, nil
 		}
 		peer.gone = true
-		if err := p.complain(Trouble{Peer: peer.Name, Text: fmt.Sprintf("reach %s: %v", peer.Address, peer.probeErr)}); err != nil {
+		if err := p.complain(wire.Trouble{Peer: peer.Name, Text: fmt.Sprintf("reach %s: %v", peer.Address, peer.probeErr)}); err != nil {
 			return nil, err
 		}
 	}
@@ -268,16 +270,16 @@ func (p *puller) blame(peer *peer, d digest.Digest, err error) bool {
 	}
 	if peer.gone {
 		// When the operator cannot be told, the next frame will fail as well.
-		_ = p.complain(Trouble{Peer: peer.Name, Blob: d, Text: fmt.Sprintf("take blobs from %s: %v", peer.Address, err)})
+		_ = p.complain(wire.Trouble{Peer: peer.Name, Blob: d, Text: fmt.Sprintf("take blobs from %s: %v", peer.Address, err)})
 	}
 	return peer.gone
 }
 
-func (p *puller) complain(t Trouble) error {
-	if p.troubles++; p.troubles > MaxTroubles {
+func (p *puller) complain(t wire.Trouble) error {
+	if p.troubles++; p.troubles > wire.MaxTroubles {
 		return nil
 	}
-	return p.r.say(Message{Trouble: &t})
+	return p.r.say(wire.Message{Trouble: &t})
 }
 
 // ownError is a failure on this node.
@@ -449,5 +451,5 @@ func (p *puller) flush() error {
 	}
 	n := p.unsaid
 	p.unsaid = 0
-	return p.r.say(Message{Pulled: &Pulled{Bytes: n}})
+	return p.r.say(wire.Message{Pulled: &wire.Pulled{Bytes: n}})
 }

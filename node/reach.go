@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // Do hosts reach each other?
@@ -134,13 +136,13 @@ type ReachReport struct {
 
 func checkHead(version int, nonce string, milliseconds int, most time.Duration) error {
 	if version != ReachVersion {
-		return fmt.Errorf("%w: the version is %d, but this boxlift-node speaks version %d", ErrProtocol, version, ReachVersion)
+		return fmt.Errorf("%w: the version is %d, but this boxlift-node speaks version %d", wire.ErrProtocol, version, ReachVersion)
 	}
 	if len(nonce) != nonceLength {
-		return fmt.Errorf("%w: the nonce has %d characters instead of %d", ErrProtocol, len(nonce), nonceLength)
+		return fmt.Errorf("%w: the nonce has %d characters instead of %d", wire.ErrProtocol, len(nonce), nonceLength)
 	}
 	if milliseconds < 1 || milliseconds > int(most.Milliseconds()) {
-		return fmt.Errorf("%w: the time is %d ms, expected 1 to %d", ErrProtocol, milliseconds, most.Milliseconds())
+		return fmt.Errorf("%w: the time is %d ms, expected 1 to %d", wire.ErrProtocol, milliseconds, most.Milliseconds())
 	}
 	return nil
 }
@@ -149,11 +151,11 @@ func checkHead(version int, nonce string, milliseconds int, most time.Duration) 
 // its texts are made fit for a terminal and its ports have to be among those asked for.
 func ReadListenReport(r io.Reader, asked []ReachPort) (ListenReport, error) {
 	var report ListenReport
-	if _, err := readLine(r, &report); err != nil {
+	if _, err := wire.ReadLine(r, &report); err != nil {
 		return report, err
 	}
 	if report.Version != ReachVersion {
-		return report, fmt.Errorf("%w: the version is %d, expected %d", ErrProtocol, report.Version, ReachVersion)
+		return report, fmt.Errorf("%w: the version is %d, expected %d", wire.ErrProtocol, report.Version, ReachVersion)
 	}
 	known := make(map[ReachPort]bool, len(asked))
 	for _, p := range asked {
@@ -162,37 +164,37 @@ func ReadListenReport(r io.Reader, asked []ReachPort) (ListenReport, error) {
 	for _, list := range [][]ReachPort{report.Listening, report.Busy, report.Failed} {
 		for _, p := range list {
 			if !known[p] {
-				return report, fmt.Errorf("%w: it was not asked to listen on %s, or says so twice", ErrProtocol, p)
+				return report, fmt.Errorf("%w: it was not asked to listen on %s, or says so twice", wire.ErrProtocol, p)
 			}
 			delete(known, p)
 		}
 	}
 	if len(known) > 0 {
-		return report, fmt.Errorf("%w: it does not say what became of %d ports", ErrProtocol, len(known))
+		return report, fmt.Errorf("%w: it does not say what became of %d ports", wire.ErrProtocol, len(known))
 	}
 	var err error
-	report.Problem, err = cleanText(report.Problem, "problem")
+	report.Problem, err = wire.CleanText(report.Problem, "problem")
 	return report, err
 }
 
 // ReadReachReport reads the answer of "boxlift-node reach" to so many targets.
 func ReadReachReport(r io.Reader, targets int) (ReachReport, error) {
 	var report ReachReport
-	if _, err := readLine(r, &report); err != nil {
+	if _, err := wire.ReadLine(r, &report); err != nil {
 		return report, err
 	}
 	if report.Version != ReachVersion || len(report.Results) != targets {
-		return report, fmt.Errorf("%w: version %d with %d results, expected version %d with %d", ErrProtocol, report.Version, len(report.Results), ReachVersion, targets)
+		return report, fmt.Errorf("%w: version %d with %d results, expected version %d with %d", wire.ErrProtocol, report.Version, len(report.Results), ReachVersion, targets)
 	}
 	for i := range report.Results {
 		result := &report.Results[i]
 		switch result.State {
 		case ReachOK, ReachRefused, ReachSilent, ReachOther, ReachFailed:
 		default:
-			return report, fmt.Errorf("%w: a result is %q", ErrProtocol, string(result.State))
+			return report, fmt.Errorf("%w: a result is %q", wire.ErrProtocol, string(result.State))
 		}
 		var err error
-		if result.Detail, err = cleanText(result.Detail, "detail"); err != nil {
+		if result.Detail, err = wire.CleanText(result.Detail, "detail"); err != nil {
 			return report, err
 		}
 	}
@@ -203,7 +205,7 @@ func ReadReachReport(r io.Reader, targets int) (ReachReport, error) {
 // ends; none of these is an error.
 func Listen(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	var request ListenRequest
-	rest, err := readLine(stdin, &request)
+	rest, err := wire.ReadLine(stdin, &request)
 	if err != nil {
 		return err
 	}
@@ -211,7 +213,7 @@ func Listen(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 		return err
 	}
 	if len(request.Ports) > MaxListenPorts {
-		return fmt.Errorf("%w: %d ports are more than %d", ErrProtocol, len(request.Ports), MaxListenPorts)
+		return fmt.Errorf("%w: %d ports are more than %d", wire.ErrProtocol, len(request.Ports), MaxListenPorts)
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(request.Milliseconds)*time.Millisecond)
 	l := &listener{nonce: []byte(request.Nonce), slots: make(chan struct{}, maxExchanges)}
@@ -221,7 +223,7 @@ func Listen(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	report := ListenReport{Version: ReachVersion, Listening: []ReachPort{}}
 	for _, p := range request.Ports {
 		if err := p.validate(); err != nil {
-			return fmt.Errorf("%w: %w", ErrProtocol, err)
+			return fmt.Errorf("%w: %w", wire.ErrProtocol, err)
 		}
 		switch err := l.open(ctx, p, request.Address); {
 		case err == nil:
@@ -233,7 +235,7 @@ func Listen(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 			report.Problem = err.Error()
 		}
 	}
-	if err := writeLine(stdout, report); err != nil {
+	if err := wire.WriteLine(stdout, report); err != nil {
 		return err
 	}
 	go func() {
@@ -349,18 +351,18 @@ func pause(ctx context.Context) bool {
 // Reach is "boxlift-node reach".
 func Reach(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	var request ReachRequest
-	if _, err := readLine(stdin, &request); err != nil {
+	if _, err := wire.ReadLine(stdin, &request); err != nil {
 		return err
 	}
 	if err := checkHead(request.Version, request.Nonce, request.Milliseconds, MaxReachTime); err != nil {
 		return err
 	}
 	if len(request.Targets) > MaxReachTargets {
-		return fmt.Errorf("%w: %d targets are more than %d", ErrProtocol, len(request.Targets), MaxReachTargets)
+		return fmt.Errorf("%w: %d targets are more than %d", wire.ErrProtocol, len(request.Targets), MaxReachTargets)
 	}
 	for _, t := range request.Targets {
 		if err := t.validate(); err != nil {
-			return fmt.Errorf("%w: %w", ErrProtocol, err)
+			return fmt.Errorf("%w: %w", wire.ErrProtocol, err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(request.Milliseconds)*time.Millisecond)
@@ -380,7 +382,7 @@ func Reach(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 		})
 	}
 	work.Wait()
-	return writeLine(stdout, report)
+	return wire.WriteLine(stdout, report)
 }
 
 // dialTime is how long one target may take: long enough for the kernel to send its first

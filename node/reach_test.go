@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 const testNonce = "0123456789abcdef0123456789abcdef"
@@ -208,7 +210,7 @@ func TestReachDocuments(t *testing.T) {
 	many := func(n int) string { return strings.TrimSuffix(strings.Repeat(`{"protocol":"tcp","port":1},`, n), ",") }
 	head := `{"version":1,"nonce":"` + testNonce + `",`
 	for _, text := range []string{
-		"", "{}", "null\n", "{}\n", "{\n", "{} {}\n", strings.Repeat(" ", MaxReachLine+1) + "\n",
+		"", "{}", "null\n", "{}\n", "{\n", "{} {}\n", strings.Repeat(" ", wire.MaxLine+1) + "\n",
 		`{"version":2,"nonce":"` + testNonce + `","milliseconds":5}` + "\n",
 		`{"version":1,"nonce":"short","milliseconds":5}` + "\n",
 		head + `"milliseconds":0}` + "\n",
@@ -216,22 +218,22 @@ func TestReachDocuments(t *testing.T) {
 		head + `"milliseconds":5,"more":1}` + "\n",
 		head + `"milliseconds":5,"ports":[{"protocol":"sctp","port":1}],"targets":[]}` + "\n",
 	} {
-		if err := Listen(t.Context(), strings.NewReader(text), io.Discard); !errors.Is(err, ErrProtocol) {
+		if err := Listen(t.Context(), strings.NewReader(text), io.Discard); !errors.Is(err, wire.ErrProtocol) {
 			t.Errorf("listen: %.100q: %v", text, err)
 		}
-		if err := Reach(t.Context(), strings.NewReader(text), io.Discard); !errors.Is(err, ErrProtocol) {
+		if err := Reach(t.Context(), strings.NewReader(text), io.Discard); !errors.Is(err, wire.ErrProtocol) {
 			t.Errorf("reach: %.100q: %v", text, err)
 		}
 	}
 	for _, ports := range []string{many(MaxListenPorts + 1), `{"protocol":"tcp","port":0}`, `{"protocol":"tcp","port":65536}`, `{"protocol":"sctp","port":1}`} {
 		text := head + `"milliseconds":5,"ports":[` + ports + `]}` + "\n"
-		if err := Listen(t.Context(), strings.NewReader(text), io.Discard); !errors.Is(err, ErrProtocol) {
+		if err := Listen(t.Context(), strings.NewReader(text), io.Discard); !errors.Is(err, wire.ErrProtocol) {
 			t.Errorf("listen: %.100q: %v", text, err)
 		}
 	}
 	for _, targets := range []string{many(MaxReachTargets + 1), `{"protocol":"x","port":1,"address":"127.0.0.1"}`} {
 		text := head + `"milliseconds":5,"targets":[` + targets + `]}` + "\n"
-		if err := Reach(t.Context(), strings.NewReader(text), io.Discard); !errors.Is(err, ErrProtocol) {
+		if err := Reach(t.Context(), strings.NewReader(text), io.Discard); !errors.Is(err, wire.ErrProtocol) {
 			t.Errorf("reach: %.100q: %v", text, err)
 		}
 	}
@@ -242,7 +244,7 @@ func TestReachDocuments(t *testing.T) {
 		`{"version":1,"listening":[{"protocol":"tcp","port":1},{"protocol":"udp","port":2}],"busy":[{"protocol":"udp","port":2}]}`,
 		`{"version":2,"listening":[{"protocol":"tcp","port":1},{"protocol":"udp","port":2}]}`,
 	} {
-		if _, err := ReadListenReport(strings.NewReader(text+"\n"), asked); !errors.Is(err, ErrProtocol) {
+		if _, err := ReadListenReport(strings.NewReader(text+"\n"), asked); !errors.Is(err, wire.ErrProtocol) {
 			t.Errorf("listen report %q: %v", text, err)
 		}
 	}
@@ -251,7 +253,7 @@ func TestReachDocuments(t *testing.T) {
 		`{"version":1,"results":[{"state":"ok"},{"state":"perfect"}]}`,
 		`{"version":3,"results":[{"state":"ok"},{"state":"ok"}]}`,
 	} {
-		if _, err := ReadReachReport(strings.NewReader(text+"\n"), 2); !errors.Is(err, ErrProtocol) {
+		if _, err := ReadReachReport(strings.NewReader(text+"\n"), 2); !errors.Is(err, wire.ErrProtocol) {
 			t.Errorf("reach report %q: %v", text, err)
 		}
 	}

@@ -21,6 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/node/hostfile"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // ReceiveOptions are the parts of [Receive] that tests change.
@@ -37,7 +39,7 @@ type ReceiveOptions struct {
 }
 
 // Receive is the node's end of the protocol; in and out are its standard input and
-// output. It returns when everything wanted is there, or with a [*Failure], which has
+// output. It returns when everything wanted is there, or with a [*wire.Failure], which has
 // been sent as well, unless sending failed. If in is not an [*os.File], a goroutine may
 // still be reading from it then; it touches nothing else.
 //
@@ -45,7 +47,7 @@ type ReceiveOptions struct {
 // processes; the second one fails.
 func Receive(ctx context.Context, in io.Reader, out io.Writer, opts ReceiveOptions) error {
 	if opts.FilesDir == "" {
-		opts.FilesDir = FilesDir
+		opts.FilesDir = wire.FilesDir
 	}
 	if opts.IdleTimeout == 0 {
 		opts.IdleTimeout = 2 * time.Minute
@@ -69,29 +71,29 @@ func Receive(ctx context.Context, in io.Reader, out io.Writer, opts ReceiveOptio
 		return nil
 	}
 	failure := asFailure(err)
-	if err := r.say(Message{Failure: failure}); err != nil {
+	if err := r.say(wire.Message{Failure: failure}); err != nil {
 		return fmt.Errorf("%w (which could not be reported: %w)", failure, err)
 	}
 	return failure
 }
 
-func asFailure(err error) *Failure {
-	var f *Failure
+func asFailure(err error) *wire.Failure {
+	var f *wire.Failure
 	switch {
 	case errors.As(err, &f):
 		return f
 	case errors.Is(err, syscall.EROFS):
-		return &Failure{Reason: ReasonReadOnly, Text: err.Error()}
+		return &wire.Failure{Reason: wire.ReasonReadOnly, Text: err.Error()}
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return &Failure{Reason: ReasonSpace, Text: err.Error()}
+		return &wire.Failure{Reason: wire.ReasonSpace, Text: err.Error()}
 	case errors.Is(err, errStreamEnd):
-		return &Failure{Reason: ReasonInterrupted, Text: err.Error()}
+		return &wire.Failure{Reason: wire.ReasonInterrupted, Text: err.Error()}
 	case errors.Is(err, errIdle):
-		return &Failure{Reason: ReasonInterrupted, Text: err.Error() + "; run again to go on from here"}
+		return &wire.Failure{Reason: wire.ReasonInterrupted, Text: err.Error() + "; run again to go on from here"}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return &Failure{Reason: ReasonInterrupted, Text: "boxlift-node was told to stop; run again to go on from here"}
+		return &wire.Failure{Reason: wire.ReasonInterrupted, Text: "boxlift-node was told to stop; run again to go on from here"}
 	default:
-		return &Failure{Reason: ReasonIO, Text: err.Error()}
+		return &wire.Failure{Reason: wire.ReasonIO, Text: err.Error()}
 	}
 }
 
@@ -103,8 +105,8 @@ type receiver struct {
 	// reading is the goroutine that reads frames. What it gets comes through peersFrame
 	// and dataFrame; while the raw bytes behind the latter are read, it waits for rawRead.
 	reading    sync.WaitGroup
-	peersFrame chan *Peers
-	dataFrame  chan *Data
+	peersFrame chan *wire.Peers
+	dataFrame  chan *wire.Data
 	rawRead    chan struct{}
 	outMu      sync.Mutex
 	out        io.Writer
@@ -115,7 +117,7 @@ type receiver struct {
 	files   *os.Root
 	targets []*target
 	removed []string
-	space   []Space
+	space   []wire.Space
 	// sources says where on this node the content of wanted blobs is.
 	sources map[digest.Digest]source
 	server  *server // nil: it serves nobody
@@ -143,26 +145,26 @@ func (s source) name() string {
 	return path.Join(s.root.Name(), s.rel)
 }
 
-func (r *receiver) say(m Message) error {
+func (r *receiver) say(m wire.Message) error {
 	r.outMu.Lock()
 	defer r.outMu.Unlock()
-	return WriteFrame(r.out, m)
+	return wire.WriteFrame(r.out, m)
 }
 
 func (r *receiver) run() error {
-	m, err := ReadFrame(r.in)
+	m, err := wire.ReadFrame(r.in)
 	switch {
-	case errors.Is(err, ErrProtocol):
-		return failuref(ReasonRequest, "read what is wanted: %v", err)
+	case errors.Is(err, wire.ErrProtocol):
+		return wire.Failuref(wire.ReasonRequest, "read what is wanted: %v", err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return failuref(ReasonInterrupted, "the stream ended before it had said what is wanted")
+		return wire.Failuref(wire.ReasonInterrupted, "the stream ended before it had said what is wanted")
 	case err != nil:
 		return fmt.Errorf("read what is wanted: %w", err)
 	case m.Want == nil:
-		return failuref(ReasonRequest, "the first frame does not say what is wanted")
+		return wire.Failuref(wire.ReasonRequest, "the first frame does not say what is wanted")
 	}
 	if err := m.Want.Validate(r.opts.FilesDir); err != nil {
-		return failuref(ReasonRequest, "what is wanted is not allowed: %v", err)
+		return wire.Failuref(wire.ReasonRequest, "what is wanted is not allowed: %v", err)
 	}
 	r.read()
 	if err := r.prepare(m.Want); err != nil {
@@ -182,8 +184,8 @@ func (r *receiver) run() error {
 	if err := r.puller.flush(); err != nil {
 		return err
 	}
-	finished := Finished{Received: r.received, Copied: r.copied, Pulled: r.puller.total}
-	if err := r.say(Message{Finished: &finished}); err != nil {
+	finished := wire.Finished{Received: r.received, Copied: r.copied, Pulled: r.puller.total}
+	if err := r.say(wire.Message{Finished: &finished}); err != nil {
 		return err
 	}
 	if r.server != nil {
@@ -198,18 +200,18 @@ var errStreamEnd = errors.New("the stream ended; run again to go on from there")
 
 // read begins to read frames. The end of the stream, or what is wrong with it, ends r.ctx.
 func (r *receiver) read() {
-	r.peersFrame, r.dataFrame, r.rawRead = make(chan *Peers, 1), make(chan *Data), make(chan struct{})
+	r.peersFrame, r.dataFrame, r.rawRead = make(chan *wire.Peers, 1), make(chan *wire.Data), make(chan struct{})
 	r.reading.Go(func() {
 		for {
-			m, err := ReadFrame(r.in)
+			m, err := wire.ReadFrame(r.in)
 			if err == nil {
 				err = r.hear(m)
 			}
 			switch {
 			case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 				err = errStreamEnd
-			case errors.Is(err, ErrProtocol):
-				err = failuref(ReasonRequest, "read what the operator says: %v", err)
+			case errors.Is(err, wire.ErrProtocol):
+				err = wire.Failuref(wire.ReasonRequest, "read what the operator says: %v", err)
 			}
 			if err != nil {
 				r.end(err)
@@ -219,7 +221,7 @@ func (r *receiver) read() {
 	})
 }
 
-func (r *receiver) hear(m Message) error {
+func (r *receiver) hear(m wire.Message) error {
 	switch {
 	case m.Alive != nil:
 		return nil
@@ -228,7 +230,7 @@ func (r *receiver) hear(m Message) error {
 		case r.peersFrame <- m.Peers:
 			return nil
 		default:
-			return fmt.Errorf("%w: the peers are named twice", ErrProtocol)
+			return fmt.Errorf("%w: the peers are named twice", wire.ErrProtocol)
 		}
 	case m.Data != nil:
 		if err := r.handOver(m.Data); err != nil {
@@ -241,12 +243,12 @@ func (r *receiver) hear(m Message) error {
 			return context.Cause(r.ctx)
 		}
 	}
-	return fmt.Errorf("%w: a frame that only a node may send", ErrProtocol)
+	return fmt.Errorf("%w: a frame that only a node may send", wire.ErrProtocol)
 }
 
 // handOver waits until somebody takes the bytes of a blob. All the while nothing is read,
 // so the end of the stream has to be looked for.
-func (r *receiver) handOver(d *Data) error {
+func (r *receiver) handOver(d *wire.Data) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
@@ -264,8 +266,8 @@ func (r *receiver) handOver(d *Data) error {
 }
 
 // join tells what is there, begins to serve it, and learns where the rest may come from.
-func (r *receiver) join(swarm *Swarm) error {
-	state := &State{Removed: r.removed, Space: r.space}
+func (r *receiver) join(swarm *wire.Swarm) error {
+	state := &wire.State{Removed: r.removed, Space: r.space}
 	for _, t := range r.targets {
 		if t.state == held {
 			state.Held = append(state.Held, t.name)
@@ -283,13 +285,13 @@ func (r *receiver) join(swarm *Swarm) error {
 			s.start(newShelf(r.targets))
 		}
 	}
-	if err := r.say(Message{State: state}); err != nil {
+	if err := r.say(wire.Message{State: state}); err != nil {
 		return err
 	}
 	select {
 	case peers := <-r.peersFrame:
-		if err := peers.validate(); err != nil {
-			return failuref(ReasonRequest, "what is said of peers is not allowed: %v", err)
+		if err := peers.Validate(); err != nil {
+			return wire.Failuref(wire.ReasonRequest, "what is said of peers is not allowed: %v", err)
 		}
 		var err error
 		r.puller, err = newPuller(r, swarm, peers)
@@ -305,7 +307,7 @@ func (r *receiver) join(swarm *Swarm) error {
 func (r *receiver) rounds(finisher *finisher) error {
 	for {
 		lacks, from := r.lacks()
-		if err := errors.Join(r.puller.flush(), r.say(Message{Lacks: lacks})); err != nil {
+		if err := errors.Join(r.puller.flush(), r.say(wire.Message{Lacks: lacks})); err != nil {
 			return err
 		}
 		again := false
@@ -335,7 +337,7 @@ func (r *receiver) rounds(finisher *finisher) error {
 
 // prepare opens and locks the directories, finds what is there and whether the rest
 // fits.
-func (r *receiver) prepare(w *Want) error {
+func (r *receiver) prepare(w *wire.Want) error {
 	var err error
 	if w.ImagesDir != "" {
 		if r.images, err = r.openDir(w.ImagesDir); err != nil {
@@ -424,9 +426,9 @@ func (r *receiver) lock() error {
 			continue
 		}
 		locked = append(locked, info)
-		err = control(d, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+		err = hostfile.Control(d, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return failuref(ReasonBusy, "another boxlift-node is receiving into %s; wait for it to end", root.Name())
+			return wire.Failuref(wire.ReasonBusy, "another boxlift-node is receiving into %s; wait for it to end", root.Name())
 		}
 		if err != nil {
 			return fmt.Errorf("lock %s: %w", root.Name(), err)
@@ -435,9 +437,9 @@ func (r *receiver) lock() error {
 	return nil
 }
 
-func (r *receiver) makeTargets(w *Want) error {
+func (r *receiver) makeTargets(w *wire.Want) error {
 	for _, p := range w.Packs {
-		layout, err := p.layout()
+		layout, err := p.Layout()
 		if err != nil {
 			return err
 		}
@@ -465,8 +467,8 @@ func (r *receiver) makeTargets(w *Want) error {
 func (r *receiver) removeStale() error {
 	if r.images != nil {
 		err := r.removeIn(r.images, ".", func(name string) bool {
-			pack, ok := strings.CutSuffix(name, PartSuffix)
-			return ok && IsPackName(pack)
+			pack, ok := strings.CutSuffix(name, wire.PartSuffix)
+			return ok && wire.IsPackName(pack)
 		})
 		if err != nil {
 			return err
@@ -476,7 +478,7 @@ func (r *receiver) removeStale() error {
 		if t.layout != nil {
 			continue
 		}
-		pattern := regexp.MustCompile(`^` + regexp.QuoteMeta(path.Base(t.rel)) + `\.[0-9a-f]{12}` + regexp.QuoteMeta(PartSuffix) + `$`)
+		pattern := regexp.MustCompile(`^` + regexp.QuoteMeta(path.Base(t.rel)) + `\.[0-9a-f]{12}` + regexp.QuoteMeta(wire.PartSuffix) + `$`)
 		if err := r.removeIn(t.root, t.dir(), pattern.MatchString); err != nil {
 			return err
 		}
@@ -486,7 +488,7 @@ func (r *receiver) removeStale() error {
 
 // removeIn removes the files in a directory whose names match, unless they are wanted.
 func (r *receiver) removeIn(root *os.Root, dir string, match func(string) bool) error {
-	names, err := readDir(root, dir)
+	names, err := hostfile.Names(root, dir)
 	if err != nil {
 		return err
 	}
@@ -569,7 +571,7 @@ func (r *receiver) findSources() error {
 	if r.images == nil || len(missing) == 0 {
 		return nil
 	}
-	names, err := readDir(r.images, ".")
+	names, err := hostfile.Names(r.images, ".")
 	if err != nil {
 		return fmt.Errorf("list %s: %w", r.images.Name(), err)
 	}
@@ -620,19 +622,19 @@ func (r *receiver) checkSpace() error {
 			return fmt.Errorf("ask for the free space of %s: %w", dir, err)
 		}
 		if readOnly {
-			return failuref(ReasonReadOnly, "the filesystem of %s is mounted read-only", dir)
+			return wire.Failuref(wire.ReasonReadOnly, "the filesystem of %s is mounted read-only", dir)
 		}
 		i, ok := devices[device]
 		if !ok {
 			i = len(r.space)
 			devices[device] = i
-			r.space = append(r.space, Space{Path: dir, Free: free})
+			r.space = append(r.space, wire.Space{Path: dir, Free: free})
 		}
 		r.space[i].Needed += t.size - t.position()
 	}
 	for _, s := range r.space {
 		if s.Needed > s.Free {
-			return failuref(ReasonSpace, "not enough space on the filesystem of %s: %d bytes (%d MiB) are needed, %d (%d MiB) are free",
+			return wire.Failuref(wire.ReasonSpace, "not enough space on the filesystem of %s: %d bytes (%d MiB) are needed, %d (%d MiB) are free",
 				s.Path, s.Needed, s.Needed>>20, s.Free, s.Free>>20)
 		}
 	}
@@ -644,8 +646,8 @@ func statDir(root *os.Root, name string) (device uint64, free int64, readOnly bo
 	if err != nil {
 		return 0, 0, false, err
 	}
-	defer closeReader(d)
-	err = control(d, func(fd int) error {
+	defer hostfile.CloseRead(d)
+	err = hostfile.Control(d, func(fd int) error {
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err != nil {
 			return err
@@ -688,8 +690,8 @@ func (t *target) begun(s segment) int64 {
 // lacks says which blobs must come from the operator, in the order in which fill takes
 // them, and for each which target takes it from the stream. A blob that several targets
 // lack goes to the first one; the others copy it from there.
-func (r *receiver) lacks() (*Lacks, map[digest.Digest]*target) {
-	l := &Lacks{}
+func (r *receiver) lacks() (*wire.Lacks, map[digest.Digest]*target) {
+	l := &wire.Lacks{}
 	from := make(map[digest.Digest]*target)
 	for _, t := range r.targets {
 		for s := range t.missing() {
@@ -697,7 +699,7 @@ func (r *receiver) lacks() (*Lacks, map[digest.Digest]*target) {
 				continue
 			}
 			from[s.digest] = t
-			l.Blobs = append(l.Blobs, Lack{Digest: s.digest, Size: s.size, Offset: t.begun(s)})
+			l.Blobs = append(l.Blobs, wire.Lack{Digest: s.digest, Size: s.size, Offset: t.begun(s)})
 		}
 	}
 	_, missing := r.absent()
@@ -765,7 +767,7 @@ func (r *receiver) takeBlob(t *target, s segment) error {
 	for t.inCurrent < s.size {
 		b, err := r.in.next(s.size - t.inCurrent)
 		if errors.Is(err, io.EOF) {
-			return failuref(ReasonInterrupted, "the stream ended at byte %d of the %d of blob %s of %s; run again to go on from there",
+			return wire.Failuref(wire.ReasonInterrupted, "the stream ended at byte %d of the %d of blob %s of %s; run again to go on from there",
 				t.inCurrent, s.size, s.digest, t.name)
 		}
 		if err != nil {
@@ -785,8 +787,8 @@ func (r *receiver) takeBlob(t *target, s segment) error {
 	case errors.Is(err, errContent) && resumed:
 		return &damagedError{err}
 	case errors.Is(err, errContent):
-		return &Failure{
-			Reason: ReasonContent, Blob: s.digest,
+		return &wire.Failure{
+			Reason: wire.ReasonContent, Blob: s.digest,
 			Text: fmt.Sprintf("blob %s of %s came in wrong: %v; it has been dropped, and the next run fetches it from its start", s.digest, t.name, err),
 		}
 	}
@@ -798,7 +800,7 @@ func (r *receiver) nextData(s segment, offset int64) (int64, error) {
 	select {
 	case d := <-r.dataFrame:
 		if d.Digest != s.digest || d.Offset != offset || d.Size != s.size-offset {
-			return 0, failuref(ReasonRequest, "the operator sends %d bytes of blob %q from %d on, which is not what was asked for", d.Size, string(d.Digest), d.Offset)
+			return 0, wire.Failuref(wire.ReasonRequest, "the operator sends %d bytes of blob %q from %d on, which is not what was asked for", d.Size, string(d.Digest), d.Offset)
 		}
 		return d.Size, nil
 	case <-r.ctx.Done():
@@ -847,11 +849,11 @@ func (r *receiver) copyFrom(t *target, s segment, src source) error {
 	if src.target != nil {
 		file = src.target.file
 	} else {
-		f, err := openRegular(src.root, src.rel, os.O_RDONLY)
+		f, err := hostfile.Open(src.root, src.rel, os.O_RDONLY)
 		if err != nil {
 			return &damagedError{err}
 		}
-		defer closeReader(f)
+		defer hostfile.CloseRead(f)
 		file = f
 	}
 	for t.inCurrent < s.size {
@@ -885,7 +887,7 @@ func (r *receiver) drain(t *target, from map[digest.Digest]*target) error {
 		for left > 0 {
 			b, err := r.in.next(left)
 			if errors.Is(err, io.EOF) {
-				return failuref(ReasonInterrupted, "the stream ended within blob %s of %s; run again to go on", s.digest, t.name)
+				return wire.Failuref(wire.ReasonInterrupted, "the stream ended within blob %s of %s; run again to go on", s.digest, t.name)
 			}
 			if err != nil {
 				return err
@@ -928,7 +930,7 @@ type finisher struct {
 }
 
 func newFinisher(r *receiver) *finisher {
-	f := &finisher{r: r, queue: make(chan *target, MaxTargets), done: make(chan struct{})}
+	f := &finisher{r: r, queue: make(chan *target, wire.MaxTargets), done: make(chan struct{})}
 	go func() {
 		defer close(f.done)
 		for t := range f.queue {
@@ -936,7 +938,7 @@ func newFinisher(r *receiver) *finisher {
 			if err != nil {
 				err = fmt.Errorf("put %s in its place: %w", path.Join(t.root.Name(), t.rel), err)
 			} else {
-				err = r.say(Message{Placed: &Placed{Name: t.name}})
+				err = r.say(wire.Message{Placed: &wire.Placed{Name: t.name}})
 			}
 			f.mu.Lock()
 			f.err = errors.Join(f.err, err)

@@ -27,6 +27,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 	"github.com/liteboxd/boxlift/test/need"
 	"github.com/liteboxd/boxlift/test/ocilayout"
 )
@@ -58,10 +59,10 @@ func TestMain(m *testing.M) {
 // store is the operator's bundle: blobs by digest.
 type store map[digest.Digest][]byte
 
-func (s store) add(b []byte) node.Blob {
+func (s store) add(b []byte) wire.Blob {
 	d := digest.FromBytes(b)
 	s[d] = b
-	return node.Blob{Digest: d, Size: int64(len(b))}
+	return wire.Blob{Digest: d, Size: int64(len(b))}
 }
 
 func (s store) open(d digest.Digest, offset int64) (io.ReadCloser, error) {
@@ -73,7 +74,7 @@ func (s store) open(d digest.Digest, offset int64) (io.ReadCloser, error) {
 }
 
 // pack makes a pack of one image from its layers.
-func (s store) pack(t testing.TB, component string, layers ...[]byte) node.PackWant {
+func (s store) pack(t testing.TB, component string, layers ...[]byte) wire.PackWant {
 	t.Helper()
 	type object = map[string]any
 	encode := func(v any) []byte {
@@ -84,21 +85,21 @@ func (s store) pack(t testing.TB, component string, layers ...[]byte) node.PackW
 		return b
 	}
 	config := s.add(encode(object{"architecture": "amd64", "os": "linux", "component": component}))
-	var blobs []node.Blob
+	var blobs []wire.Blob
 	for _, l := range layers {
 		blobs = append(blobs, s.add(l))
 	}
 	manifest := s.add(encode(object{"schemaVersion": 2, "config": config, "layers": blobs}))
-	index := encode(object{"schemaVersion": 2, "manifests": []node.Blob{manifest}})
-	return node.PackWant{
-		Name:  node.PackName(component, index),
+	index := encode(object{"schemaVersion": 2, "manifests": []wire.Blob{manifest}})
+	return wire.PackWant{
+		Name:  wire.PackName(component, index),
 		Index: index,
-		Blobs: append([]node.Blob{manifest, config}, blobs...),
+		Blobs: append([]wire.Blob{manifest, config}, blobs...),
 	}
 }
 
 // bytes returns the pack that must come out, made with nothing of the receiver's.
-func (s store) bytes(t testing.TB, p node.PackWant) []byte {
+func (s store) bytes(t testing.TB, p wire.PackWant) []byte {
 	t.Helper()
 	members := []ocitar.Member{
 		{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
@@ -129,13 +130,13 @@ func newLab(t testing.TB) *lab {
 	return &lab{store: store{}, images: filepath.Join(dir, "agent", "images"), files: filepath.Join(dir, "boxlift")}
 }
 
-func (l *lab) want(packs ...node.PackWant) node.Want {
-	return node.Want{Version: node.ProtocolVersion, ImagesDir: l.images, Packs: packs}
+func (l *lab) want(packs ...wire.PackWant) wire.Want {
+	return wire.Want{Version: wire.Version, ImagesDir: l.images, Packs: packs}
 }
 
-func (l *lab) file(name string, mode uint32, content []byte) node.FileWant {
+func (l *lab) file(name string, mode uint32, content []byte) wire.FileWant {
 	b := l.add(content)
-	return node.FileWant{Path: filepath.Join(l.files, name), Mode: mode, Digest: b.Digest, Size: b.Size}
+	return wire.FileWant{Path: filepath.Join(l.files, name), Mode: mode, Digest: b.Digest, Size: b.Size}
 }
 
 // process is a receiver in a process of its own.
@@ -196,7 +197,7 @@ func (c *counter) Done(error)   { c.ended++ }
 func quiet(int64) progress.Task { return progress.Discard.Task("", 0) }
 
 // send runs one receiver to its end.
-func (l *lab) send(t testing.TB, want node.Want) (node.Report, error) {
+func (l *lab) send(t testing.TB, want wire.Want) (node.Report, error) {
 	t.Helper()
 	p := l.start(t)
 	report, err := node.Send(t.Context(), p.in, p.out, want, l.open, quiet)
@@ -206,7 +207,7 @@ func (l *lab) send(t testing.TB, want node.Want) (node.Report, error) {
 	return report, err
 }
 
-func (l *lab) mustSend(t testing.TB, want node.Want) node.Report {
+func (l *lab) mustSend(t testing.TB, want wire.Want) node.Report {
 	t.Helper()
 	report, err := l.send(t, want)
 	if err != nil {
@@ -217,7 +218,7 @@ func (l *lab) mustSend(t testing.TB, want node.Want) node.Report {
 }
 
 // proveDone compares all that was wanted, byte for byte, and looks for anything left.
-func (l *lab) proveDone(t testing.TB, want node.Want) {
+func (l *lab) proveDone(t testing.TB, want wire.Want) {
 	t.Helper()
 	var names []string
 	for _, p := range want.Packs {
@@ -252,7 +253,7 @@ func proveFile(t testing.TB, name string, mode fs.FileMode, want []byte) {
 }
 
 // proveNotDone makes sure that nothing has a final name.
-func (l *lab) proveNotDone(t testing.TB, want node.Want) {
+func (l *lab) proveNotDone(t testing.TB, want wire.Want) {
 	t.Helper()
 	for _, p := range want.Packs {
 		if _, err := os.Lstat(filepath.Join(l.images, p.Name)); !errors.Is(err, fs.ErrNotExist) {
@@ -271,7 +272,7 @@ func (l *lab) unfinished(t testing.TB) []string {
 	var found []string
 	for _, dir := range []string{l.images, l.files} {
 		err := filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
-			if strings.HasSuffix(p, node.PartSuffix) {
+			if strings.HasSuffix(p, wire.PartSuffix) {
 				found = append(found, p)
 			}
 			if errors.Is(err, fs.ErrNotExist) {
@@ -291,7 +292,7 @@ func TestReceive(t *testing.T) {
 	want := l.want(
 		l.pack(t, "k3s", random(1, 300_000), random(2, 511), nil),
 		l.pack(t, "cilium", random(3, 2_000_000), random(4, 512)))
-	want.Files = []node.FileWant{
+	want.Files = []wire.FileWant{
 		l.file("bin/k3s", 0o755, random(5, 700_001)),
 		l.file("install.sh", 0o600, []byte("#!/bin/sh\n")),
 	}
@@ -367,7 +368,7 @@ func rawBytes(t testing.TB, sent []byte) int {
 	t.Helper()
 	total := 0
 	for r := bytes.NewReader(sent); ; {
-		m, err := node.ReadFrame(r)
+		m, err := wire.ReadFrame(r)
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			return total
 		}
@@ -384,12 +385,12 @@ func rawBytes(t testing.TB, sent []byte) int {
 	}
 }
 
-func (l *lab) bigWant(t testing.TB) node.Want {
+func (l *lab) bigWant(t testing.TB) wire.Want {
 	shared := random(10, 150_000)
 	want := l.want(
 		l.pack(t, "a", random(11, 400_000), shared, random(12, 90_000)),
 		l.pack(t, "b", random(13, 1000), shared, random(14, 250_000)))
-	want.Files = []node.FileWant{l.file("bin/tool", 0o755, random(15, 200_000))}
+	want.Files = []wire.FileWant{l.file("bin/tool", 0o755, random(15, 200_000))}
 	return want
 }
 
@@ -429,8 +430,8 @@ func TestCutConnectionsLoseNothing(t *testing.T) {
 				break
 			}
 			cuts++
-			var failure *node.Failure
-			if !errors.As(err, &failure) || failure.Reason != node.ReasonInterrupted {
+			var failure *wire.Failure
+			if !errors.As(err, &failure) || failure.Reason != wire.ReasonInterrupted {
 				t.Fatalf("got %v, want a failure because of an interruption", err)
 			}
 		}
@@ -480,8 +481,8 @@ func TestReceiveGivesUpOnASilentOperator(t *testing.T) {
 	inR, inW := io.Pipe()
 	defer func() { _ = inW.Close() }()
 	err := node.Receive(t.Context(), inR, io.Discard, node.ReceiveOptions{FilesDir: l.files, IdleTimeout: 50 * time.Millisecond})
-	var failure *node.Failure
-	if !errors.As(err, &failure) || failure.Reason != node.ReasonInterrupted || !strings.Contains(failure.Text, "nothing came for 50ms") {
+	var failure *wire.Failure
+	if !errors.As(err, &failure) || failure.Reason != wire.ReasonInterrupted || !strings.Contains(failure.Text, "nothing came for 50ms") {
 		t.Errorf("got %v, want an interruption", err)
 	}
 }
@@ -500,11 +501,11 @@ func TestTerminated(t *testing.T) {
 	in := &cutter{WriteCloser: inW, left: 200_000}
 	in.cut = cancel // and the stream stays open
 	_, err := node.Send(t.Context(), in, outR, want, l.open, quiet)
-	var failure *node.Failure
-	if !errors.As(err, &failure) || failure.Reason != node.ReasonInterrupted {
+	var failure *wire.Failure
+	if !errors.As(err, &failure) || failure.Reason != wire.ReasonInterrupted {
 		t.Errorf("send: %v", err)
 	}
-	if err := <-done; !errors.As(err, &failure) || failure.Reason != node.ReasonInterrupted {
+	if err := <-done; !errors.As(err, &failure) || failure.Reason != wire.ReasonInterrupted {
 		t.Errorf("receive: %v", err)
 	}
 	l.proveNotDone(t, want)
@@ -518,7 +519,7 @@ func TestBlobsTravelOnce(t *testing.T) {
 
 	a, b := l.pack(t, "a", old, both), l.pack(t, "b", both, fresh, old)
 	want := l.want(a, b)
-	want.Files = []node.FileWant{l.file("copy", 0o644, fresh)}
+	want.Files = []wire.FileWant{l.file("copy", 0o644, fresh)}
 	report := l.mustSend(t, want)
 	travelled := int64(len(both) + len(fresh))
 	copied := int64(2*len(old) + len(both) + len(fresh))
@@ -531,8 +532,8 @@ func TestBlobsTravelOnce(t *testing.T) {
 
 	// A file that is there already is a source as well.
 	want = l.want(l.pack(t, "c", fresh))
-	want.Files = []node.FileWant{l.file("copy", 0o644, fresh)}
-	for _, p := range []node.PackWant{a, b} {
+	want.Files = []wire.FileWant{l.file("copy", 0o644, fresh)}
+	for _, p := range []wire.PackWant{a, b} {
 		if err := os.Remove(filepath.Join(l.images, p.Name)); err != nil {
 			t.Fatal(err)
 		}
@@ -601,8 +602,8 @@ func TestWrongBytesInTheStream(t *testing.T) {
 	wrong[150_000] ^= 1
 	l.store[d] = wrong
 	_, err := l.send(t, want)
-	var failure *node.Failure
-	if !errors.As(err, &failure) || failure.Reason != node.ReasonContent || failure.Blob != d || !strings.Contains(failure.Text, string(d)) {
+	var failure *wire.Failure
+	if !errors.As(err, &failure) || failure.Reason != wire.ReasonContent || failure.Blob != d || !strings.Contains(failure.Text, string(d)) {
 		t.Fatalf("got %v, want a failure that names %s", err, d)
 	}
 	l.proveNotDone(t, want)
@@ -654,7 +655,7 @@ func TestUnfinishedFilesAreNotTrusted(t *testing.T) {
 				t.Fatal(err)
 			}
 			part := test.change(l.bytes(t, want.Packs[0]))
-			if err := os.WriteFile(filepath.Join(l.images, want.Packs[0].Name+node.PartSuffix), part, 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(l.images, want.Packs[0].Name+wire.PartSuffix), part, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			report := l.mustSend(t, want)
@@ -669,8 +670,8 @@ func TestUnfinishedFilesAreNotTrusted(t *testing.T) {
 func TestUnfinishedFileOfOtherContent(t *testing.T) {
 	l := newLab(t)
 	older, newer := l.want(), l.want()
-	older.Files = []node.FileWant{l.file("k3s", 0o755, random(60, 300_000))}
-	newer.Files = []node.FileWant{l.file("k3s", 0o755, random(61, 300_000))}
+	older.Files = []wire.FileWant{l.file("k3s", 0o755, random(60, 300_000))}
+	newer.Files = []wire.FileWant{l.file("k3s", 0o755, random(61, 300_000))}
 	p := l.start(t)
 	in := &cutter{WriteCloser: p.in, left: 200_000}
 	in.cut = func() { _ = p.in.Close() }
@@ -718,15 +719,15 @@ func TestTwoReceivesAtOnce(t *testing.T) {
 	l := newLab(t)
 	want := l.want(l.pack(t, "a", random(70, 100_000)))
 	first := l.start(t)
-	if err := node.WriteFrame(first.in, node.Message{Want: &want}); err != nil {
+	if err := wire.WriteFrame(first.in, wire.Message{Want: &want}); err != nil {
 		t.Fatal(err)
 	}
-	if m, err := node.ReadFrame(first.out); err != nil || m.State == nil {
+	if m, err := wire.ReadFrame(first.out); err != nil || m.State == nil {
 		t.Fatalf("first: %+v, %v", m, err)
 	}
 	_, err := l.send(t, want)
-	var failure *node.Failure
-	if !errors.As(err, &failure) || failure.Reason != node.ReasonBusy {
+	var failure *wire.Failure
+	if !errors.As(err, &failure) || failure.Reason != wire.ReasonBusy {
 		t.Errorf("second: %v, want a failure because the first is at work", err)
 	}
 	if err := first.in.Close(); err != nil {
@@ -742,17 +743,17 @@ func TestRefusedWants(t *testing.T) {
 	l := newLab(t)
 	outside := filepath.Join(filepath.Dir(l.files), "outside")
 	good := l.pack(t, "a", []byte("layer"))
-	file := func(path string, change func(*node.FileWant)) node.Want {
+	file := func(path string, change func(*wire.FileWant)) wire.Want {
 		f := l.file("x", 0o644, []byte("content"))
 		f.Path = path
 		if change != nil {
 			change(&f)
 		}
 		w := l.want()
-		w.Files = []node.FileWant{f}
+		w.Files = []wire.FileWant{f}
 		return w
 	}
-	pack := func(change func(*node.PackWant)) node.Want {
+	pack := func(change func(*wire.PackWant)) wire.Want {
 		p := good
 		p.Blobs = slices.Clone(p.Blobs)
 		change(&p)
@@ -760,24 +761,24 @@ func TestRefusedWants(t *testing.T) {
 	}
 	tests := []struct {
 		name string
-		want node.Want
+		want wire.Want
 		text string
 	}{
-		{"version", node.Want{Version: 1}, "version"},
-		{"pack name with directory", pack(func(p *node.PackWant) { p.Name = "../" + p.Name }), "expected a name like"},
-		{"pack name of another index", pack(func(p *node.PackWant) { p.Index = []byte("{}") }), "does not end with the digest"},
-		{"pack name like a foreign file", pack(func(p *node.PackWant) { p.Name = "k3s-airgap.tar" }), "expected a name like"},
-		{"no index", pack(func(p *node.PackWant) { p.Index = nil }), "index.json"},
-		{"relative images directory", func() node.Want { w := l.want(good); w.ImagesDir = "images"; return w }(), "absolute path"},
-		{"images directory with ..", func() node.Want { w := l.want(good); w.ImagesDir += "/../x"; return w }(), "absolute path"},
-		{"no images directory", func() node.Want { w := l.want(good); w.ImagesDir = ""; return w }(), "absolute path"},
-		{"not sha256", pack(func(p *node.PackWant) { p.Blobs[0].Digest = "sha512:" + digest.Digest(strings.Repeat("0", 128)) }), "sha256"},
-		{"path as digest", pack(func(p *node.PackWant) { p.Blobs[0].Digest = "sha256:../../etc" }), "sha256"},
-		{"negative size", pack(func(p *node.PackWant) { p.Blobs[0].Size = -1 }), "out of bounds"},
-		{"huge size", pack(func(p *node.PackWant) { p.Blobs[0].Size = 1 << 60 }), "out of bounds"},
-		{"blob twice", pack(func(p *node.PackWant) { p.Blobs = append(p.Blobs, p.Blobs[0]) }), "twice"},
+		{"version", wire.Want{Version: 1}, "version"},
+		{"pack name with directory", pack(func(p *wire.PackWant) { p.Name = "../" + p.Name }), "expected a name like"},
+		{"pack name of another index", pack(func(p *wire.PackWant) { p.Index = []byte("{}") }), "does not end with the digest"},
+		{"pack name like a foreign file", pack(func(p *wire.PackWant) { p.Name = "k3s-airgap.tar" }), "expected a name like"},
+		{"no index", pack(func(p *wire.PackWant) { p.Index = nil }), "index.json"},
+		{"relative images directory", func() wire.Want { w := l.want(good); w.ImagesDir = "images"; return w }(), "absolute path"},
+		{"images directory with ..", func() wire.Want { w := l.want(good); w.ImagesDir += "/../x"; return w }(), "absolute path"},
+		{"no images directory", func() wire.Want { w := l.want(good); w.ImagesDir = ""; return w }(), "absolute path"},
+		{"not sha256", pack(func(p *wire.PackWant) { p.Blobs[0].Digest = "sha512:" + digest.Digest(strings.Repeat("0", 128)) }), "sha256"},
+		{"path as digest", pack(func(p *wire.PackWant) { p.Blobs[0].Digest = "sha256:../../etc" }), "sha256"},
+		{"negative size", pack(func(p *wire.PackWant) { p.Blobs[0].Size = -1 }), "out of bounds"},
+		{"huge size", pack(func(p *wire.PackWant) { p.Blobs[0].Size = 1 << 60 }), "out of bounds"},
+		{"blob twice", pack(func(p *wire.PackWant) { p.Blobs = append(p.Blobs, p.Blobs[0]) }), "twice"},
 		{"pack twice", l.want(good, good), "twice"},
-		{"too many", l.want(make([]node.PackWant, node.MaxTargets+1)...), "more than"},
+		{"too many", l.want(make([]wire.PackWant, wire.MaxTargets+1)...), "more than"},
 		{"file outside", file("/etc/passwd", nil), "not below"},
 		{"file with ..", file(l.files+"/../outside", nil), "absolute path"},
 		{"the directory itself", file(l.files, nil), "not below"},
@@ -785,19 +786,19 @@ func TestRefusedWants(t *testing.T) {
 		{"relative file", file("x", nil), "absolute path"},
 		{"line feed", file(l.files+"/a\nb", nil), "control characters"},
 		{"unfinished name", file(l.files+"/x.part", nil), "unfinished"},
-		{"set-uid", file(l.files+"/x", func(f *node.FileWant) { f.Mode = 0o4755 }), "mode"},
-		{"file size", file(l.files+"/x", func(f *node.FileWant) { f.Size = -1 }), "size"},
-		{"two sizes", func() node.Want {
-			w := file(l.files+"/x", func(f *node.FileWant) { f.Digest = good.Blobs[0].Digest })
-			w.Packs = []node.PackWant{good}
+		{"set-uid", file(l.files+"/x", func(f *wire.FileWant) { f.Mode = 0o4755 }), "mode"},
+		{"file size", file(l.files+"/x", func(f *wire.FileWant) { f.Size = -1 }), "size"},
+		{"two sizes", func() wire.Want {
+			w := file(l.files+"/x", func(f *wire.FileWant) { f.Digest = good.Blobs[0].Digest })
+			w.Packs = []wire.PackWant{good}
 			return w
 		}(), "in one place"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := l.receive(t, test.want)
-			var failure *node.Failure
-			if !errors.As(err, &failure) || failure.Reason != node.ReasonRequest || !strings.Contains(failure.Text, test.text) {
+			var failure *wire.Failure
+			if !errors.As(err, &failure) || failure.Reason != wire.ReasonRequest || !strings.Contains(failure.Text, test.text) {
 				t.Errorf("got %v, want a refusal with %q", err, test.text)
 			}
 		})
@@ -810,7 +811,7 @@ func TestRefusedWants(t *testing.T) {
 }
 
 // receive runs a receiver in this process.
-func (l *lab) receive(t testing.TB, want node.Want) (node.Report, error) {
+func (l *lab) receive(t testing.TB, want wire.Want) (node.Report, error) {
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
 	done := make(chan error, 1)
@@ -837,7 +838,7 @@ func TestLinksDoNotLeadOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := l.want()
-	want.Files = []node.FileWant{l.file("link/x", 0o644, []byte("content"))}
+	want.Files = []wire.FileWant{l.file("link/x", 0o644, []byte("content"))}
 	if _, err := l.receive(t, want); err == nil {
 		t.Error("a link out of the directory was followed")
 	}
@@ -867,8 +868,8 @@ func TestNotEnoughSpace(t *testing.T) {
 	mount(t, l.images, 0, "size=1m")
 	want := l.want(l.pack(t, "a", random(80, 600_000)), l.pack(t, "b", random(81, 600_000)))
 	report, err := l.send(t, want)
-	var failure *node.Failure
-	if !errors.As(err, &failure) || failure.Reason != node.ReasonSpace {
+	var failure *wire.Failure
+	if !errors.As(err, &failure) || failure.Reason != wire.ReasonSpace {
 		t.Fatalf("got %v, want a failure because of space", err)
 	}
 	for _, part := range []string{l.images, "1048576", "are needed", "are free"} {
@@ -899,8 +900,8 @@ func TestDiskFillsUp(t *testing.T) {
 		}
 		return l.open(d, offset)
 	}, quiet)
-	var failure *node.Failure
-	if !errors.As(err, &failure) || failure.Reason != node.ReasonSpace || !strings.Contains(failure.Text, want.Packs[0].Name) {
+	var failure *wire.Failure
+	if !errors.As(err, &failure) || failure.Reason != wire.ReasonSpace || !strings.Contains(failure.Text, want.Packs[0].Name) {
 		t.Fatalf("got %v, want a failure because of space that names the pack", err)
 	}
 	if err := p.Wait(); err == nil {
@@ -921,13 +922,13 @@ func TestReadOnlyFilesystem(t *testing.T) {
 	mount(t, l.images, syscall.MS_RDONLY, "")
 	want := l.want(l.pack(t, "a", []byte("layer")))
 	_, err := l.send(t, want)
-	var failure *node.Failure
-	if !errors.As(err, &failure) || failure.Reason != node.ReasonReadOnly || !strings.Contains(failure.Text, l.images) {
+	var failure *wire.Failure
+	if !errors.As(err, &failure) || failure.Reason != wire.ReasonReadOnly || !strings.Contains(failure.Text, l.images) {
 		t.Errorf("got %v, want a failure that names the read-only directory", err)
 	}
 	// The same where the directory is still to be made.
 	want.ImagesDir = filepath.Join(l.images, "deeper", "images")
-	if _, err := l.send(t, want); !errors.As(err, &failure) || failure.Reason != node.ReasonReadOnly {
+	if _, err := l.send(t, want); !errors.As(err, &failure) || failure.Reason != wire.ReasonReadOnly {
 		t.Errorf("got %v, want a failure because of a read-only filesystem", err)
 	}
 }
@@ -946,7 +947,7 @@ func FuzzUnfinishedPack(f *testing.F) {
 		if err := os.MkdirAll(l.images, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(l.images, want.Packs[0].Name+node.PartSuffix), part, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(l.images, want.Packs[0].Name+wire.PartSuffix), part, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := l.receive(t, want); err != nil {
@@ -959,39 +960,39 @@ func FuzzUnfinishedPack(f *testing.F) {
 // FuzzReceive lets anybody speak to a receiver: it may write only where it is allowed
 // to, and must come to an end.
 func FuzzReceive(f *testing.F) {
-	seed := func(w node.Want, more string) {
+	seed := func(w wire.Want, more string) {
 		var b bytes.Buffer
-		if err := node.WriteFrame(&b, node.Message{Want: &w}); err != nil {
+		if err := wire.WriteFrame(&b, wire.Message{Want: &w}); err != nil {
 			f.Fatal(err)
 		}
 		f.Add(append(b.Bytes(), more...))
 	}
 	s := store{}
-	seed(node.Want{Version: node.ProtocolVersion}, "")
+	seed(wire.Want{Version: wire.Version}, "")
 	var more bytes.Buffer
-	for _, m := range []node.Message{{Alive: &node.Alive{}}, {Peers: &node.Peers{}}, {Data: &node.Data{Digest: digest.FromString("x"), Size: 1}}} {
-		if err := node.WriteFrame(&more, m); err != nil {
+	for _, m := range []wire.Message{{Alive: &wire.Alive{}}, {Peers: &wire.Peers{}}, {Data: &wire.Data{Digest: digest.FromString("x"), Size: 1}}} {
+		if err := wire.WriteFrame(&more, m); err != nil {
 			f.Fatal(err)
 		}
 	}
-	seed(node.Want{Version: node.ProtocolVersion}, more.String()+"x")
+	seed(wire.Want{Version: wire.Version}, more.String()+"x")
 	// Not absolute, so that whatever is made of it stays out of the machine.
-	seed(node.Want{Version: node.ProtocolVersion, ImagesDir: "images", Packs: []node.PackWant{s.pack(f, "a", []byte("x"))}}, "xyz")
-	seed(node.Want{Version: node.ProtocolVersion, Files: []node.FileWant{{Path: "/boxlift-fuzz/x", Digest: digest.FromString("x"), Size: 1}}}, "x")
+	seed(wire.Want{Version: wire.Version, ImagesDir: "images", Packs: []wire.PackWant{s.pack(f, "a", []byte("x"))}}, "xyz")
+	seed(wire.Want{Version: wire.Version, Files: []wire.FileWant{{Path: "/boxlift-fuzz/x", Digest: digest.FromString("x"), Size: 1}}}, "x")
 	f.Add([]byte("\x00\x00\x00\x02{}"))
 	f.Add([]byte("GET / HTTP/1.1\r\n"))
 	f.Fuzz(func(t *testing.T, input []byte) {
 		// A want that would be accepted is not run: it may name any images directory, and any
 		// address to listen on.
-		if m, err := node.ReadFrame(bytes.NewReader(input)); err == nil && m.Want != nil && (m.Want.ImagesDir != "" || m.Want.Swarm != nil) && m.Want.Validate("/boxlift-fuzz") == nil {
+		if m, err := wire.ReadFrame(bytes.NewReader(input)); err == nil && m.Want != nil && (m.Want.ImagesDir != "" || m.Want.Swarm != nil) && m.Want.Validate("/boxlift-fuzz") == nil {
 			t.Skip()
 		}
 		dir := t.TempDir()
 		var out bytes.Buffer
 		err := node.Receive(t.Context(), bytes.NewReader(input), &out, node.ReceiveOptions{FilesDir: filepath.Join(dir, "files")})
-		last := node.Message{}
+		last := wire.Message{}
 		for {
-			m, err := node.ReadFrame(&out)
+			m, err := wire.ReadFrame(&out)
 			if errors.Is(err, io.EOF) {
 				break
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/internal/progress"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // Report is what [Send], or [Ship] for one host, did.
@@ -32,12 +33,12 @@ type Report struct {
 	Copied int64
 	Pulled int64
 	// Space is what the node said about its filesystems before it began.
-	Space []Space
+	Space []wire.Space
 	// NotServing is why the node could not listen for its peers, if it was to.
 	NotServing string
 	// Troubles are what the node had to say about its peers, in the node's words. One whose
 	// Peer is the node itself is said of it here: it is no source for the others.
-	Troubles []Trouble
+	Troubles []wire.Trouble
 }
 
 // StallTimeout is for how long a node may make no progress. It reads through what it has,
@@ -54,7 +55,7 @@ type Open func(d digest.Digest, offset int64) (io.ReadCloser, error)
 const (
 	// maxRounds bounds how often a node may ask once more; each time it has found a copy of
 	// its own to be damaged, or its peers do not have a blob.
-	maxRounds = 4 * MaxTargets
+	maxRounds = 4 * wire.MaxTargets
 	// sendBuffer is the length of the pieces in which blobs are sent.
 	sendBuffer = 256 << 10
 	// aliveInterval is after how long without anything to send the node is told that the
@@ -69,12 +70,12 @@ const (
 // Start is called once, when the node has said what it lacks, with the bytes of all blobs
 // wanted; those that need not travel are skipped on the task, which Send ends.
 //
-// When the node says that it failed, the error is a [*Failure]. Send closes in and does
+// When the node says that it failed, the error is a [*wire.Failure]. Send closes in and does
 // not return before its last Write to it has, which a node that has ended brings about.
 // Only when ctx ends, or the node makes no progress for [StallTimeout], it does not wait:
 // then a Write, or a Read from what open returned, may be under way until the caller has
 // closed the connection. Out is Send's until its end.
-func Send(ctx context.Context, in io.WriteCloser, out io.Reader, want Want, open Open,
+func Send(ctx context.Context, in io.WriteCloser, out io.Reader, want wire.Want, open Open,
 	start func(total int64) progress.Task,
 ) (Report, error) {
 	r := Ship(ctx, []ShipHost{{Want: want, In: in, Out: out, Start: start}}, 1, open)[0]
@@ -85,14 +86,14 @@ func Send(ctx context.Context, in io.WriteCloser, out io.Reader, want Want, open
 type sender struct {
 	name  string // what the node's peers call it
 	in    io.WriteCloser
-	want  Want
+	want  wire.Want
 	open  Open
 	start func(total int64) progress.Task
 	// ready is called with the node's state; peers then gives what to answer. Done is
 	// called when the node has what it wants, and over is closed when nobody needs it as a
 	// source any more.
-	ready func(*State)
-	peers <-chan *Peers
+	ready func(*wire.State)
+	peers <-chan *wire.Peers
 	done  func()
 	over  <-chan struct{}
 
@@ -192,7 +193,7 @@ func (s *sender) end(err error) {
 }
 
 type incoming struct {
-	message Message
+	message wire.Message
 	err     error
 }
 
@@ -201,7 +202,7 @@ func readFrames(ctx context.Context, out io.Reader) <-chan incoming {
 	frames := make(chan incoming)
 	go func() {
 		for {
-			m, err := ReadFrame(out)
+			m, err := wire.ReadFrame(out)
 			select {
 			case frames <- incoming{m, err}:
 			case <-ctx.Done():
@@ -224,7 +225,7 @@ func (s *sender) run(ctx context.Context, out io.Reader) error {
 	frames := readFrames(ctx, out)
 	ticker := time.NewTicker(aliveInterval)
 	defer ticker.Stop()
-	s.say(Message{Want: &s.want})
+	s.say(wire.Message{Want: &s.want})
 	for {
 		if !s.busy && len(s.queue) > 0 {
 			next := s.queue[0]
@@ -240,7 +241,7 @@ func (s *sender) run(ctx context.Context, out io.Reader) error {
 			return fmt.Errorf("send to boxlift-node: %w", context.Cause(ctx))
 		case peers := <-s.peers:
 			s.idle.Store(false)
-			s.say(Message{Peers: peers})
+			s.say(wire.Message{Peers: peers})
 		case <-ticker.C:
 			s.alive()
 		case err := <-s.sent:
@@ -296,14 +297,14 @@ func (s *sender) run(ctx context.Context, out io.Reader) error {
 }
 
 // say queues a frame.
-func (s *sender) say(m Message) {
-	s.queue = append(s.queue, func(context.Context) error { return WriteFrame(s.in, m) })
+func (s *sender) say(m wire.Message) {
+	s.queue = append(s.queue, func(context.Context) error { return wire.WriteFrame(s.in, m) })
 }
 
 // alive queues a word when there is nothing else to send.
 func (s *sender) alive() {
 	if !s.busy && len(s.queue) == 0 {
-		s.say(Message{Alive: &Alive{}})
+		s.say(wire.Message{Alive: &wire.Alive{}})
 	}
 }
 
@@ -329,7 +330,7 @@ func (s *sender) lastWord(ctx context.Context, frames <-chan incoming, cause err
 
 // notAllTaken is the error of a node that says that it is done too early.
 func notAllTaken(cause error) error {
-	return fmt.Errorf("%w: boxlift-node says that it is done, but did not take all bytes: %w", ErrProtocol, cause)
+	return fmt.Errorf("%w: boxlift-node says that it is done, but did not take all bytes: %w", wire.ErrProtocol, cause)
 }
 
 func streamEnd(err error) error {
@@ -340,14 +341,14 @@ func streamEnd(err error) error {
 }
 
 // take notes what a frame says.
-func (s *sender) take(m Message) error {
+func (s *sender) take(m wire.Message) error {
 	switch {
 	case m.Failure != nil:
 		return m.Failure
 	case m.State != nil && s.task == nil:
 		return s.takeState(m.State)
 	case s.task == nil || m.State != nil:
-		return fmt.Errorf("%w: boxlift-node did not begin with its state", ErrProtocol)
+		return fmt.Errorf("%w: boxlift-node did not begin with its state", wire.ErrProtocol)
 	case m.Lacks != nil:
 		return s.takeLacks(m.Lacks)
 	case m.Pulled != nil:
@@ -358,8 +359,8 @@ func (s *sender) take(m Message) error {
 		}
 		return nil
 	case m.Trouble != nil:
-		if len(s.report.Troubles) == MaxTroubles {
-			return fmt.Errorf("%w: boxlift-node complains of its peers for the %dth time", ErrProtocol, MaxTroubles+1)
+		if len(s.report.Troubles) == wire.MaxTroubles {
+			return fmt.Errorf("%w: boxlift-node complains of its peers for the %dth time", wire.ErrProtocol, wire.MaxTroubles+1)
 		}
 		t := *m.Trouble
 		t.Peer, t.Text = said(t.Peer), said(t.Text)
@@ -368,7 +369,7 @@ func (s *sender) take(m Message) error {
 		return nil
 	case m.Placed != nil:
 		if !s.outstanding[m.Placed.Name] {
-			return fmt.Errorf("%w: boxlift-node placed %.200q, which it was not to, or not again", ErrProtocol, m.Placed.Name)
+			return fmt.Errorf("%w: boxlift-node placed %.200q, which it was not to, or not again", wire.ErrProtocol, m.Placed.Name)
 		}
 		delete(s.outstanding, m.Placed.Name)
 		s.moves.Add(1)
@@ -378,12 +379,12 @@ func (s *sender) take(m Message) error {
 		s.report.Copied, s.report.Pulled = m.Finished.Copied, m.Finished.Pulled
 		if n := len(s.outstanding); n > 0 {
 			return fmt.Errorf("%w: boxlift-node says that it is done, but did not name %d of %d packs and files",
-				ErrProtocol, n, len(s.want.Packs)+len(s.want.Files))
+				wire.ErrProtocol, n, len(s.want.Packs)+len(s.want.Files))
 		}
 		s.finished = true
 		return nil
 	}
-	return fmt.Errorf("%w: boxlift-node says what only the operator may", ErrProtocol)
+	return fmt.Errorf("%w: boxlift-node says what only the operator may", wire.ErrProtocol)
 }
 
 // said makes a node's words fit to be shown.
@@ -392,22 +393,22 @@ func said(text string) string {
 	return printable.Short(text, most)
 }
 
-func (s *sender) takeState(state *State) error {
+func (s *sender) takeState(state *wire.State) error {
 	for _, name := range state.Held {
 		if !s.outstanding[name] {
-			return fmt.Errorf("%w: boxlift-node has %.200q, which nobody asked for, or names it twice", ErrProtocol, name)
+			return fmt.Errorf("%w: boxlift-node has %.200q, which nobody asked for, or names it twice", wire.ErrProtocol, name)
 		}
 		delete(s.outstanding, name)
 	}
 	s.report.Held, s.report.Removed, s.report.Space = state.Held, state.Removed, state.Space
 	s.report.NotServing = said(state.NotServing)
 	if state.Missing < 0 || state.Missing > s.total {
-		return fmt.Errorf("%w: boxlift-node lacks %d bytes of the %d that are wanted", ErrProtocol, state.Missing, s.total)
+		return fmt.Errorf("%w: boxlift-node lacks %d bytes of the %d that are wanted", wire.ErrProtocol, state.Missing, s.total)
 	}
-	if err := state.Serving.check(); err != nil {
+	if err := state.Serving.Check(); err != nil {
 		// Its peers, which did nothing wrong, go without it, and so may it without them.
 		text := said(fmt.Sprintf("it is not used as a source: where it serves: %v", err))
-		s.report.Troubles = append(s.report.Troubles, Trouble{Peer: s.name, Text: text})
+		s.report.Troubles = append(s.report.Troubles, wire.Trouble{Peer: s.name, Text: text})
 		state.Serving = nil
 	}
 	s.task = s.start(s.total)
@@ -417,15 +418,15 @@ func (s *sender) takeState(state *State) error {
 	return nil
 }
 
-func (s *sender) takeLacks(l *Lacks) error {
+func (s *sender) takeLacks(l *wire.Lacks) error {
 	if s.rounds++; s.rounds > maxRounds {
-		return fmt.Errorf("%w: boxlift-node asked for blobs %d times", ErrProtocol, s.rounds)
+		return fmt.Errorf("%w: boxlift-node asked for blobs %d times", wire.ErrProtocol, s.rounds)
 	}
 	seen := make(map[digest.Digest]bool)
 	for _, b := range l.Blobs {
 		size, ok := s.known[b.Digest]
 		if !ok || seen[b.Digest] || b.Size != size || b.Offset < 0 || b.Offset > size {
-			return fmt.Errorf("%w: boxlift-node asks for blob %q of %d bytes from %d on, which is not as it was offered", ErrProtocol, string(b.Digest), b.Size, b.Offset)
+			return fmt.Errorf("%w: boxlift-node asks for blob %q of %d bytes from %d on, which is not as it was offered", wire.ErrProtocol, string(b.Digest), b.Size, b.Offset)
 		}
 		seen[b.Digest] = true
 	}
@@ -444,7 +445,7 @@ func (e *openError) Error() string { return e.err.Error() }
 func (e *openError) Unwrap() error { return e.err }
 
 // send writes the blobs, each behind its frame. Many may be small, so they are gathered.
-func (s *sender) send(ctx context.Context, l *Lacks) error {
+func (s *sender) send(ctx context.Context, l *wire.Lacks) error {
 	b := &batch{w: s.in, buffer: make([]byte, 0, sendBuffer), sent: func(n int64) {
 		s.bytes.Add(n)
 		s.task.Add(n)
@@ -460,7 +461,7 @@ func (s *sender) send(ctx context.Context, l *Lacks) error {
 	return b.flush()
 }
 
-func (s *sender) sendBlob(ctx context.Context, l Lack, b *batch) (err error) {
+func (s *sender) sendBlob(ctx context.Context, l wire.Lack, b *batch) (err error) {
 	r, err := s.open(l.Digest, l.Offset)
 	if err != nil {
 		return &openError{fmt.Errorf("open blob %s: %w", l.Digest, err)}
@@ -470,7 +471,7 @@ func (s *sender) sendBlob(ctx context.Context, l Lack, b *batch) (err error) {
 			err = &openError{fmt.Errorf("close blob %s: %w", l.Digest, closeErr)}
 		}
 	}()
-	if err := b.frame(Message{Data: &Data{Digest: l.Digest, Offset: l.Offset, Size: l.Size - l.Offset}}); err != nil {
+	if err := b.frame(wire.Message{Data: &wire.Data{Digest: l.Digest, Offset: l.Offset, Size: l.Size - l.Offset}}); err != nil {
 		return err
 	}
 	for left := l.Size - l.Offset; left > 0; {
@@ -499,7 +500,7 @@ type batch struct {
 	sent func(int64)
 }
 
-func (b *batch) frame(m Message) error {
+func (b *batch) frame(m wire.Message) error {
 	content, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("encode a frame: %w", err)

@@ -14,11 +14,12 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // against runs Send against a node that is played by a function. The function's end
 // closes both of the node's pipes, as a process' does.
-func against(ctx context.Context, l *lab, want node.Want, play func(in io.Reader, out io.Writer)) (node.Report, error) {
+func against(ctx context.Context, l *lab, want wire.Want, play func(in io.Reader, out io.Writer)) (node.Report, error) {
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
 	done := make(chan struct{})
@@ -39,21 +40,21 @@ func TestSendAgainstBadNodes(t *testing.T) {
 	pack := l.pack(t, "a", random(1, 3_000_000))
 	want := l.want(pack)
 	blob := pack.Blobs[2]
-	say := func(w io.Writer, messages ...node.Message) {
+	say := func(w io.Writer, messages ...wire.Message) {
 		for _, m := range messages {
-			_ = node.WriteFrame(w, m) // Send may have given up on this node
+			_ = wire.WriteFrame(w, m) // Send may have given up on this node
 		}
 	}
-	lacks := func(blobs ...node.Lack) node.Message { return node.Message{Lacks: &node.Lacks{Blobs: blobs}} }
-	all := node.Lack{Digest: blob.Digest, Size: blob.Size}
-	finished := node.Message{Finished: &node.Finished{}}
-	state := node.Message{State: &node.State{}}
-	readWant := func(r io.Reader) { _, _ = node.ReadFrame(r) }
+	lacks := func(blobs ...wire.Lack) wire.Message { return wire.Message{Lacks: &wire.Lacks{Blobs: blobs}} }
+	all := wire.Lack{Digest: blob.Digest, Size: blob.Size}
+	finished := wire.Message{Finished: &wire.Finished{}}
+	state := wire.Message{State: &wire.State{}}
+	readWant := func(r io.Reader) { _, _ = wire.ReadFrame(r) }
 	// begin is what a good node does before it asks for anything.
 	begin := func(r io.Reader, w io.Writer) {
 		readWant(r)
 		say(w, state)
-		_, _ = node.ReadFrame(r) // the peers
+		_, _ = wire.ReadFrame(r) // the peers
 	}
 	tests := []struct {
 		name string
@@ -66,52 +67,52 @@ func TestSendAgainstBadNodes(t *testing.T) {
 		{"finished at once", func(in io.Reader, out io.Writer) { readWant(in); say(out, finished) }, "did not begin with"},
 		{"asks before its state", func(in io.Reader, out io.Writer) { readWant(in); say(out, lacks()) }, "did not begin with"},
 		{"its state twice", func(in io.Reader, out io.Writer) { begin(in, out); say(out, state) }, "did not begin with"},
-		{"speaks like an operator", func(in io.Reader, out io.Writer) { begin(in, out); say(out, node.Message{Alive: &node.Alive{}}) }, "only the operator"},
+		{"speaks like an operator", func(in io.Reader, out io.Writer) { begin(in, out); say(out, wire.Message{Alive: &wire.Alive{}}) }, "only the operator"},
 		{"complains for ever", func(in io.Reader, out io.Writer) {
 			begin(in, out)
-			for range node.MaxTroubles + 1 {
-				say(out, node.Message{Trouble: &node.Trouble{}})
+			for range wire.MaxTroubles + 1 {
+				say(out, wire.Message{Trouble: &wire.Trouble{}})
 			}
 		}, "complains of its peers"},
 		{"finished without the pack", func(in io.Reader, out io.Writer) { begin(in, out); say(out, lacks(), finished) }, "did not name 1 of 1"},
 		{"asks for an unknown blob", func(in io.Reader, out io.Writer) {
 			begin(in, out)
-			say(out, lacks(node.Lack{Digest: digest.FromString("secret"), Size: 1}))
+			say(out, lacks(wire.Lack{Digest: digest.FromString("secret"), Size: 1}))
 		}, "not as it was offered"},
 		{"offset beyond the end", func(in io.Reader, out io.Writer) {
 			begin(in, out)
-			say(out, lacks(node.Lack{Digest: blob.Digest, Size: blob.Size, Offset: blob.Size + 1}))
+			say(out, lacks(wire.Lack{Digest: blob.Digest, Size: blob.Size, Offset: blob.Size + 1}))
 		}, "not as it was offered"},
 		{"asks twice in one breath", func(in io.Reader, out io.Writer) { begin(in, out); say(out, lacks(all, all)) }, "not as it was offered"},
 		{"asks while it is fed", func(in io.Reader, out io.Writer) { begin(in, out); say(out, lacks(all), lacks(all), finished) }, "did not name 1 of 1"},
 		{"asks for ever", func(in io.Reader, out io.Writer) {
 			begin(in, out)
-			for range 4*node.MaxTargets + 1 {
+			for range 4*wire.MaxTargets + 1 {
 				say(out, lacks())
 			}
 		}, "asked for blobs 1025 times"},
 		{"places for ever", func(in io.Reader, out io.Writer) {
 			begin(in, out)
-			placed := node.Message{Placed: &node.Placed{Name: pack.Name}}
+			placed := wire.Message{Placed: &wire.Placed{Name: pack.Name}}
 			say(out, lacks(), placed, placed)
 		}, "or not again"},
 		{"places something else", func(in io.Reader, out io.Writer) {
 			begin(in, out)
-			say(out, lacks(), node.Message{Placed: &node.Placed{Name: "/etc/passwd"}})
+			say(out, lacks(), wire.Message{Placed: &wire.Placed{Name: "/etc/passwd"}})
 		}, "not to"},
 		{"has something else", func(in io.Reader, out io.Writer) {
 			readWant(in)
-			say(out, node.Message{State: &node.State{Held: []string{"x"}}})
+			say(out, wire.Message{State: &wire.State{Held: []string{"x"}}})
 		}, "nobody asked for"},
 		{"finished without the bytes", func(in io.Reader, out io.Writer) {
 			begin(in, out)
-			say(out, lacks(all), node.Message{Placed: &node.Placed{Name: pack.Name}}, finished)
+			say(out, lacks(all), wire.Message{Placed: &wire.Placed{Name: pack.Name}}, finished)
 		}, "did not take all bytes"},
 		{"fails in the middle", func(in io.Reader, out io.Writer) {
 			begin(in, out)
 			say(out, lacks(all))
 			_, _ = io.CopyN(io.Discard, in, 1_000_000)
-			say(out, node.Message{Failure: &node.Failure{Reason: node.ReasonIO, Text: "the disk is gone"}})
+			say(out, wire.Message{Failure: &wire.Failure{Reason: wire.ReasonIO, Text: "the disk is gone"}})
 		}, "the disk is gone"},
 		{"dies in the middle", func(in io.Reader, out io.Writer) {
 			begin(in, out)
@@ -141,7 +142,7 @@ func TestSendFailsOnItsOwnSide(t *testing.T) {
 		}
 		p := l.start(t)
 		_, err := node.Send(t.Context(), p.in, p.out, want, l.open, quiet)
-		var failure *node.Failure
+		var failure *wire.Failure
 		if err == nil || errors.As(err, &failure) || !strings.Contains(err.Error(), d.String()) {
 			t.Errorf("%s: got %v, want an error of this side that names the blob", name, err)
 		}
@@ -161,10 +162,10 @@ func TestSendEndsWithItsContext(t *testing.T) {
 	want := l.want(l.pack(t, "a", random(4, 3_000_000)))
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := against(ctx, l, want, func(in io.Reader, out io.Writer) {
-		_, _ = node.ReadFrame(in)
-		_ = node.WriteFrame(out, node.Message{State: &node.State{Missing: 3_000_000}})
-		_, _ = node.ReadFrame(in)
-		_ = node.WriteFrame(out, node.Message{Lacks: &node.Lacks{Blobs: []node.Lack{{Digest: want.Packs[0].Blobs[2].Digest, Size: 3_000_000}}}})
+		_, _ = wire.ReadFrame(in)
+		_ = wire.WriteFrame(out, wire.Message{State: &wire.State{Missing: 3_000_000}})
+		_, _ = wire.ReadFrame(in)
+		_ = wire.WriteFrame(out, wire.Message{Lacks: &wire.Lacks{Blobs: []wire.Lack{{Digest: want.Packs[0].Blobs[2].Digest, Size: 3_000_000}}}})
 		cancel() // and never reads
 		_, _ = io.Copy(io.Discard, bytes.NewReader(nil))
 	})

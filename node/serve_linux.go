@@ -26,6 +26,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/internal/bulktls"
+	"github.com/liteboxd/boxlift/node/hostfile"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // Bounds of what a node does for its peers.
@@ -162,7 +164,7 @@ var (
 
 // server serves what is on a shelf to the other nodes of the swarm.
 type server struct {
-	serving  Serving
+	serving  wire.Serving
 	token    [sha256.Size]byte // its digest, which has one length whatever is sent
 	shelf    *shelf
 	listener net.Listener
@@ -177,7 +179,7 @@ type server struct {
 }
 
 // newServer listens, so that the address is known, but does not answer before start.
-func newServer(ctx context.Context, w *Swarm) (*server, error) {
+func newServer(ctx context.Context, w *wire.Swarm) (*server, error) {
 	certificate, err := makeCertificate()
 	if err != nil {
 		return nil, err
@@ -188,7 +190,7 @@ func newServer(ctx context.Context, w *Swarm) (*server, error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	s := &server{
-		serving: Serving{Address: listener.Addr().String(), Certificate: certificate.Certificate[0]},
+		serving: wire.Serving{Address: listener.Addr().String(), Certificate: certificate.Certificate[0]},
 		token:   tokenSum(hex.EncodeToString(w.Token)), stop: cancel, ended: make(chan struct{}),
 		slots:   make(chan struct{}, maxTransfers),
 		buffers: sync.Pool{New: func() any { b := make([]byte, serveBuffer); return &b }},
@@ -322,7 +324,7 @@ func (s *server) copy(ctx context.Context, w http.ResponseWriter, p place, offse
 	var file *os.File
 	defer func() {
 		if file != nil {
-			closeReader(file)
+			hostfile.CloseRead(file)
 		}
 	}()
 	_, first, _ := s.shelf.look(p)
@@ -350,7 +352,7 @@ func (s *server) copy(ctx context.Context, w http.ResponseWriter, p place, offse
 		if source == nil {
 			if file == nil {
 				var err error
-				if file, err = openRegular(p.target.root, p.target.rel, os.O_RDONLY); err != nil {
+				if file, err = hostfile.Open(p.target.root, p.target.rel, os.O_RDONLY); err != nil {
 					return err
 				}
 			}

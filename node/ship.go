@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/internal/progress"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // ShipHost is one of the hosts of [Ship].
@@ -25,7 +26,7 @@ type ShipHost struct {
 	// may take from them all the same.
 	Address string
 	// Want says what is to be there; its Swarm is Ship's to set.
-	Want Want
+	Want wire.Want
 	// In and Out are the standard input and output of "boxlift-node receive" on the host,
 	// as for [Send].
 	In  io.WriteCloser
@@ -62,15 +63,15 @@ const (
 func Ship(ctx context.Context, hosts []ShipHost, atOnce int, open Open) []ShipResult {
 	results := make([]ShipResult, len(hosts))
 	c := &chain{members: make([]*member, len(hosts)), atOnce: atOnce, over: make(chan struct{})}
-	token := make([]byte, TokenSize)
+	token := make([]byte, wire.TokenSize)
 	_, _ = rand.Read(token) // never fails
 	for i, h := range hosts {
 		want := h.Want
 		want.Swarm = nil
 		if len(hosts) > 1 {
-			want.Swarm = &Swarm{Address: h.Address, Token: token}
+			want.Swarm = &wire.Swarm{Address: h.Address, Token: token}
 		}
-		c.members[i] = &member{name: h.Name, want: want, peers: make(chan *Peers, 1)}
+		c.members[i] = &member{name: h.Name, want: want, peers: make(chan *wire.Peers, 1)}
 	}
 	c.working = len(hosts)
 	var all sync.WaitGroup
@@ -79,7 +80,7 @@ func Ship(ctx context.Context, hosts []ShipHost, atOnce int, open Open) []ShipRe
 		finished := sync.OnceFunc(func() { c.done(m, true) })
 		s := &sender{
 			name: h.Name, stallTimeout: cmp.Or(h.StallTimeout, StallTimeout), in: h.In, want: m.want, open: open, start: h.Start,
-			ready: func(state *State) { c.ready(m, state) }, peers: m.peers, done: finished, over: c.over,
+			ready: func(state *wire.State) { c.ready(m, state) }, peers: m.peers, done: finished, over: c.over,
 		}
 		all.Go(func() {
 			results[i].Report, results[i].Err = s.converse(ctx, h.Out)
@@ -110,11 +111,11 @@ type chain struct {
 
 type member struct {
 	name  string
-	want  Want
-	peers chan *Peers
+	want  wire.Want
+	peers chan *wire.Peers
 	// state is set when the host is ready, ended when it has what it wants, failed when it
 	// has failed.
-	state  *State
+	state  *wire.State
 	placed bool
 	ended  bool
 	failed bool
@@ -122,7 +123,7 @@ type member struct {
 }
 
 // ready is called with what a host found.
-func (c *chain) ready(m *member, state *State) {
+func (c *chain) ready(m *member, state *wire.State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m.state = state
@@ -206,7 +207,7 @@ func (c *chain) receiving() int {
 // place tells a host its peers: of those that were placed before it the last ones that
 // want something that it wants.
 func (c *chain) place(m *member) {
-	peers := &Peers{}
+	peers := &wire.Peers{}
 	offered := make(map[digest.Digest]bool)
 	for _, before := range slices.Backward(c.placed) {
 		if len(peers.Peers) == peersPerHost {
@@ -223,8 +224,8 @@ func (c *chain) place(m *member) {
 			}
 		}
 		if common {
-			peers.Peers = append(peers.Peers, Peer{
-				Name: before.name, Serving: Serving{Address: address, Certificate: before.state.Serving.Certificate},
+			peers.Peers = append(peers.Peers, wire.Peer{
+				Name: before.name, Serving: wire.Serving{Address: address, Certificate: before.state.Serving.Certificate},
 			})
 		}
 	}

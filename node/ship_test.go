@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // placed are the places in members of those that were told their peers.
@@ -20,7 +22,7 @@ func (c *chain) placedNow() []int {
 func TestChainPlacesFewAtOnce(t *testing.T) {
 	c := &chain{atOnce: 2, over: make(chan struct{}), working: 5}
 	for range 5 {
-		c.members = append(c.members, &member{peers: make(chan *Peers, 1)})
+		c.members = append(c.members, &member{peers: make(chan *wire.Peers, 1)})
 	}
 	defer c.stop()
 	expect := func(what string, want ...int) {
@@ -31,7 +33,7 @@ func TestChainPlacesFewAtOnce(t *testing.T) {
 	}
 	for i, missing := range []int64{30, 10, 0, 20, 40} {
 		expect("before all are ready", map[bool][]int{true: {2}}[i > 2]...)
-		c.ready(c.members[i], &State{Missing: missing})
+		c.ready(c.members[i], &wire.State{Missing: missing})
 	}
 	expect("those that lack the least, and what lacks nothing", 1, 2, 3)
 	c.done(c.members[2], true)

@@ -15,6 +15,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/liteboxd/boxlift/node/hostfile"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // The bytes of a database that SQLite locks (https://sqlite.org/lockingv3.html).
@@ -66,7 +69,7 @@ func Snapshot(ctx context.Context, o SnapshotOptions) (SnapshotReport, error) {
 
 func snapshot(ctx context.Context, o SnapshotOptions) (report SnapshotReport, err error) {
 	for _, name := range []string{o.Source, o.Target} {
-		if err := validatePath(name); err != nil {
+		if err := wire.ValidatePath(name); err != nil {
 			return report, fmt.Errorf("%q: %w", name, err)
 		}
 	}
@@ -81,11 +84,11 @@ func snapshot(ctx context.Context, o SnapshotOptions) (report SnapshotReport, er
 	if s.database, err = s.open("", os.O_RDWR); err != nil {
 		return report, err
 	}
-	defer closeReader(s.database) // nothing is written to it: locks need it open for writing
+	defer hostfile.CloseRead(s.database) // nothing is written to it: locks need it open for writing
 	if err := s.checkTarget(); err != nil {
 		return report, err
 	}
-	s.copy, err = os.CreateTemp(filepath.Dir(o.Target), putPrefix+"*")
+	s.copy, err = os.CreateTemp(filepath.Dir(o.Target), hostfile.PutPrefix+"*")
 	if err != nil {
 		return report, fmt.Errorf("make the copy: %w", err)
 	}
@@ -112,7 +115,7 @@ type snapshotter struct {
 
 // open opens the database or, with a suffix, a file beside it.
 func (s *snapshotter) open(suffix string, flag int) (*os.File, error) {
-	return openRegular(s.root, s.base+suffix, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK)
+	return hostfile.Open(s.root, s.base+suffix, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 }
 
 // checkTarget refuses what must not be replaced.
@@ -191,7 +194,7 @@ func (s *snapshotter) try(begun time.Time) error {
 	header, err := parseSQLiteHeader(head)
 	if err != nil {
 		if journal, _ := s.hotJournal(locks); journal != nil {
-			closeReader(journal)
+			hostfile.CloseRead(journal)
 			err = fmt.Errorf("%w, and its last writer died; %s", err, mendHint)
 		}
 		return err
@@ -209,7 +212,7 @@ func (s *snapshotter) checkSize(size int64) error {
 		return tooLargeError(size, s.MaxBytes)
 	}
 	var space unix.Statfs_t
-	if err := control(s.copy, func(fd int) error { return unix.Fstatfs(fd, &space) }); err != nil {
+	if err := hostfile.Control(s.copy, func(fd int) error { return unix.Fstatfs(fd, &space) }); err != nil {
 		return err
 	}
 	if free := int64(space.Bavail) * space.Bsize; size > free {
@@ -242,7 +245,7 @@ func (s *snapshotter) hotJournal(locks *sqliteLocks) (*os.File, error) {
 	}
 	// An empty or overwritten one is of a transaction that has ended.
 	if err != nil || live || n == 0 || first[0] == 0 {
-		closeReader(journal)
+		hostfile.CloseRead(journal)
 		return nil, err
 	}
 	return journal, nil
@@ -258,7 +261,7 @@ func (s *snapshotter) takeRollback(locks *sqliteLocks, size int64) error {
 	if journal == nil || err != nil {
 		return err
 	}
-	defer closeReader(journal)
+	defer hostfile.CloseRead(journal)
 	info, err := journal.Stat()
 	if err != nil {
 		return err
@@ -288,7 +291,7 @@ func (s *snapshotter) takeWAL(locks *sqliteLocks, header sqliteHeader, size int6
 	case err != nil:
 		return err
 	default:
-		defer closeReader(memory)
+		defer hostfile.CloseRead(memory)
 		locks.memory = memory
 		if err := locks.readWAL(); err != nil {
 			return err
@@ -300,7 +303,7 @@ func (s *snapshotter) takeWAL(locks *sqliteLocks, header sqliteHeader, size int6
 	if journal, err := s.hotJournal(locks); err != nil {
 		return err
 	} else if journal != nil {
-		closeReader(journal)
+		hostfile.CloseRead(journal)
 		return fmt.Errorf("its last writer died while it changed the journal mode; %s", mendHint)
 	}
 	wal, err := s.open("-wal", os.O_RDONLY)
@@ -310,7 +313,7 @@ func (s *snapshotter) takeWAL(locks *sqliteLocks, header sqliteHeader, size int6
 	if err != nil {
 		return err
 	}
-	defer closeReader(wal)
+	defer hostfile.CloseRead(wal)
 	// The database may have grown before checkpoints were kept away.
 	info, err := s.database.Stat()
 	if err != nil {
@@ -357,8 +360,8 @@ func sameFile(f *os.File, info fs.FileInfo) bool {
 // copyFile makes to the first size bytes of from: by sharing extents, or within the
 // kernel, or, where both are impossible, through a buffer.
 func copyFile(to, from *os.File, size int64) error {
-	err := control(to, func(target int) error {
-		return control(from, func(source int) error { return unix.IoctlFileClone(target, source) })
+	err := hostfile.Control(to, func(target int) error {
+		return hostfile.Control(from, func(source int) error { return unix.IoctlFileClone(target, source) })
 	})
 	if err == nil {
 		return to.Truncate(size)
@@ -437,7 +440,7 @@ func (l *sqliteLocks) drop() {
 // setLock takes or drops a lock, and does not wait for one that is taken.
 func setLock(f *os.File, kind int16, start, length int64) error {
 	lock := unix.Flock_t{Type: kind, Whence: io.SeekStart, Start: start, Len: length}
-	err := control(f, func(fd int) error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lock) })
+	err := hostfile.Control(f, func(fd int) error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &lock) })
 	if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EACCES) {
 		other, err := getLock(f, kind, start, length)
 		if err != nil {
@@ -454,7 +457,7 @@ func setLock(f *os.File, kind int16, start, length int64) error {
 // getLock returns the lock that would be in the way of one.
 func getLock(f *os.File, kind int16, start, length int64) (unix.Flock_t, error) {
 	lock := unix.Flock_t{Type: kind, Whence: io.SeekStart, Start: start, Len: length}
-	err := control(f, func(fd int) error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &lock) })
+	err := hostfile.Control(f, func(fd int) error { return unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &lock) })
 	if err != nil {
 		return lock, fmt.Errorf("ask for locks on %s: %w", f.Name(), err)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // StallTime is how long clients of an API server are left waiting at most. Then the kernel
@@ -20,11 +22,11 @@ type stallAnswer struct {
 // again, the command's standard input is closed, or [StallTime] is over.
 func AskStall(out io.Reader) error {
 	var answer stallAnswer
-	if _, err := readLine(out, &answer); err != nil {
+	if _, err := wire.ReadLine(out, &answer); err != nil {
 		return fmt.Errorf("read what boxlift-node says of clients of the API server: %w", err)
 	}
 	if !answer.Stalled {
-		return fmt.Errorf("%w: clients of the API server are not left waiting", ErrProtocol)
+		return fmt.Errorf("%w: clients of the API server are not left waiting", wire.ErrProtocol)
 	}
 	return nil
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // StallOptions say which API server is started again. The zero value is right for k3s.
@@ -49,7 +51,7 @@ func Stall(ctx context.Context, in io.Reader, out io.Writer, o StallOptions) err
 	if err := dropPackets(o.Port, StallTime); err != nil {
 		return fmt.Errorf("tell the kernel to let clients of the API server wait: %w", err)
 	}
-	err := writeLine(out, stallAnswer{Stalled: true})
+	err := wire.WriteLine(out, stallAnswer{Stalled: true})
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, StallTime)
 		go func() {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/liteboxd/boxlift/node/hostfile"
 )
 
 // streamBuffer is the largest piece, in bytes, in which a stream is read and written on.
@@ -43,7 +45,7 @@ func newStream(ctx context.Context, r io.Reader, idle time.Duration) (*stream, e
 		if stop() {
 			_ = end.Close()
 		}
-		closeReader(wake)
+		hostfile.CloseRead(wake)
 	}
 	if f, ok := r.(*os.File); ok {
 		s.in = f
@@ -61,11 +63,11 @@ func newStream(ctx context.Context, r io.Reader, idle time.Duration) (*stream, e
 		closeWake := s.close
 		s.close = func() {
 			closeWake()
-			closeReader(in)
+			hostfile.CloseRead(in)
 		}
 	}
 	// Fewer, larger reads. It is refused for what is not a pipe, and beyond a limit.
-	_ = control(s.in, func(fd int) error {
+	_ = hostfile.Control(s.in, func(fd int) error {
 		_, err := unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, 1<<20)
 		return err
 	})
@@ -78,8 +80,8 @@ var errIdle = errors.New("nothing came")
 // wait returns when there is something to read, with the context's error, or with
 // errIdle.
 func (s *stream) wait() error {
-	return control(s.wake, func(wake int) error {
-		return control(s.in, func(in int) error {
+	return hostfile.Control(s.wake, func(wake int) error {
+		return hostfile.Control(s.in, func(in int) error {
 			fds := []unix.PollFd{{Fd: int32(in), Events: unix.POLLIN}, {Fd: int32(wake), Events: unix.POLLIN}}
 			for {
 				n, err := unix.Poll(fds, int(s.idle.Milliseconds()))
@@ -101,7 +103,7 @@ func (s *stream) wait() error {
 // hungUp tells whether the other end is closed, whatever is still to be read.
 func (s *stream) hungUp() bool {
 	closed := false
-	_ = control(s.in, func(in int) error {
+	_ = hostfile.Control(s.in, func(in int) error {
 		fds := []unix.PollFd{{Fd: int32(in), Events: unix.POLLRDHUP}}
 		n, err := unix.Poll(fds, 0)
 		closed = err == nil && n > 0 && fds[0].Revents&(unix.POLLHUP|unix.POLLRDHUP|unix.POLLERR) != 0

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // swarm are several nodes on this machine, and an operator that counts what it reads.
@@ -71,7 +72,7 @@ type readerFunc func([]byte) (int, error)
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
 // ship runs all nodes; wants says what each is to get. It waits for the processes' ends.
-func (s *swarm) ship(ctx context.Context, t testing.TB, wants []node.Want) []node.ShipResult {
+func (s *swarm) ship(ctx context.Context, t testing.TB, wants []wire.Want) []node.ShipResult {
 	t.Helper()
 	var hosts []node.ShipHost
 	s.processes, s.counters = nil, nil
@@ -97,7 +98,7 @@ func (s *swarm) run(ctx context.Context, t testing.TB, hosts []node.ShipHost) []
 }
 
 // prove looks at all nodes but those that are left out.
-func (s *swarm) prove(t testing.TB, wants []node.Want, results []node.ShipResult, without ...int) {
+func (s *swarm) prove(t testing.TB, wants []wire.Want, results []node.ShipResult, without ...int) {
 	t.Helper()
 	left := make(map[int]bool)
 	for _, i := range without {
@@ -119,13 +120,13 @@ func (s *swarm) prove(t testing.TB, wants []node.Want, results []node.ShipResult
 }
 
 // layers are large enough for something to happen while they travel.
-func (s *swarm) bigPack(t testing.TB, component string) node.PackWant {
+func (s *swarm) bigPack(t testing.TB, component string) wire.PackWant {
 	t.Helper()
 	return s.pack(t, component, random(200, 6_000_000), random(201, 300), random(202, 9_000_000), nil, random(203, 5_000_000))
 }
 
-func (s *swarm) wants(packs ...node.PackWant) []node.Want {
-	var wants []node.Want
+func (s *swarm) wants(packs ...wire.PackWant) []wire.Want {
+	var wants []wire.Want
 	for _, l := range s.nodes {
 		wants = append(wants, l.want(packs...))
 	}
@@ -141,10 +142,10 @@ func (s *swarm) size() int64 {
 }
 
 // waitFor waits until a node has so much of a pack.
-func (s *swarm) waitFor(t *testing.T, i int, p node.PackWant, size int64) {
+func (s *swarm) waitFor(t *testing.T, i int, p wire.PackWant, size int64) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if info, err := os.Stat(filepath.Join(s.nodes[i].images, p.Name+node.PartSuffix)); err == nil && info.Size() >= size {
+		if info, err := os.Stat(filepath.Join(s.nodes[i].images, p.Name+wire.PartSuffix)); err == nil && info.Size() >= size {
 			return
 		}
 	}
@@ -155,7 +156,7 @@ func TestSwarm(t *testing.T) {
 	s := newSwarm(t, 4)
 	wants := s.wants(s.bigPack(t, "k3s"), s.pack(t, "cilium", random(204, 2_000_000), random(201, 300)))
 	for i, l := range s.nodes {
-		wants[i].Files = []node.FileWant{l.file("bin/k3s", 0o755, random(205, 3_000_000))}
+		wants[i].Files = []wire.FileWant{l.file("bin/k3s", 0o755, random(205, 3_000_000))}
 	}
 	results := s.ship(t.Context(), t, wants)
 	s.prove(t, wants, results)
@@ -194,7 +195,7 @@ func TestSwarm(t *testing.T) {
 func TestSwarmOfDifferentWants(t *testing.T) {
 	s := newSwarm(t, 4)
 	common, server, other := s.bigPack(t, "common"), s.pack(t, "server", random(210, 4_000_000)), s.pack(t, "other", random(211, 4_000_000))
-	wants := []node.Want{
+	wants := []wire.Want{
 		s.nodes[0].want(common), s.nodes[1].want(server, common), s.nodes[2].want(other), s.nodes[3].want(common, server),
 	}
 	results := s.ship(t.Context(), t, wants)
@@ -345,7 +346,7 @@ func TestSwarmPassesOnNothingDamaged(t *testing.T) {
 	if err := os.MkdirAll(s.nodes[0].images, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(s.nodes[0].images, pack.Name+node.PartSuffix), part, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.nodes[0].images, pack.Name+wire.PartSuffix), part, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	results := s.ship(t.Context(), t, wants)
@@ -385,14 +386,14 @@ func TestSwarmEndsWithItsOperator(t *testing.T) {
 }
 
 // member starts one node of a swarm by hand, up to where it serves.
-func (s *swarm) member(t *testing.T, want node.Want) (*process, *node.State) {
+func (s *swarm) member(t *testing.T, want wire.Want) (*process, *wire.State) {
 	t.Helper()
 	p := s.nodes[0].start(t)
-	want.Swarm = &node.Swarm{Address: "127.0.0.1:0", Token: random(230, node.TokenSize)}
-	if err := node.WriteFrame(p.in, node.Message{Want: &want}); err != nil {
+	want.Swarm = &wire.Swarm{Address: "127.0.0.1:0", Token: random(230, wire.TokenSize)}
+	if err := wire.WriteFrame(p.in, wire.Message{Want: &want}); err != nil {
 		t.Fatal(err)
 	}
-	m, err := node.ReadFrame(p.out)
+	m, err := wire.ReadFrame(p.out)
 	if err != nil || m.State == nil || m.State.Serving == nil {
 		t.Fatalf("%+v, %v", m, err)
 	}
@@ -419,7 +420,7 @@ func TestServingIsGuarded(t *testing.T) {
 	pool := x509.NewCertPool()
 	pool.AddCert(certificate)
 	good := client(pool, tls.VersionTLS13)
-	token := "Bearer " + hex.EncodeToString(random(230, node.TokenSize))
+	token := "Bearer " + hex.EncodeToString(random(230, wire.TokenSize))
 	layer := pack.Blobs[2].Digest
 	tests := []struct {
 		name, method, path, token, rng string
@@ -503,7 +504,7 @@ func TestServingIsGuarded(t *testing.T) {
 		_ = c.Close()
 	}
 	arguments := strings.Join(p.Args, " ") + strings.Join(p.Env, " ")
-	if strings.Contains(arguments, hex.EncodeToString(random(230, node.TokenSize))) {
+	if strings.Contains(arguments, hex.EncodeToString(random(230, wire.TokenSize))) {
 		t.Error("the token is among the arguments")
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/node/hostfile"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // target is a pack or a file that is to be on the node. Its bytes are a sequence of
@@ -31,7 +33,7 @@ type target struct {
 	// layout, blobs and index make up a pack; layout is nil for a file. The blobs are the
 	// layout's entries from the third one on.
 	layout *ocitar.Layout
-	blobs  []Blob
+	blobs  []wire.Blob
 	index  []byte
 
 	// file is the unfinished file, whose first position() bytes are right: all segments
@@ -155,9 +157,9 @@ func (t *target) position() int64 {
 // says it already.
 func (t *target) part() string {
 	if t.layout != nil {
-		return t.rel + PartSuffix
+		return t.rel + wire.PartSuffix
 	}
-	return t.rel + "." + t.digest.Encoded()[:12] + PartSuffix
+	return t.rel + "." + t.digest.Encoded()[:12] + wire.PartSuffix
 }
 
 func (t *target) dir() string { return path.Dir(t.rel) }
@@ -167,14 +169,14 @@ func (t *target) dir() string { return path.Dir(t.rel) }
 // byte had been checked, reading it all again is left to Check. A file has no digest in
 // its name and is hashed.
 func (t *target) isHeld() (bool, error) {
-	f, err := openRegular(t.root, t.rel, os.O_RDONLY)
+	f, err := hostfile.Open(t.root, t.rel, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	defer closeReader(f)
+	defer hostfile.CloseRead(f)
 	info, err := f.Stat()
 	if err != nil || info.Size() != t.size {
 		return false, err
@@ -204,7 +206,7 @@ func (t *target) isHeld() (bool, error) {
 			return false, nil
 		}
 	}
-	index, err := r.ReadAll(ocitar.IndexFile, MaxIndex)
+	index, err := r.ReadAll(ocitar.IndexFile, wire.MaxIndex)
 	if err != nil {
 		return false, err
 	}
@@ -214,7 +216,7 @@ func (t *target) isHeld() (bool, error) {
 // resume reads the unfinished file, if there is one, and finds how much of it is right.
 // It changes nothing on the disk.
 func (t *target) resume() error {
-	f, err := openRegular(t.root, t.part(), os.O_RDWR)
+	f, err := hostfile.Open(t.root, t.part(), os.O_RDWR)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -354,7 +356,7 @@ func (t *target) finish() error {
 	if err := t.root.Rename(t.part(), t.rel); err != nil {
 		return err
 	}
-	return syncDir(t.root, t.dir())
+	return hostfile.SyncDir(t.root, t.dir())
 }
 
 func (t *target) close() {

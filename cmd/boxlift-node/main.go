@@ -21,6 +21,8 @@ import (
 	"syscall"
 
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/hostfile"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // version is set by the linker.
@@ -102,7 +104,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	var certificates certificatesFlags
 	switch args[0] {
 	case "facts", "check", "clean", "prune", "disk":
-		flags.StringVar(&images, "images", node.DefaultImagesDir, "")
+		flags.StringVar(&images, "images", wire.ImagesDir, "")
 		switch args[0] {
 		case "check":
 			check.define(flags)
@@ -186,7 +188,7 @@ func wrongUsage(stderr io.Writer, err error) int {
 }
 
 func printDigest(ctx context.Context, w io.Writer, file string) error {
-	digest, err := node.FileDigest(ctx, file)
+	digest, err := hostfile.Digest(ctx, file)
 	if err == nil && digest != "" {
 		_, err = fmt.Fprintln(w, digest)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // build makes the binary as it is released.
@@ -155,8 +156,8 @@ func TestBinary(t *testing.T) {
 
 	layer := []byte(strings.Repeat("layer", 1000))
 	index := []byte(`{"schemaVersion":2,"manifests":[]}`)
-	want := node.Want{Version: node.ProtocolVersion, ImagesDir: images, Packs: []node.PackWant{{
-		Name: node.PackName("k3s", index), Index: index, Blobs: []node.Blob{{Digest: digest.FromBytes(layer), Size: int64(len(layer))}},
+	want := wire.Want{Version: wire.Version, ImagesDir: images, Packs: []wire.PackWant{{
+		Name: wire.PackName("k3s", index), Index: index, Blobs: []wire.Blob{{Digest: digest.FromBytes(layer), Size: int64(len(layer))}},
 	}}}
 	receive, in, out := startReceive(t, binary)
 	_, err := node.Send(t.Context(), in, out, want,
@@ -209,18 +210,18 @@ func TestMemoryIsBounded(t *testing.T) {
 	)
 	binary := build(t, "")
 	contents := map[digest.Digest][]byte{}
-	add := func(b []byte) node.Blob {
+	add := func(b []byte) wire.Blob {
 		d := digest.FromBytes(b)
 		contents[d] = b
-		return node.Blob{Digest: d, Size: int64(len(b))}
+		return wire.Blob{Digest: d, Size: int64(len(b))}
 	}
 	index := []byte(`{"schemaVersion":2,"manifests":[]}`)
-	pack := node.PackWant{Name: node.PackName("k3s", index), Index: index}
+	pack := wire.PackWant{Name: wire.PackName("k3s", index), Index: index}
 	for i := range blobs {
 		pack.Blobs = append(pack.Blobs, add([]byte(strconv.Itoa(i))))
 	}
 	pack.Blobs = append(pack.Blobs, add(make([]byte, 128<<20)))
-	want := node.Want{Version: node.ProtocolVersion, ImagesDir: t.TempDir(), Packs: []node.PackWant{pack}}
+	want := wire.Want{Version: wire.Version, ImagesDir: t.TempDir(), Packs: []wire.PackWant{pack}}
 
 	receive, in, out := startReceive(t, binary)
 	last := pack.Blobs[blobs]

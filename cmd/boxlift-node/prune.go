@@ -9,6 +9,7 @@ import (
 	"io"
 
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // pruneFlags are those of prune and disk: where k3s and boxlift have their files.
@@ -16,7 +17,7 @@ type pruneFlags struct{ k3s, files string }
 
 func (p *pruneFlags) define(flags *flag.FlagSet) {
 	flags.StringVar(&p.k3s, "k3s", node.DefaultK3s, "")
-	flags.StringVar(&p.files, "files", node.FilesDir, "")
+	flags.StringVar(&p.files, "files", wire.FilesDir, "")
 }
 
 func (p *pruneFlags) run(ctx context.Context, stdin io.Reader, stdout io.Writer, images string) error {

@@ -26,7 +26,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 	"github.com/liteboxd/boxlift/test/certificate"
 	"github.com/liteboxd/boxlift/test/ocilayout"
 )
@@ -223,7 +223,7 @@ func (s *served) place(t *testing.T, name string, layer []byte) {
 	entry := blob(manifest)
 	entry["annotations"] = map[string]string{"io.containerd.image.name": name}
 	index := encode(map[string]any{"schemaVersion": 2, "manifests": []any{entry}})
-	path := filepath.Join(s.images, node.PackName("test", index))
+	path := filepath.Join(s.images, wire.PackName("test", index))
 	write(t, path+".part", ocilayout.Pack(t, index, config, manifest, layer))
 	if err := os.Rename(path+".part", path); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // A node that takes from a peer and serves another one must leave a small node its memory,
@@ -38,8 +39,8 @@ func TestSwarmMemoryIsBounded(t *testing.T) {
 		hosts = append(hosts, node.ShipHost{
 			Name: fmt.Sprint(i), Address: "127.0.0.1:0", In: in, Out: out,
 			Start: func(total int64) progress.Task { return progress.Discard.Task("ship", total) },
-			Want: node.Want{Version: node.ProtocolVersion, ImagesDir: filepath.Join(t.TempDir(), "images"), Packs: []node.PackWant{{
-				Name: node.PackName("k3s", index), Index: index, Blobs: []node.Blob{{Digest: d, Size: size}},
+			Want: wire.Want{Version: wire.Version, ImagesDir: filepath.Join(t.TempDir(), "images"), Packs: []wire.PackWant{{
+				Name: wire.PackName("k3s", index), Index: index, Blobs: []wire.Blob{{Digest: d, Size: size}},
 			}}},
 		})
 	}

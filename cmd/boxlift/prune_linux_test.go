@@ -22,6 +22,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 	"github.com/liteboxd/boxlift/test/lab"
 	"github.com/liteboxd/boxlift/test/ocilayout"
 	"github.com/liteboxd/boxlift/test/testbed"
@@ -84,7 +85,7 @@ func newLabNode(ctx context.Context, t *testing.T) *labNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.place(ctx, t, node.FilesDir+"/bin/boxlift-node", helper)
+	l.place(ctx, t, wire.FilesDir+"/bin/boxlift-node", helper)
 	l.place(ctx, t, "/usr/local/bin/k3s", []byte(k3sStandin))
 	l.on(ctx, t, "systemd-run", "--unit=containerd-lab", "--property=Delegate=yes", "--", "containerd",
 		"--root", "/var/lib/rancher/k3s/agent/containerd", "--state", "/run/k3s/containerd", "--address", k3sSocket)
@@ -153,9 +154,9 @@ func (l *labNode) bring(ctx context.Context, t *testing.T, image string) (name s
 	entry := described("application/vnd.oci.image.manifest.v1+json", manifest)
 	entry["annotations"] = object{"io.containerd.image.name": image}
 	index := blob(object{"schemaVersion": 2, "manifests": []object{entry}})
-	name = node.PackName("liteboxd", index)
-	l.place(ctx, t, node.DefaultImagesDir+"/"+name, ocilayout.Pack(t, index, manifest, config))
-	l.ctr(ctx, t, "images", "import", "--no-unpack", node.DefaultImagesDir+"/"+name)
+	name = wire.PackName("liteboxd", index)
+	l.place(ctx, t, wire.ImagesDir+"/"+name, ocilayout.Pack(t, index, manifest, config))
+	l.ctr(ctx, t, "images", "import", "--no-unpack", wire.ImagesDir+"/"+name)
 	l.ctr(ctx, t, "images", "label", image, "io.cri-containerd.pinned=pinned", "io.cattle.k3s.pinned=pinned")
 	return name
 }
@@ -233,7 +234,7 @@ func TestPruneOnHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.place(ctx, t, node.FilesDir+"/releases.json", record)
+	l.place(ctx, t, wire.FilesDir+"/releases.json", record)
 
 	table, _ := l.prune(ctx, t, exitOK, "--dry-run")
 	for _, line := range []string{packs[unused] + " goes neither", packs[used] + " stays container in-a-pod uses", packs[before] + " stays the previous", "nothing was removed"} {
@@ -269,7 +270,7 @@ func TestPruneOnHost(t *testing.T) {
 	if diff := cmp.Diff(append(lost, packs[unused]), gone, cmpopts.SortSlices(strings.Compare)); diff != "" || len(lost) != 2 || !slices.Contains(lost, unused) {
 		t.Errorf("gone from containerd: %v, said to be gone: %v", lost, gone)
 	}
-	disk := strings.Fields(l.on(ctx, t, "ls", node.DefaultImagesDir))
+	disk := strings.Fields(l.on(ctx, t, "ls", wire.ImagesDir))
 	if want := []string{packs[now], packs[before], packs[used]}; !cmp.Equal(want, disk, cmpopts.SortSlices(strings.Compare)) {
 		t.Errorf("packs %v, expected %v", disk, want)
 	}
@@ -288,7 +289,7 @@ func TestPruneOnHost(t *testing.T) {
 
 	// What the disk is used for, as status asks.
 	begin := time.Now()
-	use, err := node.ParseDiskUse([]byte(l.on(ctx, t, node.FilesDir+"/bin/boxlift-node", "disk")))
+	use, err := node.ParseDiskUse([]byte(l.on(ctx, t, wire.FilesDir+"/bin/boxlift-node", "disk")))
 	t.Logf("the disk was measured in %v: %+v", time.Since(begin).Round(time.Millisecond), use)
 	if err != nil || use.Packs == 0 || use.Content == 0 || use.Snapshots == nil || use.Free == 0 {
 		t.Errorf("%+v, %v", use, err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // Directories that k3s, Cilium and boxlift put things in.
@@ -88,7 +89,7 @@ func (j *judgement) amounts() (list []amount, unpacked int64) {
 		{rancherDir, "containerd's copy of them", content},
 		{rancherDir, "unpacked layers", unpacked},
 		{rancherDir, "k3s' own programs", k3s * k3sUnpackedFactor},
-		{node.FilesDir, "files", files},
+		{wire.FilesDir, "files", files},
 		{localDir, "the k3s program", k3s},
 		{localDir, "other programs", programs},
 	}
@@ -186,7 +187,7 @@ func judgeInodes(j *judgement) {
 }
 
 func judgeReadOnly(j *judgement) {
-	j.eachMount([]string{etcDir, runDir, optDir, localDir, node.FilesDir, rancherDir, kubeletDir, logDir}, func(m node.Mount, paths string) {
+	j.eachMount([]string{etcDir, runDir, optDir, localDir, wire.FilesDir, rancherDir, kubeletDir, logDir}, func(m node.Mount, paths string) {
 		if m.ReadOnly {
 			j.fail(fmt.Sprintf("%s is mounted read-only", m.MountPoint), "to write to "+paths,
 				"remount it with: mount -o remount,rw "+m.MountPoint+" (and remove ro from its line in /etc/fstab); if the kernel has made it so, see dmesg for errors of the disk")
@@ -196,7 +197,7 @@ func judgeReadOnly(j *judgement) {
 
 func judgeNoExec(j *judgement) {
 	// Cilium puts its plugin for containerd into /opt/cni/bin.
-	j.eachMount([]string{optDir, localDir, node.FilesDir, rancherDir}, func(m node.Mount, paths string) {
+	j.eachMount([]string{optDir, localDir, wire.FilesDir, rancherDir}, func(m node.Mount, paths string) {
 		if m.NoExec {
 			j.fail(fmt.Sprintf("%s is mounted noexec", m.MountPoint), "to run programs from "+paths,
 				"remount it with: mount -o remount,exec "+m.MountPoint+" (and remove noexec from its line in /etc/fstab)")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 type startFunc = func(context.Context, ...string) (io.WriteCloser, io.Reader, func() error, error)
@@ -133,9 +134,9 @@ func TestReachBadHosts(t *testing.T) {
 		want  error
 	}{
 		{"silent", says(""), context.DeadlineExceeded},
-		{"other", says("Last login: yesterday\n"), node.ErrProtocol},
-		{"without an end", says(strings.Repeat("x", 4096)), node.ErrProtocol},
-		{"more ports than asked for", says(`{"version":1,"listening":[{"protocol":"tcp","port":22}]}` + "\n"), node.ErrProtocol},
+		{"other", says("Last login: yesterday\n"), wire.ErrProtocol},
+		{"without an end", says(strings.Repeat("x", 4096)), wire.ErrProtocol},
+		{"more ports than asked for", says(`{"version":1,"listening":[{"protocol":"tcp","port":22}]}` + "\n"), wire.ErrProtocol},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

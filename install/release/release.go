@@ -27,7 +27,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/internal/printable"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 )
 
 // Where a cluster carries its record: the key SecretKey of a Secret in SecretNamespace.
@@ -477,7 +477,7 @@ func decode(document []byte) (*Record, error) {
 			"use the boxlift that wrote it, or a newer one", form.Format, Format, AdoptedFormat)
 	}
 	var r Record
-	if err := node.DecodeStrictly(document, MaxSize, &r); err != nil {
+	if err := wire.DecodeStrictly(document, MaxSize, &r); err != nil {
 		return nil, err
 	}
 	return &r, r.check()

@@ -20,7 +20,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/wire"
 	"github.com/liteboxd/boxlift/test/lab"
 	"github.com/liteboxd/boxlift/test/testbed"
 )
@@ -315,7 +315,7 @@ func (s *site) measureSwarm(ctx context.Context, link string) ([]figure, error) 
 // empty takes everything from the hosts that was shipped to them.
 func (s *site) empty(ctx context.Context) error {
 	for _, h := range s.hosts {
-		if _, err := h.Exec(ctx, "rm", "-rf", node.DefaultImagesDir, node.FilesDir+"/files", catTarget); err != nil {
+		if _, err := h.Exec(ctx, "rm", "-rf", wire.ImagesDir, wire.FilesDir+"/files", catTarget); err != nil {
 			return err
 		}
 	}
@@ -394,7 +394,7 @@ func (s *site) collect(size int64) (err error) {
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
 	left := size
-	for _, dir := range []string{node.DefaultImagesDir, node.FilesDir + "/files"} {
+	for _, dir := range []string{wire.ImagesDir, wire.FilesDir + "/files"} {
 		names, err := filepath.Glob(filepath.Join(s.host.Root, dir, "*"))
 		if err != nil {
 			return err
@@ -418,7 +418,7 @@ func (s *site) collect(size int64) (err error) {
 }
 
 // catTarget is on the filesystem that packs are placed on.
-const catTarget = node.FilesDir + "/cat"
+const catTarget = wire.FilesDir + "/cat"
 
 // cat carries the same bytes to the same filesystem with OpenSSH. The time that it takes
 // to log in is taken off: boxlift's phase begins with a connection that is there.

@@ -1,4 +1,4 @@
-package node
+package wire
 
 import (
 	"bufio"
@@ -8,19 +8,19 @@ import (
 	"io"
 )
 
-// MaxReachLine is the longest line that [ReadLine] takes, in bytes.
-const MaxReachLine = 1 << 20
+// MaxLine is the longest line that [ReadLine] takes, in bytes.
+const MaxLine = 1 << 20
 
-// readLine reads one line of JSON, at most MaxReachLine long and without anything
-// unknown, into v.
-func readLine(r io.Reader, v any) (rest *bufio.Reader, err error) {
+// ReadLine reads one line of JSON, at most MaxLine long and without anything unknown, into
+// v. What follows the line is to be read from rest.
+func ReadLine(r io.Reader, v any) (rest *bufio.Reader, err error) {
 	buffered := bufio.NewReaderSize(r, 4<<10)
 	var line []byte
 	for {
 		part, err := buffered.ReadSlice('\n')
 		line = append(line, part...)
-		if len(line) > MaxReachLine {
-			return nil, fmt.Errorf("%w: a line is longer than %d bytes", ErrProtocol, MaxReachLine)
+		if len(line) > MaxLine {
+			return nil, fmt.Errorf("%w: a line is longer than %d bytes", ErrProtocol, MaxLine)
 		}
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue
@@ -39,7 +39,8 @@ func readLine(r io.Reader, v any) (rest *bufio.Reader, err error) {
 	return buffered, nil
 }
 
-func writeLine(w io.Writer, v any) error {
+// WriteLine writes v as one line of JSON.
+func WriteLine(w io.Writer, v any) error {
 	line, err := json.Marshal(v)
 	if err != nil {
 		return err

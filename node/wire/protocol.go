@@ -1,4 +1,4 @@
-package node
+package wire
 
 import (
 	"crypto/x509"
@@ -54,8 +54,8 @@ import (
 // names.
 const PartSuffix = ".part"
 
-// ProtocolVersion is the version of this protocol. Both ends must have the same.
-const ProtocolVersion = 2
+// Version is the version of this protocol. Both ends must have the same.
+const Version = 2
 
 // Bounds of what a node accepts.
 const (
@@ -74,8 +74,8 @@ const (
 // FilesDir is the only directory below which a node takes in files that are not packs.
 const FilesDir = "/var/lib/boxlift"
 
-// DefaultImagesDir is where k3s looks for images to import.
-const DefaultImagesDir = "/var/lib/rancher/k3s/agent/images"
+// ImagesDir is where k3s looks for images to import.
+const ImagesDir = "/var/lib/rancher/k3s/agent/images"
 
 // Message is the content of one frame: exactly one field is set.
 type Message struct {
@@ -96,7 +96,7 @@ type Message struct {
 
 // Want says what is to be on the node in the end.
 type Want struct {
-	// Version is ProtocolVersion.
+	// Version is Version.
 	Version int `json:"version"`
 	// ImagesDir is the absolute path of the directory for the packs. It is made when it
 	// is missing. It may be empty when there are no packs.
@@ -290,8 +290,8 @@ type Failure struct {
 // Error makes a Failure an error.
 func (f *Failure) Error() string { return f.Text }
 
-// failuref makes a Failure.
-func failuref(reason Reason, format string, args ...any) *Failure {
+// Failuref makes a Failure with a text in the form of [fmt.Sprintf].
+func Failuref(reason Reason, format string, args ...any) *Failure {
 	return &Failure{Reason: reason, Text: fmt.Sprintf(format, args...)}
 }
 
@@ -313,14 +313,14 @@ func IsPackName(name string) bool { return packName.MatchString(name) }
 // filesDir is the directory below which files may be placed, in general FilesDir. Its
 // errors are written for the operator and name the entry.
 func (w *Want) Validate(filesDir string) error {
-	if w.Version != ProtocolVersion {
-		return fmt.Errorf("the protocol's version is %d, but this boxlift-node speaks version %d", w.Version, ProtocolVersion)
+	if w.Version != Version {
+		return fmt.Errorf("the protocol's version is %d, but this boxlift-node speaks version %d", w.Version, Version)
 	}
 	if len(w.Packs)+len(w.Files) > MaxTargets {
 		return fmt.Errorf("%d packs and files are more than the %d that are allowed", len(w.Packs)+len(w.Files), MaxTargets)
 	}
 	if w.ImagesDir != "" || len(w.Packs) > 0 {
-		if err := validatePath(w.ImagesDir); err != nil {
+		if err := ValidatePath(w.ImagesDir); err != nil {
 			return fmt.Errorf("images directory %q: %w", w.ImagesDir, err)
 		}
 	}
@@ -384,25 +384,26 @@ func (s *Swarm) validate() error {
 	return nil
 }
 
-func (p *Peers) validate() error {
+// Validate reports what is against the rules in p.
+func (p *Peers) Validate() error {
 	if len(p.Peers) > MaxPeers {
 		return fmt.Errorf("%d peers are more than the %d that are allowed", len(p.Peers), MaxPeers)
 	}
 	return nil
 }
 
-// check reports what is wrong with what a node says of where it serves; nil is right. It
+// Check reports what is wrong with what a node says of where it serves; nil is right. It
 // is done by the operator before others are told, and by these once more.
-func (s *Serving) check() error {
+func (s *Serving) Check() error {
 	if s == nil {
 		return nil
 	}
-	_, err := s.certificate()
+	_, err := s.Parse()
 	return err
 }
 
-// certificate checks s and returns its certificate.
-func (s *Serving) certificate() (*x509.Certificate, error) {
+// Parse checks s and returns its certificate.
+func (s *Serving) Parse() (*x509.Certificate, error) {
 	const maxCertificate = 4 << 10
 	address, err := netip.ParseAddrPort(s.Address)
 	if err != nil {
@@ -431,12 +432,12 @@ func (p *PackWant) validate() error {
 	case !strings.HasSuffix(p.Name, PackName("", p.Index)[len("boxlift-"):]):
 		return fmt.Errorf("its name does not end with the digest of its index.json, %s", digest.FromBytes(p.Index))
 	}
-	_, err := p.layout()
+	_, err := p.Layout()
 	return err
 }
 
-// layout returns the places of the pack's members.
-func (p *PackWant) layout() (*ocitar.Layout, error) {
+// Layout returns the places of the pack's members.
+func (p *PackWant) Layout() (*ocitar.Layout, error) {
 	members := make([]ocitar.Member, 0, 2+len(p.Blobs))
 	members = append(members,
 		ocitar.Member{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
@@ -452,7 +453,7 @@ func (p *PackWant) layout() (*ocitar.Layout, error) {
 
 // PackSize returns the length in bytes of the finished pack.
 func (p *PackWant) PackSize() (int64, error) {
-	l, err := p.layout()
+	l, err := p.Layout()
 	if err != nil {
 		return 0, err
 	}
@@ -463,7 +464,7 @@ func (p *PackWant) PackSize() (int64, error) {
 const maxFileSize = 1 << 40
 
 func (f *FileWant) validate(filesDir string) error {
-	if err := validatePath(f.Path); err != nil {
+	if err := ValidatePath(f.Path); err != nil {
 		return err
 	}
 	switch {
@@ -479,7 +480,8 @@ func (f *FileWant) validate(filesDir string) error {
 	return nil
 }
 
-func validatePath(p string) error {
+// ValidatePath reports what is wrong with a path that must be absolute, clean and not the root.
+func ValidatePath(p string) error {
 	const maxPath = 1024
 	switch {
 	case !path.IsAbs(p) || path.Clean(p) != p || p == "/":

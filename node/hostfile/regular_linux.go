@@ -1,4 +1,4 @@
-package node
+package hostfile
 
 import (
 	"errors"
@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// control calls f with the file's descriptor, which stays usable with deadlines.
-func control(file *os.File, f func(fd int) error) error {
+// Control calls f with the file's descriptor, which stays usable with deadlines.
+func Control(file *os.File, f func(fd int) error) error {
 	c, err := file.SyscallConn()
 	if err != nil {
 		return err
@@ -21,7 +21,8 @@ func control(file *os.File, f func(fd int) error) error {
 	return inner
 }
 
-func syncDir(root *os.Root, name string) error {
+// SyncDir puts the names in a directory on the disk.
+func SyncDir(root *os.Root, name string) error {
 	d, err := root.Open(name)
 	if err != nil {
 		return err
@@ -29,30 +30,31 @@ func syncDir(root *os.Root, name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// lockDir locks a directory as Receive does, or tells that somebody else has.
-func lockDir(dir string) (free bool, unlock func(), err error) {
+// Lock locks a directory as "boxlift-node receive" does, or says that it is not free. In
+// either case unlock must be called.
+func Lock(dir string) (free bool, unlock func(), err error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return false, nil, err
 	}
-	err = control(d, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+	err = Control(d, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return false, func() { closeReader(d) }, nil
+		return false, func() { CloseRead(d) }, nil
 	}
 	if err != nil {
-		closeReader(d)
+		CloseRead(d)
 		return false, nil, err
 	}
-	return true, func() { closeReader(d) }, nil
+	return true, func() { CloseRead(d) }, nil
 }
 
-// replaceFile writes a file that only its owner can read, whole or not at all.
-func replaceFile(name string, content []byte) (err error) {
+// Replace writes a file that only its owner can read, whole or not at all.
+func Replace(name string, content []byte) (err error) {
 	dir := filepath.Dir(name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, putPrefix+"*")
+	f, err := os.CreateTemp(dir, PutPrefix+"*")
 	if err != nil {
 		return err
 	}

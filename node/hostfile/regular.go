@@ -1,4 +1,4 @@
-package node
+package hostfile
 
 import (
 	"context"
@@ -16,23 +16,25 @@ import (
 // Names of files that boxlift gives their own names only when they are whole begin or end
 // like this. Such a file has no other use: whoever made it makes another one the next time.
 const (
-	putPrefix = ".boxlift-put-"
-	newSuffix = ".boxlift-new"
+	PutPrefix = ".boxlift-put-"
+	NewSuffix = ".boxlift-new"
 )
 
-func readDir(root *os.Root, name string) ([]string, error) {
+// Names lists what is in a directory, sorted.
+func Names(root *os.Root, name string) ([]string, error) {
 	d, err := root.Open(name)
 	if err != nil {
 		return nil, err
 	}
-	defer closeReader(d)
+	defer CloseRead(d)
 	names, err := d.Readdirnames(-1)
 	slices.Sort(names)
 	return names, err
 }
 
-// openRegular opens a file that must be a regular one: opening a pipe would block.
-func openRegular(root *os.Root, name string, flag int) (*os.File, error) {
+// Open opens a file that must be a regular one: opening a pipe would block. flag is that
+// of [os.OpenFile].
+func Open(root *os.Root, name string, flag int) (*os.File, error) {
 	info, err := root.Lstat(name)
 	if err != nil {
 		return nil, err
@@ -43,13 +45,13 @@ func openRegular(root *os.Root, name string, flag int) (*os.File, error) {
 	return root.OpenFile(name, flag, 0)
 }
 
-// closeReader closes a file that was only read, where an error means nothing.
-func closeReader(f *os.File) { _ = f.Close() }
+// CloseRead closes a file that was only read, where an error means nothing.
+func CloseRead(f *os.File) { _ = f.Close() }
 
-// FileDigest returns the sha256 of a regular file in hex, and "" when it is not there.
+// Digest returns the sha256 of a regular file in hex, and "" when it is not there.
 // Go hashes with the processor's instructions for it, which many a sha256sum does not:
 // for a program as large as k3s that is a second less of each run on each host.
-func FileDigest(ctx context.Context, name string) (string, error) {
+func Digest(ctx context.Context, name string) (string, error) {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -57,11 +59,11 @@ func FileDigest(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("look at a file: %w", err)
 	}
-	defer closeReader(f)
+	defer CloseRead(f)
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 		return "", errors.Join(fmt.Errorf("look at %s: it is no regular file", name), err)
 	}
-	stop := context.AfterFunc(ctx, func() { closeReader(f) })
+	stop := context.AfterFunc(ctx, func() { CloseRead(f) })
 	defer stop()
 	h := sha256.New()
 	// Only what hides ReadFrom and WriteTo makes CopyBuffer use its buffer.

@@ -1,4 +1,4 @@
-package node
+package wire
 
 import (
 	"bytes"
@@ -27,7 +27,8 @@ func DecodeStrictly(document []byte, limit int, to any) error {
 	return nil
 }
 
-func validateDigest(d digest.Digest) error {
+// ValidateDigest reports what is wrong with a digest, which must be a sha256.
+func ValidateDigest(d digest.Digest) error {
 	if d.Validate() != nil || d.Algorithm() != digest.SHA256 {
 		return fmt.Errorf("%.100q is not a sha256 digest", string(d))
 	}
