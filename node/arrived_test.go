@@ -14,7 +14,7 @@ import (
 
 func TestArrived(t *testing.T) {
 	l := newLab(t)
-	a := l.image(t, "a", "docker.io/rancher/one:1", random(250, 1000), random(251, 1000))
+	a := imagePack(t, l.store, "a", "docker.io/rancher/one:1", random(250, 1000), random(251, 1000))
 	l.mustSend(t, l.want(a))
 	o := node.ImagesOptions{ImagesDir: l.images, ContentDir: filepath.Join(t.TempDir(), "content")}
 	arrived := func(pid int) node.ArrivedReport {

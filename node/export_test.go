@@ -20,8 +20,5 @@ func ParseVerified(raw []byte) ([]digest.Digest, error) {
 	return blobs, nil
 }
 
-// AwaitRestart is what Stall waits for.
-var AwaitRestart = awaitRestart
-
 // StartTicks is what Arrived reads from /proc.
 func StartTicks(stat string) (int64, error) { return startTicks(stat) }

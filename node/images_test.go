@@ -24,7 +24,7 @@ import (
 
 // image makes a pack of one image under a name: an index of two platforms, of which the
 // pack holds this machine's.
-func (s store) image(t testing.TB, component, name string, layers ...[]byte) wire.PackWant {
+func imagePack(t testing.TB, s store, component, name string, layers ...[]byte) wire.PackWant {
 	t.Helper()
 	type object = map[string]any
 	encode := func(v any) []byte {
@@ -72,7 +72,7 @@ func TestCheckImages(t *testing.T) {
 	}
 	const one, two = "docker.io/rancher/one:1", "quay.io/cilium/two:v2"
 	shared, layer := random(240, 300_000), random(241, 2_000_000)
-	a, b := l.image(t, "a", one, layer, shared), l.image(t, "b", two, shared, random(242, 100_000))
+	a, b := imagePack(t, l.store, "a", one, layer, shared), imagePack(t, l.store, "b", two, shared, random(242, 100_000))
 	l.mustSend(t, l.want(a, b))
 	all := int64(0)
 	for d, bytes := range l.store {
@@ -353,7 +353,7 @@ func TestVerifiedFileIsNotTrusted(t *testing.T) {
 	d := containerd.Start(t)
 	ctr, content := d.Ctr, d.Content
 	l := newLab(t)
-	pack := l.image(t, "a", "docker.io/rancher/one:1", random(250, 100_000))
+	pack := imagePack(t, l.store, "a", "docker.io/rancher/one:1", random(250, 100_000))
 	l.mustSend(t, l.want(pack))
 	importOut, err := exec.CommandContext(t.Context(), ctr[0], slices.Concat(ctr[1:], []string{"-n", "k8s.io", "images", "import", "--no-unpack", filepath.Join(l.images, pack.Name)})...).CombinedOutput()
 	if err != nil {

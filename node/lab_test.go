@@ -6,8 +6,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -20,59 +18,20 @@ import (
 	hosts "github.com/liteboxd/boxlift/test/lab"
 )
 
-const helper = "usr/local/bin/boxlift-node"
-
 // lan is a swarm of hosts of their own on a LAN.
 type lan struct {
 	*swarm
-	*hosts.Lab
-	hosts []*hosts.Host
-	known string
+	*network
 }
 
 func newLAN(ctx context.Context, t *testing.T, n int) *lan {
 	t.Helper()
-	hosts.Require(t)
-	network, err := hosts.New(ctx, hosts.Options{Name: "swarm", Log: func(line string) { t.Log(line) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := network.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	l := &lan{swarm: &swarm{store: store{}}, Lab: network, known: filepath.Join(t.TempDir(), "known_hosts"), hosts: make([]*hosts.Host, n)}
-	binary := filepath.Join(t.TempDir(), "boxlift-node")
-	build := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", binary, "../cmd/boxlift-node")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	for i := range n {
-		if l.hosts[i], err = network.Host(ctx, hosts.HostOptions{Name: fmt.Sprintf("node%d", i)}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	program, err := os.ReadFile(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var keys strings.Builder
+	l := &lan{swarm: &swarm{store: store{}}, network: newNetwork(ctx, t, n)}
 	for _, h := range l.hosts {
-		if err := os.WriteFile(filepath.Join(h.Root, helper), program, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		key, err := h.KnownHosts()
-		if err != nil {
-			t.Fatal(err)
-		}
-		keys.WriteString(strings.TrimSpace(key) + "\n")
 		// The hosts' disks as they are seen from here.
-		l.nodes = append(l.nodes, &lab{store: l.store, images: filepath.Join(h.Root, wire.ImagesDir), files: filepath.Join(h.Root, wire.FilesDir)})
-	}
-	if err := os.WriteFile(l.known, []byte(keys.String()), 0o600); err != nil {
-		t.Fatal(err)
+		l.nodes = append(l.nodes, &lab{
+			store: l.store, images: filepath.Join(h.Root, wire.ImagesDir), files: filepath.Join(h.Root, wire.FilesDir),
+		})
 	}
 	return l
 }

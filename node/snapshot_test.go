@@ -62,6 +62,11 @@ func snapshotPrograms() {
 	}
 }
 
+func TestMain(m *testing.M) {
+	snapshotPrograms()
+	runMain(m)
+}
+
 // openDatabase opens a database with one connection. The cache is so small that much is
 // written before a transaction ends.
 func openDatabase(name string) (*sql.DB, error) {

@@ -26,7 +26,7 @@ import (
 func TestStall(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	l := newLAN(ctx, t, 1)
+	l := newNetwork(ctx, t, 1)
 	h := l.hosts[0]
 	run := func(args ...string) (stdin io.WriteCloser, stdout *bufio.Reader, wait func() error) {
 		t.Helper()

@@ -113,8 +113,8 @@ func (s *swarm) prove(t testing.TB, wants []wire.Want, results []node.ShipResult
 			continue
 		}
 		l.proveDone(t, wants[i])
-		if c := s.counters[i]; c.done != c.total || c.ended != 1 {
-			t.Errorf("node%d: %d of %d bytes were counted, and the task ended %d times", i, c.done, c.total, c.ended)
+		if c := s.counters[i]; c.count != c.total || c.ended != 1 {
+			t.Errorf("node%d: %d of %d bytes were counted, and the task ended %d times", i, c.count, c.total, c.ended)
 		}
 	}
 }

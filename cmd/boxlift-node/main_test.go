@@ -68,6 +68,7 @@ func TestImports(t *testing.T) {
 		"github.com/liteboxd/boxlift/cmd/boxlift-node",
 		"regexp",
 		"github.com/liteboxd/boxlift/node",
+		"github.com/liteboxd/boxlift/node/",
 		"github.com/liteboxd/boxlift/internal/printable",
 		"github.com/liteboxd/boxlift/internal/progress",
 		"github.com/liteboxd/boxlift/registry",
