@@ -7,7 +7,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
-	"github.com/liteboxd/boxlift/bundle/release"
+	"github.com/liteboxd/boxlift/bundle/upstream"
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/manifests"
@@ -70,7 +70,7 @@ func ChartImages(ctx context.Context, chart []byte, ciliumVersion, k3sVersion st
 
 // ManifestImages lists the images that LiteBoxd's manifests name, with these of a release,
 // for a site with no settings of its own.
-func ManifestImages(of release.LiteBoxdImages) ([]string, error) {
+func ManifestImages(of upstream.LiteBoxdImages) ([]string, error) {
 	rendered, err := manifests.Render(manifests.Overlay{Bases: manifests.Embedded(), Parameters: manifests.Parameters{
 		Images:           manifests.Images{API: of.API, Gateway: of.Gateway, Web: of.Web, Helper: of.Helper},
 		SandboxResources: true,

@@ -13,16 +13,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
-	"github.com/liteboxd/boxlift/bundle/release"
+	"github.com/liteboxd/boxlift/bundle/upstream"
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/kube"
-	"github.com/liteboxd/boxlift/test/upstream"
+	standin "github.com/liteboxd/boxlift/test/upstream"
 )
 
 // TestLockedImages: what a lock is made of is what an installation asks for, without
 // digests, on a known k3s or none.
 func TestLockedImages(t *testing.T) {
-	chart, err := upstream.Chart("1.20.0")
+	chart, err := standin.Chart("1.20.0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestLockedImages(t *testing.T) {
 		t.Error("something that is no chart was rendered")
 	}
 
-	of := release.LiteBoxdImages{API: "example.com/api:1", Gateway: "example.com/gateway:1", Web: "example.com/web:1", Helper: "example.com/helper:1"}
+	of := upstream.LiteBoxdImages{API: "example.com/api:1", Gateway: "example.com/gateway:1", Web: "example.com/web:1", Helper: "example.com/helper:1"}
 	got, err := ManifestImages(of)
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
-	"github.com/liteboxd/boxlift/bundle/release"
+	"github.com/liteboxd/boxlift/bundle/upstream"
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
@@ -92,7 +92,7 @@ these bytes are accepted.`,
 		},
 	}
 	o.addFlags(c)
-	for name, of := range map[string]string{release.K3s: "k3s", release.Cilium: "Cilium", release.LiteBoxd: "LiteBoxd"} {
+	for name, of := range map[string]string{upstream.K3s: "k3s", upstream.Cilium: "Cilium", upstream.LiteBoxd: "LiteBoxd"} {
 		o.versions[name] = c.Flags().String(name, "", "version of "+of+" that the lock is to have")
 	}
 	c.Flags().StringArrayVar(&o.platforms, "platform", nil, "platform of a new lock, or COMPONENT=PLATFORM to narrow a component (repeatable; default linux/amd64)")
@@ -106,7 +106,7 @@ these bytes are accepted.`,
 // asked lists the versions asked for, in the order of installation.
 func (o *bundleLockOptions) asked() []lock.Component {
 	var all []lock.Component
-	for _, name := range release.Names() {
+	for _, name := range upstream.Names() {
 		if v := *o.versions[name]; v != "" {
 			all = append(all, lock.Component{Name: name, Version: v})
 		}
@@ -129,7 +129,7 @@ func (o *bundleLockOptions) validate() error {
 		return usagef("--platform needs the versions of a new lock: --k3s, --cilium, --liteboxd")
 	}
 	for _, c := range asked {
-		if err := release.Check(c.Name, c.Version); err != nil {
+		if err := upstream.Check(c.Name, c.Version); err != nil {
 			return &usageError{fmt.Errorf("--%s: %w", c.Name, err)}
 		}
 	}
@@ -146,7 +146,7 @@ func (o *bundleLockOptions) validateUpdates() error {
 		if !ok {
 			return usagef("--update %q: expected COMPONENT=VERSION", update)
 		}
-		if err := release.Check(name, version); err != nil {
+		if err := upstream.Check(name, version); err != nil {
 			return &usageError{fmt.Errorf("--update: %w", err)}
 		}
 		if seen[name] {
@@ -203,14 +203,14 @@ func (o *bundleLockOptions) version(name string) *string {
 // locking is one run of the command.
 type locking struct {
 	bundleLockOptions
-	finder   *release.Finder
+	finder   *upstream.Finder
 	reporter progress.Reporter
 	out      io.Writer
 	// was is what the file said; nil when there is none yet.
 	was      *lock.Lock
 	document *lock.Document
 	// found are the releases that were asked for.
-	found []*release.Release
+	found []*upstream.Release
 	// kept says what an update left as it was, by component.
 	kept []string
 }
@@ -227,7 +227,7 @@ func runBundleLock(ctx context.Context, out io.Writer, global *globalOptions, o 
 	if err != nil {
 		return err
 	}
-	l.finder = &release.Finder{Source: client, ChartImages: install.ChartImages, ManifestImages: install.ManifestImages}
+	l.finder = &upstream.Finder{Source: client, ChartImages: install.ChartImages, ManifestImages: install.ManifestImages}
 	switch {
 	case o.check:
 		return l.reportOutdated(ctx)
@@ -310,7 +310,7 @@ func (l *locking) compose(ctx context.Context, asked []lock.Component) error {
 	return nil
 }
 
-func (l *locking) find(ctx context.Context, name, version string, platforms []lock.Platform) (*release.Release, error) {
+func (l *locking) find(ctx context.Context, name, version string, platforms []lock.Platform) (*upstream.Release, error) {
 	task := l.reporter.Task(fmt.Sprintf("find out what %s %s is made of", name, version), 0)
 	r, err := l.finder.Find(ctx, name, version, platforms, l.k3sVersion())
 	task.Done(err)
@@ -324,16 +324,16 @@ func (l *locking) find(ctx context.Context, name, version string, platforms []lo
 // k3sVersion is the version of k3s that the lock will have; "" for none.
 func (l *locking) k3sVersion() string {
 	for _, update := range l.updates {
-		if version, ok := strings.CutPrefix(update, release.K3s+"="); ok {
+		if version, ok := strings.CutPrefix(update, upstream.K3s+"="); ok {
 			return version
 		}
 	}
 	if l.was != nil {
-		if c := l.was.Component(release.K3s); c != nil {
+		if c := l.was.Component(upstream.K3s); c != nil {
 			return c.Version
 		}
 	}
-	return *l.versions[release.K3s]
+	return *l.versions[upstream.K3s]
 }
 
 func (l *locking) resolve(ctx context.Context, o bundle.ResolveOptions) error {

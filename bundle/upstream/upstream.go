@@ -1,4 +1,4 @@
-// Package release knows where k3s, Cilium and LiteBoxd publish their releases, and what a
+// Package upstream knows where k3s, Cilium and LiteBoxd publish their releases, and what a
 // release is made of: the component of a lock for a version, and whether upstream has
 // moved on since.
 //
@@ -9,7 +9,7 @@
 //
 // All that comes from upstream is bounded and parsed strictly; what does not look as
 // expected is an error that names its address.
-package release
+package upstream
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package release
+package upstream
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 // HEAD. It makes at most parallelism requests at a time, and reports all that it could not
 // find out beside what it could.
 func (f *Finder) Outdated(ctx context.Context, l *lock.Lock, parallelism int) ([]lock.Change, error) {
-	o := &outdated{Finder: f}
+	o := &outdated{finder: f}
 	for _, c := range l.Components {
 		o.component(l, c)
 	}
@@ -54,7 +54,7 @@ func (f *Finder) Outdated(ctx context.Context, l *lock.Lock, parallelism int) ([
 
 // outdated collects what there is to ask.
 type outdated struct {
-	*Finder
+	finder    *Finder
 	questions []question
 	digests   memo[string]            // of tags, by reference
 	sizes     memo[int64]             // of files, by address
@@ -123,7 +123,7 @@ func (o *outdated) component(l *lock.Lock, c lock.Component) {
 		}
 		o.add(c.Name, "images "+image.Ref, string(image.Digest), func(ctx context.Context) (string, error) {
 			return o.digests.get(image.Ref, func() (string, error) {
-				now, err := o.Source.Resolve(ctx, image.Ref)
+				now, err := o.finder.Source.Resolve(ctx, image.Ref)
 				return string(now.Digest), err
 			})
 		})
@@ -147,7 +147,7 @@ func (o *outdated) file(component, entry, address, sha256 string, size int64) {
 		return
 	}
 	o.add(component, entry, strconv.FormatInt(size, 10)+" bytes", func(ctx context.Context) (string, error) {
-		now, err := o.sizes.get(address, func() (int64, error) { return o.Source.Size(ctx, address) })
+		now, err := o.sizes.get(address, func() (int64, error) { return o.finder.Source.Size(ctx, address) })
 		if err != nil || now < 0 {
 			return "", err
 		}
@@ -176,7 +176,7 @@ func (o *outdated) checksum(ctx context.Context, folder, name string) (string, e
 
 // sum is the one of a file in a list of checksums; "" when it is not there.
 func (o *outdated) sum(ctx context.Context, address, name string) (string, error) {
-	sums, err := o.sums.get(address, func() (map[string]string, error) { return o.sumsAt(ctx, address) })
+	sums, err := o.sums.get(address, func() (map[string]string, error) { return o.finder.sumsAt(ctx, address) })
 	if err != nil || sums[name] == "" {
 		return "", err
 	}
@@ -200,7 +200,7 @@ func (o *outdated) chart(ctx context.Context, address string) (string, error) {
 func (o *outdated) ciliumIndex(ctx context.Context) ([]chartVersion, error) {
 	const address = ciliumCharts + "index.yaml"
 	return o.charts.get(address, func() ([]chartVersion, error) {
-		content, err := o.Source.File(ctx, address, maxIndex)
+		content, err := o.finder.Source.File(ctx, address, maxIndex)
 		if err != nil {
 			return nil, err
 		}
@@ -222,7 +222,7 @@ func (o *outdated) newer(ctx context.Context, name, version string) (string, err
 func (o *outdated) versions(ctx context.Context, name, version string) ([]string, error) {
 	switch name {
 	case K3s:
-		content, err := o.Source.File(ctx, k3sChannels, maxList)
+		content, err := o.finder.Source.File(ctx, k3sChannels, maxList)
 		if err != nil {
 			return nil, err
 		}
@@ -240,5 +240,5 @@ func (o *outdated) versions(ctx context.Context, name, version string) ([]string
 		}
 		return all, err
 	}
-	return o.Source.Tags(ctx, liteboxdServer)
+	return o.finder.Source.Tags(ctx, liteboxdServer)
 }

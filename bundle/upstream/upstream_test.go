@@ -1,4 +1,4 @@
-package release
+package upstream
 
 import (
 	"context"
@@ -17,13 +17,13 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/source"
-	"github.com/liteboxd/boxlift/test/upstream"
+	standin "github.com/liteboxd/boxlift/test/upstream"
 )
 
 const k3sVersion = "v1.36.4+k3s1"
 
 // server serves all tests, one after another.
-var server *upstream.Server
+var server *standin.Server
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -39,7 +39,7 @@ func runTests(m *testing.M) int {
 	defer func() { _ = os.RemoveAll(dir) }()
 	// The credentials of whoever runs the tests are not for the tests.
 	_ = os.Setenv("DOCKER_CONFIG", dir)
-	if server, err = upstream.Start(context.Background(), upstream.Options{Dir: dir}); err != nil {
+	if server, err = standin.Start(context.Background(), standin.Options{Dir: dir}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -81,7 +81,7 @@ func newFinder(t *testing.T) *Finder {
 
 func serverLock(t *testing.T) *lock.Lock {
 	t.Helper()
-	content, err := server.PinnedLockYAML(upstream.LockOptions{})
+	content, err := server.PinnedLockYAML(standin.LockOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,9 +152,9 @@ func TestFindCilium(t *testing.T) {
 	var files []lock.File
 	for _, arch := range []string{"amd64", "arm64"} {
 		name := "cilium-linux-" + arch + ".tar.gz"
-		address := "https://github.com/cilium/cilium-cli/releases/download/" + upstream.CiliumCLIs[0] + "/" + name
+		address := "https://github.com/cilium/cilium-cli/releases/download/" + standin.CiliumCLIs[0] + "/" + name
 		all := server.Files()
-		at := slices.IndexFunc(all, func(f upstream.File) bool { return f.URL == address })
+		at := slices.IndexFunc(all, func(f standin.File) bool { return f.URL == address })
 		if at < 0 {
 			t.Fatalf("%s is not served", address)
 		}
