@@ -16,6 +16,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/install/config"
 )
 
 // repository is its root, from this folder.
@@ -314,4 +317,63 @@ func TestRooms(t *testing.T) {
 	if diff := cmp.Diff(said, does); diff != "" {
 		t.Errorf("rooms and what they import (-in docs/architecture.md +in the code):\n%s", diff)
 	}
+}
+
+var (
+	yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
+	topLevel  = regexp.MustCompile(`(?m)^(\w+):`)
+)
+
+// TestExamples reads what examples/ has as boxlift does: the configurations, and the parts of
+// locks in the pages, which are put into the lock of the repository.
+func TestExamples(t *testing.T) {
+	names, err := filepath.Glob(filepath.Join(repository, "examples", "*", "README.md"))
+	if err != nil || len(names) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	whole, err := os.ReadFile(filepath.Join(repository, "versions.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		folder := filepath.Dir(name)
+		t.Run(filepath.Base(folder), func(t *testing.T) {
+			set := func(variable string) (string, bool) { return "a password from " + variable, true }
+			c, warnings, err := config.Load(filepath.Join(folder, "install.yaml"), set)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, w := range warnings {
+				t.Errorf("warning: %s", w)
+			}
+			page, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(commandLines(string(page))) == 0 {
+				t.Error("the page has no command")
+			}
+			for _, match := range yamlBlock.FindAllStringSubmatch(string(page), -1) {
+				l, err := lock.Parse("versions.lock", []byte(withPart(string(whole), match[1])))
+				if err != nil {
+					t.Fatalf("%v\n%s", err, match[1])
+				}
+				if len(l.Audience) > 0 && !slices.Contains(l.Audience, c.Cluster.Name) {
+					t.Errorf("the lock is for %s, the cluster is %s", l.Audience, c.Cluster.Name)
+				}
+			}
+		})
+	}
+}
+
+// withPart puts a part of a lock into a whole one: components beside the others, all else in
+// the place of what is there.
+func withPart(whole, part string) string {
+	if _, components, ok := strings.Cut(part, "components:\n"); ok {
+		return whole + components
+	}
+	for _, key := range topLevel.FindAllStringSubmatch(part, -1) {
+		whole = regexp.MustCompile(`(?m)^`+key[1]+`:.*\n`).ReplaceAllString(whole, "")
+	}
+	return part + whole
 }
