@@ -3,7 +3,7 @@
 // specification 1.1, over HTTP/1.1 with TLS or without. Nothing is unpacked, copied or
 // written, and nothing is hashed when a file is opened.
 //
-//   - [OpenFile] serves one file, [OpenPacks] what lies in a folder, now and later;
+//   - [NewFile] serves one file, [OpenPacks] what lies in a folder, now and later;
 //   - [New] makes the handler, [Serve] runs it;
 //   - [Basic] and [Token] say who may pull, [Certificate] follows a certificate's files.
 //
