@@ -17,6 +17,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/backup"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -226,7 +227,7 @@ func (o *backupFile) open(ctx context.Context) (*backup.Reader, error) {
 func (o *backupFile) openWith(ctx context.Context) (*backup.Reader, error) {
 	r, err := backup.Open(o.path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, &inputError{err}
+		return nil, fault.Input.Wrap(err)
 	}
 	if !errors.Is(err, backup.ErrEncrypted) {
 		return r, err
@@ -244,7 +245,7 @@ func (o *backupFile) readKeys(ctx context.Context) ([]age.Identity, error) {
 	}
 	passphrase, err := backupPassphrase.read(ctx, o.passphraseFile, false)
 	if err != nil {
-		return nil, withHint(err, fmt.Sprintf("the backup is encrypted: --%[1]sidentity names a file with the age identity that opens it, --%[1]spassphrase-file one with its passphrase", o.prefix))
+		return nil, fault.WithHint(err, fmt.Sprintf("the backup is encrypted: --%[1]sidentity names a file with the age identity that opens it, --%[1]spassphrase-file one with its passphrase", o.prefix))
 	}
 	identity, err := scryptIdentity(passphrase)
 	return []age.Identity{identity}, err
@@ -339,9 +340,9 @@ func confirmRestore(ctx context.Context, in *os.File, global *globalOptions, con
 	name := r.Manifest().Cluster
 	switch {
 	case confirmed != "" && confirmed != name:
-		return usagef("--%s %s: the backup is of the cluster %s", confirmFlag, confirmed, name)
+		return fault.Usage.Errorf("--%s %s: the backup is of the cluster %s", confirmFlag, confirmed, name)
 	case confirmed == "" && !term.IsTerminal(int(in.Fd())):
-		return withHint(usagef("there is no terminal to ask on"), "--dry-run shows what would be done; --"+confirmFlag+" "+name+" does it")
+		return fault.WithHint(fault.Usage.Errorf("there is no terminal to ask on"), "--dry-run shows what would be done; --"+confirmFlag+" "+name+" does it")
 	}
 	options, err := loadConfiguration(config, global.warner(progress.Discard))
 	if err != nil {

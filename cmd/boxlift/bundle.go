@@ -24,6 +24,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/manifests"
 )
@@ -62,7 +63,7 @@ func (o *sourceOptions) addFlags(c *cobra.Command) {
 
 func (o *sourceOptions) client(reporter progress.Reporter, log *slog.Logger) (*source.Client, error) {
 	if o.parallelism < 1 || o.parallelism > 64 {
-		return nil, usagef("--parallelism %d: expected 1 to 64", o.parallelism)
+		return nil, fault.Usage.Errorf("--parallelism %d: expected 1 to 64", o.parallelism)
 	}
 	options := source.Options{
 		UserAgent: "boxlift/" + version,
@@ -76,7 +77,7 @@ func (o *sourceOptions) client(reporter progress.Reporter, log *slog.Logger) (*s
 	for _, m := range o.mirrors {
 		mirror, err := source.ParseMirror(m)
 		if err != nil {
-			return nil, &usageError{err}
+			return nil, fault.Usage.Wrap(err)
 		}
 		options.Mirrors = append(options.Mirrors, mirror)
 	}
@@ -102,14 +103,14 @@ func (o *sourceOptions) warnOutside(l *lock.Lock, warn func(string)) {
 func readAuthorities(name string) (*x509.CertPool, error) {
 	content, err := os.ReadFile(name)
 	if err != nil {
-		return nil, &inputError{fmt.Errorf("read the certificate authorities: %w", err)}
+		return nil, fault.Input.Errorf("read the certificate authorities: %w", err)
 	}
 	pool, err := x509.SystemCertPool()
 	if err != nil {
 		return nil, fmt.Errorf("read the system's certificate authorities: %w", err)
 	}
 	if !pool.AppendCertsFromPEM(content) {
-		return nil, &inputError{fmt.Errorf("read the certificate authorities: %s holds no certificate in PEM", name)}
+		return nil, fault.Input.Errorf("read the certificate authorities: %s holds no certificate in PEM", name)
 	}
 	return pool, nil
 }
@@ -178,13 +179,13 @@ variable ` + passwordVariable + `.`,
 
 func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o bundleBuildOptions, reporter progress.Reporter) error {
 	if o.output == "" {
-		return usagef("--output is needed: the name of the bundle")
+		return fault.Usage.Errorf("--output is needed: the name of the bundle")
 	}
 	switch {
 	case o.key != "" && o.unsigned:
-		return usagef("--key and --unsigned exclude each other")
+		return fault.Usage.Errorf("--key and --unsigned exclude each other")
 	case o.key == "" && !o.unsigned:
-		return withHint(usagef("--key or --unsigned is needed"), "`boxlift key generate` makes a key")
+		return fault.WithHint(fault.Usage.Errorf("--key or --unsigned is needed"), "`boxlift key generate` makes a key")
 	}
 	form, err := o.formOptions.output(ctx)
 	if err != nil {
@@ -300,7 +301,7 @@ func printUnchanged(w *errorWriter, output string, isEncrypted bool) {
 // readLock reads a lock that bundles are built from.
 func readLock(name string) (content []byte, l *lock.Lock, err error) {
 	if content, err = lock.ReadFile(name); err != nil {
-		return nil, nil, &inputError{fmt.Errorf("read the lock: %w", err)}
+		return nil, nil, fault.Input.Errorf("read the lock: %w", err)
 	}
 	l, err = lock.Parse(name, content)
 	return content, l, err
@@ -357,7 +358,7 @@ func findPrograms(folder string, platforms []lock.Platform) ([]bundle.Program, e
 		for _, name := range []string{bundle.NodeProgram, bundle.OperatorProgram} {
 			path := filepath.Join(folder, platform.OS()+"-"+platform.Architecture(), name)
 			if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
-				return nil, withHint(fmt.Errorf("boxlift's program %s for %s, which every bundle carries, is not at %s", name, platform, path),
+				return nil, fault.WithHint(fmt.Errorf("boxlift's program %s for %s, which every bundle carries, is not at %s", name, platform, path),
 					"unpack the whole release, or run `make build`, and name the folder with --programs")
 			}
 			programs = append(programs, bundle.Program{Name: name, Platform: platform, Path: path})
@@ -411,7 +412,7 @@ type bundleVerifyOptions struct {
 
 func runBundleVerify(ctx context.Context, out io.Writer, path string, o bundleVerifyOptions, reporter progress.Reporter) error {
 	if o.programs != "" && o.rebuild == "" {
-		return usagef("--programs is for --rebuild")
+		return fault.Usage.Errorf("--programs is for --rebuild")
 	}
 	key, err := o.publicKey()
 	if err != nil {
@@ -496,11 +497,11 @@ func runRebuild(ctx context.Context, r *bundle.Reader, o bundleVerifyOptions, re
 func signatureHint(err error) error {
 	switch {
 	case errors.Is(err, signature.ErrNotSigned):
-		return withHint(err, "build it with --key; --insecure-skip-signature accepts it all the same")
+		return fault.WithHint(err, "build it with --key; --insecure-skip-signature accepts it all the same")
 	case errors.Is(err, signature.ErrWrongKey):
-		return withHint(err, "use the public key of those who built the bundle; if that is this one, somebody else made this file")
+		return fault.WithHint(err, "use the public key of those who built the bundle; if that is this one, somebody else made this file")
 	}
-	return withHint(err, "the file was changed after it was signed, or its signature was made up: do not use it")
+	return fault.WithHint(err, "the file was changed after it was signed, or its signature was made up: do not use it")
 }
 
 func newBundleInspectCommand() *cobra.Command {

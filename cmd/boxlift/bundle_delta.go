@@ -14,6 +14,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/have"
 	"github.com/liteboxd/boxlift/bundle/volume"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -27,7 +28,7 @@ func (o *readOptions) openSince(ctx context.Context, paths []string) (base *bund
 		}
 		isHave, err := beginsAsJSON(path)
 		if err != nil {
-			return nil, nil, nil, &inputError{err}
+			return nil, nil, nil, fault.Input.Wrap(err)
 		}
 		if !isHave {
 			names = append(names, path)
@@ -35,7 +36,7 @@ func (o *readOptions) openSince(ctx context.Context, paths []string) (base *bund
 		}
 		h, err := have.ReadFile(path)
 		if err != nil {
-			return nil, nil, nil, withHint(&inputError{err}, "it has to be what `boxlift have` wrote, as it was")
+			return nil, nil, nil, fault.WithHint(fault.Input.Wrap(err), "it has to be what `boxlift have` wrote, as it was")
 		}
 		base.AddHosts(h)
 	}
@@ -77,7 +78,7 @@ func checkOutput(output string, isSplit bool, needed []string) error {
 			isSame = isSame || os.SameFile(info, written)
 		}
 		if isSame {
-			return withHint(usagef("--output %s is one of the bundles that are read: it would be gone", output), "name another output")
+			return fault.WithHint(fault.Usage.Errorf("--output %s is one of the bundles that are read: it would be gone", output), "name another output")
 		}
 	}
 	return nil

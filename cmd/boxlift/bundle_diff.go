@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"slices"
 	"text/tabwriter"
@@ -11,11 +10,12 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // errBundlesDiffer is how `bundle diff` ends when it has found something.
-var errBundlesDiffer = errors.New("the bundles differ")
+var errBundlesDiffer = fault.NewKind(fault.Different, "the bundles differ")
 
 func newBundleDiffCommand() *cobra.Command {
 	var o readOptions

@@ -12,6 +12,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 type bundleExtractOptions struct {
@@ -63,18 +64,18 @@ leaves out is taken from the bundle that --base names.`,
 func (o *bundleExtractOptions) check() error {
 	switch {
 	case o.image != "" && o.file != "":
-		return usagef("--image and --file exclude each other")
+		return fault.Usage.Errorf("--image and --file exclude each other")
 	case o.image == "" && o.file == "" && o.component == "":
-		return usagef("--image, --file or --component is needed: what to take out")
+		return fault.Usage.Errorf("--image, --file or --component is needed: what to take out")
 	case o.output == "":
-		return usagef("--output is needed: where to put it")
+		return fault.Usage.Errorf("--output is needed: where to put it")
 	case o.format != formatArchive && o.format != formatLayout:
-		return usagef("--format %q: expected %s or %s", o.format, formatArchive, formatLayout)
+		return fault.Usage.Errorf("--format %q: expected %s or %s", o.format, formatArchive, formatLayout)
 	case o.format == formatLayout && o.image == "":
-		return usagef("--format %s is for --image", formatLayout)
+		return fault.Usage.Errorf("--format %s is for --image", formatLayout)
 	case o.platform != "":
 		if err := lock.Platform(o.platform).Validate(); err != nil {
-			return usagef("--platform %w", err)
+			return fault.Usage.Errorf("--platform %w", err)
 		}
 	}
 	return nil
@@ -107,7 +108,7 @@ func runBundleExtract(ctx context.Context, out, warnings io.Writer, path string,
 	}
 	switch err := o.extract(ctx, r, contents); {
 	case errors.Is(err, bundle.ErrThere):
-		return withHint(err, "name another --output, or move what is there away")
+		return fault.WithHint(err, "name another --output, or move what is there away")
 	case err != nil:
 		return damagedHint(err)
 	}
@@ -135,7 +136,7 @@ func (o *bundleExtractOptions) extract(ctx context.Context, r *bundle.Reader, co
 		return r.ExtractFile(ctx, o.output, f)
 	}
 	if !slices.Contains(contents.Components, o.component) {
-		return withHint(&inputError{fmt.Errorf("the bundle has no component %s", o.component)}, "it has "+strings.Join(contents.Components, ", "))
+		return fault.WithHint(fault.Input.Errorf("the bundle has no component %s", o.component), "it has "+strings.Join(contents.Components, ", "))
 	}
 	return r.ExtractComponent(ctx, o.output, o.component, platform)
 }
@@ -148,12 +149,12 @@ func (o *bundleExtractOptions) chooseImage(contents *bundle.Contents) (bundle.Im
 		}
 	}
 	if len(found) == 0 {
-		return bundle.Image{}, withHint(&inputError{fmt.Errorf("the bundle has no image %s", o.image)}, "`boxlift bundle list-images` prints the names, which are those with registry and tag")
+		return bundle.Image{}, fault.WithHint(fault.Input.Errorf("the bundle has no image %s", o.image), "`boxlift bundle list-images` prints the names, which are those with registry and tag")
 	}
 	// Where several components have an image of one name, it is the same one, or else
 	// the user has to say which.
 	if slices.ContainsFunc(found, func(i bundle.Image) bool { return i.Digest != found[0].Digest }) {
-		return bundle.Image{}, withHint(&inputError{fmt.Errorf("several components have different images %s", o.image)}, "say which with --component")
+		return bundle.Image{}, fault.WithHint(fault.Input.Errorf("several components have different images %s", o.image), "say which with --component")
 	}
 	image := found[0]
 	if o.platform == "" {
@@ -161,7 +162,7 @@ func (o *bundleExtractOptions) chooseImage(contents *bundle.Contents) (bundle.Im
 	}
 	image, ok := image.On(lock.Platform(o.platform))
 	if !ok {
-		return bundle.Image{}, &inputError{fmt.Errorf("the image %s is not there for %s", o.image, o.platform)}
+		return bundle.Image{}, fault.Input.Errorf("the image %s is not there for %s", o.image, o.platform)
 	}
 	return image, nil
 }
@@ -176,10 +177,10 @@ func (o *bundleExtractOptions) chooseFile(contents *bundle.Contents) (bundle.Fil
 		}
 	}
 	if len(found) == 0 {
-		return bundle.File{}, withHint(&inputError{fmt.Errorf("the bundle has no file %s", strings.TrimSuffix(o.file+" for "+o.platform, " for "))}, "`boxlift bundle inspect` lists them")
+		return bundle.File{}, fault.WithHint(fault.Input.Errorf("the bundle has no file %s", strings.TrimSuffix(o.file+" for "+o.platform, " for ")), "`boxlift bundle inspect` lists them")
 	}
 	if slices.ContainsFunc(found, func(f bundle.File) bool { return f.Digest != found[0].Digest }) {
-		return bundle.File{}, withHint(&inputError{fmt.Errorf("the bundle has several files %s: %s", o.file, strings.Join(which, ", "))}, "say which with --component and --platform")
+		return bundle.File{}, fault.WithHint(fault.Input.Errorf("the bundle has several files %s: %s", o.file, strings.Join(which, ", ")), "say which with --component and --platform")
 	}
 	return found[0], nil
 }

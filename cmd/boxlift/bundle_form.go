@@ -10,6 +10,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/volume"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -39,7 +40,7 @@ func (o *formOptions) output(ctx context.Context) (bundle.OutputOptions, error) 
 		result.VolumeSize = size
 	}
 	if o.workDir != "" && !o.isEncrypting(o.passphraseFile) {
-		return result, usagef("--work-dir is for bundles that are encrypted; without encryption the unfinished bundle becomes the finished one where it is")
+		return result, fault.Usage.Errorf("--work-dir is for bundles that are encrypted; without encryption the unfinished bundle becomes the finished one where it is")
 	}
 	recipients, passphrase, err := o.encryptOptions.open(ctx, bundlePassphrase, o.passphraseFile)
 	if err != nil {
@@ -69,10 +70,10 @@ func parseVolumeSize(text string) (int64, error) {
 	}[text[len(digits):]]
 	n, err := strconv.ParseUint(digits, 10, 40)
 	if err != nil || !isUnit || n > (1<<53)/uint64(unit) {
-		return 0, usagef("--split %q: expected a size such as 4GB or 650MiB, or fat32", text)
+		return 0, fault.Usage.Errorf("--split %q: expected a size such as 4GB or 650MiB, or fat32", text)
 	}
 	if size := int64(n) * unit; size >= volume.MinSize {
 		return size, nil
 	}
-	return 0, usagef("--split %s: at least %s are needed", text, progress.Bytes(volume.MinSize))
+	return 0, fault.Usage.Errorf("--split %s: at least %s are needed", text, progress.Bytes(volume.MinSize))
 }

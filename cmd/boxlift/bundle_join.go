@@ -9,6 +9,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/volume"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -41,7 +42,7 @@ delta is.`,
 					return o.runDelta(cmd.Context(), out, args[0], r)
 				}
 				if o.split != "" || o.isEncrypting(o.passphraseFile) || len(o.identities) > 0 || o.workDir != "" {
-					return withHint(usagef("what --base makes has a form, and there is no --base: joined volumes are what they were"), "name the base if this is a delta")
+					return fault.WithHint(fault.Usage.Errorf("what --base makes has a form, and there is no --base: joined volumes are what they were"), "name the base if this is a delta")
 				}
 				return runBundleJoin(cmd.Context(), out, args[0], o.output, r)
 			})
@@ -64,7 +65,7 @@ func runBundleJoin(ctx context.Context, out io.Writer, path, output string, repo
 
 func (o *bundleJoinOptions) runDelta(ctx context.Context, out io.Writer, path string, reporter progress.Reporter) error {
 	if o.output == "" {
-		return usagef("--output is needed: the name of the whole bundle")
+		return fault.Usage.Errorf("--output is needed: the name of the whole bundle")
 	}
 	form, err := o.formOptions.output(ctx)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -24,7 +25,7 @@ images of its bundle are listed, with how much of each is not in the file.`,
 		Args: arguments("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if format != "table" && format != "json" && format != "name" {
-				return usagef("--output %q: expected table, json or name", format)
+				return fault.Usage.Errorf("--output %q: expected table, json or name", format)
 			}
 			return runBundleListImages(cmd.Context(), cmd.OutOrStdout(), args[0], o, format)
 		},

@@ -19,11 +19,12 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/upstream"
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // errOutdated says that upstream no longer has exactly what a lock says.
-var errOutdated = errors.New("upstream has something else or newer than the lock")
+var errOutdated = fault.NewKind(fault.Different, "upstream has something else or newer than the lock")
 
 // newLockHead is what a lock that boxlift wrote begins with.
 const newLockHead = `The upstream artifacts of a LiteBoxd platform, in the order in which they are installed.
@@ -81,7 +82,7 @@ these bytes are accepted.`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("serial") && (o.serial < 1 || o.serial > lock.MaxSerial) {
-				return usagef("--serial %d: expected a whole number from 1 to %d", o.serial, int64(lock.MaxSerial))
+				return fault.Usage.Errorf("--serial %d: expected a whole number from 1 to %d", o.serial, int64(lock.MaxSerial))
 			}
 			if err := o.validate(); err != nil {
 				return err
@@ -122,15 +123,15 @@ func (o *bundleLockOptions) validate() error {
 	asked := o.asked()
 	switch {
 	case o.check && (len(asked) > 0 || len(o.updates) > 0 || len(o.platforms) > 0 || o.serial != 0):
-		return usagef("--check takes no versions, platforms or serial: it looks at the lock as it is")
+		return fault.Usage.Errorf("--check takes no versions, platforms or serial: it looks at the lock as it is")
 	case len(o.updates) > 0 && (len(asked) > 0 || len(o.platforms) > 0):
-		return usagef("--update excludes versions and platforms: it moves what is in the lock")
+		return fault.Usage.Errorf("--update excludes versions and platforms: it moves what is in the lock")
 	case len(o.platforms) > 0 && len(asked) == 0:
-		return usagef("--platform needs the versions of a new lock: --k3s, --cilium, --liteboxd")
+		return fault.Usage.Errorf("--platform needs the versions of a new lock: --k3s, --cilium, --liteboxd")
 	}
 	for _, c := range asked {
 		if err := upstream.Check(c.Name, c.Version); err != nil {
-			return &usageError{fmt.Errorf("--%s: %w", c.Name, err)}
+			return fault.Usage.Errorf("--%s: %w", c.Name, err)
 		}
 	}
 	if _, _, err := o.platformsAsked(); err != nil {
@@ -144,13 +145,13 @@ func (o *bundleLockOptions) validateUpdates() error {
 	for _, update := range o.updates {
 		name, version, ok := strings.Cut(update, "=")
 		if !ok {
-			return usagef("--update %q: expected COMPONENT=VERSION", update)
+			return fault.Usage.Errorf("--update %q: expected COMPONENT=VERSION", update)
 		}
 		if err := upstream.Check(name, version); err != nil {
-			return &usageError{fmt.Errorf("--update: %w", err)}
+			return fault.Usage.Errorf("--update: %w", err)
 		}
 		if seen[name] {
-			return usagef("--update names %s twice", name)
+			return fault.Usage.Errorf("--update names %s twice", name)
 		}
 		seen[name] = true
 	}
@@ -167,15 +168,15 @@ func (o *bundleLockOptions) platformsAsked() (all []lock.Platform, narrowed map[
 		}
 		p := lock.Platform(platform)
 		if err := p.Validate(); err != nil {
-			return nil, nil, &usageError{fmt.Errorf("--platform: %w", err)}
+			return nil, nil, fault.Usage.Errorf("--platform: %w", err)
 		}
 		switch {
 		case slices.ContainsFunc(all, p.Match) && !narrows, slices.ContainsFunc(narrowed[name], p.Match) && narrows:
-			return nil, nil, usagef("--platform names %s twice", s)
+			return nil, nil, fault.Usage.Errorf("--platform names %s twice", s)
 		case !narrows:
 			all = append(all, p)
 		case *o.version(name) == "":
-			return nil, nil, usagef("--platform %s: no version of %s is asked for", s, name)
+			return nil, nil, fault.Usage.Errorf("--platform %s: no version of %s is asked for", s, name)
 		default:
 			narrowed[name] = append(narrowed[name], p)
 		}
@@ -186,7 +187,7 @@ func (o *bundleLockOptions) platformsAsked() (all []lock.Platform, narrowed map[
 	for name, own := range narrowed {
 		c := lock.Component{Platforms: own}
 		if len(c.PlatformsIn(&lock.Lock{Platforms: all})) == 0 {
-			return nil, nil, usagef("--platform narrows %s to %s, which the lock is not for: it is for %s", name, joinPlatforms(own), joinPlatforms(all))
+			return nil, nil, fault.Usage.Errorf("--platform narrows %s to %s, which the lock is not for: it is for %s", name, joinPlatforms(own), joinPlatforms(all))
 		}
 	}
 	return all, narrowed, nil
@@ -247,9 +248,9 @@ func (l *locking) read() error {
 		return nil
 	}
 	if err != nil {
-		err = &inputError{fmt.Errorf("read the lock: %w", err)}
+		err = fault.Input.Errorf("read the lock: %w", err)
 		if errors.Is(err, fs.ErrNotExist) && !l.check && len(l.updates) == 0 {
-			return withHint(err, "--k3s, --cilium and --liteboxd make a lock from nothing")
+			return fault.WithHint(err, "--k3s, --cilium and --liteboxd make a lock from nothing")
 		}
 		return err
 	}
@@ -267,7 +268,7 @@ func (l *locking) request(ctx context.Context) error {
 		return l.compose(ctx, asked)
 	}
 	if len(l.platforms) > 0 {
-		return &inputError{fmt.Errorf("%s is there already: its platforms are changed in the file, --platform is for a new one", l.lock)}
+		return fault.Input.Errorf("%s is there already: its platforms are changed in the file, --platform is for a new one", l.lock)
 	}
 	for _, c := range asked {
 		has := l.was.Component(c.Name)
@@ -278,10 +279,10 @@ func (l *locking) request(ctx context.Context) error {
 				return err
 			}
 			if err := l.document.Add(r.Component); err != nil {
-				return &inputError{err}
+				return fault.Input.Wrap(err)
 			}
 		case has.Version != c.Version:
-			return withHint(&inputError{fmt.Errorf("%s has %s %s already, not %s", l.lock, c.Name, has.Version, c.Version)},
+			return fault.WithHint(fault.Input.Errorf("%s has %s %s already, not %s", l.lock, c.Name, has.Version, c.Version),
 				fmt.Sprintf("`boxlift bundle lock -f %s --update %s=%s` moves it", l.lock, c.Name, c.Version))
 		}
 	}
@@ -305,7 +306,7 @@ func (l *locking) compose(ctx context.Context, asked []lock.Component) error {
 		all = append(all, r.Component)
 	}
 	if l.document, err = lock.Compose(l.lock, newLockHead, platforms, all); err != nil {
-		return &inputError{err}
+		return fault.Input.Wrap(err)
 	}
 	return nil
 }
@@ -407,7 +408,7 @@ func (l *locking) move(ctx context.Context, name, version string) error {
 	now := l.document.Lock()
 	old := now.Component(name)
 	if old == nil {
-		return withHint(&inputError{fmt.Errorf("%s has no component %s", l.lock, name)},
+		return fault.WithHint(fault.Input.Errorf("%s has no component %s", l.lock, name),
 			fmt.Sprintf("`boxlift bundle lock -f %s --%s %s` adds it", l.lock, name, version))
 	}
 	r, err := l.find(ctx, name, version, old.PlatformsIn(now))
@@ -426,7 +427,7 @@ func (l *locking) move(ctx context.Context, name, version string) error {
 		return err
 	}
 	if err := l.document.Update(alone.Lock().Components[0]); err != nil {
-		return &inputError{err}
+		return fault.Input.Wrap(err)
 	}
 	if len(kept) > 0 {
 		l.kept = append(l.kept, fmt.Sprintf("%s %s does not name these, they stay as they are: %s", name, version, strings.Join(kept, ", ")))
@@ -459,7 +460,7 @@ func (l *locking) raiseSerial() error {
 		next = l.was.Serial + 1
 	}
 	if err := l.document.SetSerial(next); err != nil {
-		return &inputError{err}
+		return fault.Input.Wrap(err)
 	}
 	return nil
 }
@@ -506,7 +507,7 @@ func (l *locking) reportOutdated(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("%s: %w", l.lock, err)
 	case len(changes) > 0:
-		return withHint(fmt.Errorf("%s: %w", l.lock, errOutdated),
+		return fault.WithHint(fmt.Errorf("%s: %w", l.lock, errOutdated),
 			"`boxlift bundle lock --update COMPONENT=VERSION` takes a new release; to take what a tag stands for now, delete its digest in all components and run `boxlift bundle lock`")
 	}
 	return l.say("upstream has what is locked, and no newer patch")

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // TestLockRefuses has command lines that are mistakes: nobody is asked anything, and
@@ -22,36 +24,36 @@ func TestLockRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		args string
-		code int
-		want string
+		args  string
+		class fault.Class
+		want  string
 	}{
-		{"--k3s v1.36.4", exitUsage, `--k3s: version "v1.36.4" of k3s: expected one such as v1.36.4+k3s1`},
-		{"--cilium v1.20.0", exitUsage, "expected one such as 1.20.0, without a v"},
-		{"--update longhorn=1.0.0", exitUsage, "component longhorn: its releases are not known, only those of k3s, cilium, liteboxd"},
-		{"--update cilium", exitUsage, `--update "cilium": expected COMPONENT=VERSION`},
-		{"--update cilium=1.20.0 --update cilium=1.20.1", exitUsage, "--update names cilium twice"},
-		{"--update cilium=1.20.0 --k3s v1.36.4+k3s1", exitUsage, "--update excludes versions and platforms"},
-		{"--check --update cilium=1.20.0", exitUsage, "--check takes no versions, platforms or serial"},
-		{"--check --output yaml", exitUsage, `--output "yaml": expected table or json`},
-		{"--platform linux/amd64", exitUsage, "--platform needs the versions of a new lock"},
-		{"--k3s v1.36.4+k3s1 --platform windows/amd64", exitUsage, `"windows/amd64" is not a platform`},
-		{"--k3s v1.36.4+k3s1 --platform cilium=linux/amd64", exitUsage, "no version of cilium is asked for"},
-		{"--k3s v1.36.4+k3s1 --platform addon=linux/amd64", exitUsage, "no version of addon is asked for"},
-		{"--k3s v1.36.4+k3s1 --platform k3s=linux/arm64", exitUsage, "--platform narrows k3s to linux/arm64, which the lock is not for: it is for linux/amd64"},
-		{"--k3s v1.36.4+k3s1 --platform linux/amd64 --platform linux/amd64", exitUsage, "--platform names linux/amd64 twice"},
-		{"-f " + there + " --k3s v1.36.4+k3s1 --platform linux/arm64", exitInput, "its platforms are changed in the file"},
-		{"-f " + there + " --k3s v1.36.5+k3s1", exitInput, "has k3s v1.36.4+k3s1 already, not v1.36.5+k3s1"},
-		{"-f " + there + " --update cilium=1.20.0", exitInput, "has no component cilium"},
-		{"-f " + none, exitInput, "read the lock: open " + none},
-		{"-f " + none + " --check", exitInput, "read the lock: open " + none},
-		{"-f " + none + " --update k3s=v1.36.4+k3s1", exitInput, "read the lock: open " + none},
+		{"--k3s v1.36.4", fault.Usage, `--k3s: version "v1.36.4" of k3s: expected one such as v1.36.4+k3s1`},
+		{"--cilium v1.20.0", fault.Usage, "expected one such as 1.20.0, without a v"},
+		{"--update longhorn=1.0.0", fault.Usage, "component longhorn: its releases are not known, only those of k3s, cilium, liteboxd"},
+		{"--update cilium", fault.Usage, `--update "cilium": expected COMPONENT=VERSION`},
+		{"--update cilium=1.20.0 --update cilium=1.20.1", fault.Usage, "--update names cilium twice"},
+		{"--update cilium=1.20.0 --k3s v1.36.4+k3s1", fault.Usage, "--update excludes versions and platforms"},
+		{"--check --update cilium=1.20.0", fault.Usage, "--check takes no versions, platforms or serial"},
+		{"--check --output yaml", fault.Usage, `--output "yaml": expected table or json`},
+		{"--platform linux/amd64", fault.Usage, "--platform needs the versions of a new lock"},
+		{"--k3s v1.36.4+k3s1 --platform windows/amd64", fault.Usage, `"windows/amd64" is not a platform`},
+		{"--k3s v1.36.4+k3s1 --platform cilium=linux/amd64", fault.Usage, "no version of cilium is asked for"},
+		{"--k3s v1.36.4+k3s1 --platform addon=linux/amd64", fault.Usage, "no version of addon is asked for"},
+		{"--k3s v1.36.4+k3s1 --platform k3s=linux/arm64", fault.Usage, "--platform narrows k3s to linux/arm64, which the lock is not for: it is for linux/amd64"},
+		{"--k3s v1.36.4+k3s1 --platform linux/amd64 --platform linux/amd64", fault.Usage, "--platform names linux/amd64 twice"},
+		{"-f " + there + " --k3s v1.36.4+k3s1 --platform linux/arm64", fault.Input, "its platforms are changed in the file"},
+		{"-f " + there + " --k3s v1.36.5+k3s1", fault.Input, "has k3s v1.36.4+k3s1 already, not v1.36.5+k3s1"},
+		{"-f " + there + " --update cilium=1.20.0", fault.Input, "has no component cilium"},
+		{"-f " + none, fault.Input, "read the lock: open " + none},
+		{"-f " + none + " --check", fault.Input, "read the lock: open " + none},
+		{"-f " + none + " --update k3s=v1.36.4+k3s1", fault.Input, "read the lock: open " + none},
 	} {
 		root := newRootCommand()
 		root.SetArgs(append([]string{"bundle", "lock", "-f", none}, strings.Fields(c.args)...))
 		err := root.ExecuteContext(t.Context())
-		if err == nil || exitCode(err) != c.code || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v, want %q and the code %d", c.args, err, c.want, c.code)
+		if err == nil || fault.ClassOf(err) != c.class || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q and class %d", c.args, err, c.want, c.class)
 		}
 	}
 	if got, err := os.ReadFile(there); err != nil || string(got) != text {

@@ -12,6 +12,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/volume"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -62,7 +63,7 @@ func (o *readOptions) openBundle(ctx context.Context, path string) (*bundle.Read
 // checkBases refuses bases that are of no use: what was meant is something else.
 func (o *readOptions) checkBases(r *bundle.Reader) error {
 	if len(o.bases) > 0 && r.Delta() == nil {
-		return usagef("--base is for deltas, and %s is a whole bundle", r.Path())
+		return fault.Usage.Errorf("--base is for deltas, and %s is a whole bundle", r.Path())
 	}
 	return nil
 }
@@ -90,8 +91,8 @@ func openOne(
 	if errors.As(err, new(*bundle.SignatureError)) {
 		return nil, signatureHint(err)
 	}
-	var fault *volume.Fault
-	if isDamage(err) && !errors.As(err, &fault) {
+	var damaged *volume.Fault
+	if isDamage(err) && !errors.As(err, &damaged) {
 		err = errors.Join(err, volume.Check(ctx, path, progress.Discard))
 	}
 	return nil, damagedHint(identityHint(err))
@@ -136,16 +137,16 @@ func isDamage(err error) bool {
 // damagedHint adds what to do about a damaged bundle. Volumes that are known to be the
 // damaged ones say so themselves.
 func damagedHint(err error) error {
-	var fault *volume.Fault
-	if !isDamage(err) || errors.As(err, &fault) {
+	var damaged *volume.Fault
+	if !isDamage(err) || errors.As(err, &damaged) {
 		return err
 	}
-	return withHint(err, "copy the file again from where it was built, and compare the bundle digests on both sides")
+	return fault.WithHint(err, "copy the file again from where it was built, and compare the bundle digests on both sides")
 }
 
 func identityHint(err error) error {
 	if !errors.Is(err, volume.ErrNoIdentity) {
 		return err
 	}
-	return withHint(err, "name the file with the identity of one of its recipients with --identity, or give its passphrase")
+	return fault.WithHint(err, "name the file with the identity of one of its recipients with --identity, or give its passphrase")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/provenance"
 	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 func newBundleProvenanceCommand() *cobra.Command {
@@ -41,7 +42,7 @@ with. The output is a sigstore bundle.`,
 
 func runBundleProvenance(ctx context.Context, out io.Writer, path string, o attestationOptions) error {
 	if o.key == "" {
-		return usagef("--key is needed: the private key that the bundle was signed with")
+		return fault.Usage.Errorf("--key is needed: the private key that the bundle was signed with")
 	}
 	r, err := o.openBundle(ctx, path)
 	if err != nil {
@@ -69,7 +70,7 @@ func verifyAttestations(ctx context.Context, out io.Writer, path string, o verif
 		return err
 	}
 	if key == nil {
-		return usagef("--attestation needs --key: a statement is worth what its signer is")
+		return fault.Usage.Errorf("--attestation needs --key: a statement is worth what its signer is")
 	}
 	r, err := o.openBundle(ctx, path)
 	if err != nil {
@@ -90,7 +91,7 @@ func verifyAttestations(ctx context.Context, out io.Writer, path string, o verif
 func verifyAttestation(name string, key *signature.PublicKey, about digest.Digest) (predicateType string, err error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return "", &inputError{err}
+		return "", fault.Input.Wrap(err)
 	}
 	defer f.Close() //nolint:errcheck // it was only read
 	text, err := io.ReadAll(io.LimitReader(f, signature.AttestationLimit+1))

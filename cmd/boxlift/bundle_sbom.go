@@ -16,6 +16,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/provenance"
 	"github.com/liteboxd/boxlift/bundle/sbom"
 	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -48,7 +49,7 @@ func (o *attestationOptions) signer(ctx context.Context, r *bundle.Reader) (*sig
 		return nil, err
 	}
 	if err := r.VerifySignature(signer.PublicKey()); err != nil {
-		return nil, withHint(err, "a statement about a bundle is signed with the key that the bundle was built with")
+		return nil, fault.WithHint(err, "a statement about a bundle is signed with the key that the bundle was built with")
 	}
 	return signer, nil
 }
@@ -106,13 +107,13 @@ index.json.`,
 func (o *bundleSBOMOptions) folder() (string, error) {
 	switch {
 	case o.noCache && o.cache != "":
-		return "", usagef("--cache and --no-cache exclude each other")
+		return "", fault.Usage.Errorf("--cache and --no-cache exclude each other")
 	case o.noCache || o.cache != "":
 		return o.cache, nil
 	}
 	folder, err := packagesFolder()
 	if err != nil {
-		return "", withHint(fmt.Errorf("find the folder for what was found in layers: %w", err), "name one with --cache, or do without: --no-cache")
+		return "", fault.WithHint(fmt.Errorf("find the folder for what was found in layers: %w", err), "name one with --cache, or do without: --no-cache")
 	}
 	return folder, nil
 }

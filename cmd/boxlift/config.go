@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 func newConfigCommand(_ *globalOptions) *cobra.Command {
@@ -105,9 +106,9 @@ func runConfigCheck(out io.Writer, file, format string) error {
 	c, warnings, err := config.Load(file, os.LookupEnv)
 	var invalid *config.InvalidError
 	if err != nil && !errors.As(err, &invalid) {
-		err = &inputError{err}
+		err = fault.Input.Wrap(err)
 		if errors.Is(err, fs.ErrNotExist) {
-			return withHint(err, "`boxlift config init -f "+file+"` writes one to begin with")
+			return fault.WithHint(err, "`boxlift config init -f "+file+"` writes one to begin with")
 		}
 		return err
 	}
@@ -121,7 +122,7 @@ func runConfigCheck(out io.Writer, file, format string) error {
 			report.Problems = append(report.Problems, configFinding(p))
 		}
 		// The problems are the command's output; the error only counts them.
-		summary = &inputError{fmt.Errorf("%s has %s", file, count(len(invalid.Problems)+invalid.More, "problem"))}
+		summary = fault.Input.Errorf("%s has %s", file, count(len(invalid.Problems)+invalid.More, "problem"))
 	} else {
 		report.Cluster = picture(c)
 	}
@@ -333,7 +334,7 @@ without, the server's address has to be filled in. Only its owner can read the f
 func runConfigInit(out io.Writer, o configInitOptions) error {
 	content, err := config.Example(o.servers, o.agents)
 	if err != nil {
-		return &usageError{err}
+		return fault.Usage.Wrap(err)
 	}
 	if err := writeConfig(o.file, content, o.overwrite); err != nil {
 		return err
@@ -369,7 +370,7 @@ func writeConfig(path string, content []byte, overwrite bool) error {
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return withHint(&inputError{wrap(err)}, "choose another name with -f, or replace the file with --overwrite-existing-file")
+		return fault.WithHint(fault.Input.Wrap(wrap(err)), "choose another name with -f, or replace the file with --overwrite-existing-file")
 	} else if err != nil {
 		return wrap(err)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // repository is its root, from this folder.
@@ -220,13 +221,13 @@ func parse(words []string) error {
 	case slices.ContainsFunc(words, isEllipsis):
 		return nil // the page leaves something out
 	case !c.HasParent():
-		return usagef("no command")
+		return fault.Usage.Errorf("no command")
 	}
 	if err := c.ValidateArgs(c.Flags().Args()); err != nil {
 		return err
 	}
 	if c.HasSubCommands() && !runsItself(c) {
-		return usagef("%s is no command of its own", c.CommandPath())
+		return fault.Usage.Errorf("%s is no command of its own", c.CommandPath())
 	}
 	return c.ValidateRequiredFlags()
 }

@@ -2,13 +2,14 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"strings"
 
 	"filippo.io/age"
 	"github.com/spf13/cobra"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // Bundles and backups are encrypted in age's format, for recipients or with a passphrase.
@@ -47,14 +48,14 @@ func (o *encryptOptions) open(ctx context.Context, of secret, passphraseFile str
 		return recipients, nil, err
 	}
 	if len(o.recipients) > 0 {
-		return nil, nil, usagef("--encrypt-to and --passphrase exclude each other: age's format has no file with both")
+		return nil, nil, fault.Usage.Errorf("--encrypt-to and --passphrase exclude each other: age's format has no file with both")
 	}
 	if passphrase, err = of.read(ctx, passphraseFile, true); err != nil {
 		return nil, nil, err
 	}
 	recipient, err := age.NewScryptRecipient(string(passphrase))
 	if err != nil {
-		return nil, nil, &inputError{fmt.Errorf("encrypt with the passphrase: %w", err)}
+		return nil, nil, fault.Input.Errorf("encrypt with the passphrase: %w", err)
 	}
 	return []age.Recipient{recipient}, passphrase, nil
 }
@@ -65,7 +66,7 @@ func parseRecipients(texts []string) ([]age.Recipient, error) {
 		// What is no recipient may be an identity that was mixed up with it: it is not shown.
 		found, err := age.ParseRecipients(strings.NewReader(text))
 		if err != nil || len(found) != 1 {
-			return nil, withHint(usagef("--encrypt-to takes age recipients, such as age1..., and this is none"), "`age-keygen -y FILE` prints that of an identity")
+			return nil, fault.WithHint(fault.Usage.Errorf("--encrypt-to takes age recipients, such as age1..., and this is none"), "`age-keygen -y FILE` prints that of an identity")
 		}
 		recipients = append(recipients, found...)
 	}
@@ -78,13 +79,13 @@ func readIdentities(paths []string) ([]age.Identity, error) {
 	for _, path := range paths {
 		f, err := os.Open(path)
 		if err != nil {
-			return nil, &inputError{fmt.Errorf("read the identity: %w", err)}
+			return nil, fault.Input.Errorf("read the identity: %w", err)
 		}
 		found, err := age.ParseIdentities(io.LimitReader(f, maxIdentities))
 		_ = f.Close() // it was only read
 		if err != nil {
 			// The error may quote the line, which is a secret.
-			return nil, withHint(&inputError{fmt.Errorf("read the identity %s: it is not a file of age identities", path)}, "age-keygen makes such files; those that are encrypted themselves have to be decrypted first")
+			return nil, fault.WithHint(fault.Input.Errorf("read the identity %s: it is not a file of age identities", path), "age-keygen makes such files; those that are encrypted themselves have to be decrypted first")
 		}
 		identities = append(identities, found...)
 	}
@@ -95,7 +96,7 @@ func readIdentities(paths []string) ([]age.Identity, error) {
 func scryptIdentity(passphrase []byte) (*age.ScryptIdentity, error) {
 	identity, err := age.NewScryptIdentity(string(passphrase))
 	if err != nil {
-		return nil, &inputError{fmt.Errorf("use the passphrase: %w", err)}
+		return nil, fault.Input.Errorf("use the passphrase: %w", err)
 	}
 	identity.SetMaxWorkFactor(maxScrypt)
 	return identity, nil

@@ -17,20 +17,13 @@ import (
 	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/journal"
-	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
-// The exit codes. exitHelp says the same to users.
+// The exit codes that are of no error's class. exitHelp tells users of all.
 const (
 	exitOK          = 0
-	exitFailure     = 1
-	exitUsage       = 2
-	exitInput       = 3
-	exitBundle      = 4
-	exitSource      = 5
-	exitHost        = 6
-	exitDifferent   = 7
 	exitInterrupted = 130
 )
 
@@ -51,36 +44,14 @@ const exitHelp = `Exit codes:
   130  interrupted; the same command goes on from there, and so does boxlift resume after
        install, node add, upgrade and rollback --to`
 
-// usageError is an error of the command line.
-type usageError struct{ err error }
-
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
-
-func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
-
-// inputError is an error of a file that the user has to supply.
-type inputError struct{ err error }
-
-func (e *inputError) Error() string { return e.err.Error() }
-func (e *inputError) Unwrap() error { return e.err }
-
-// hinted adds advice to an error.
-type hinted struct {
-	error
-	hint string
-}
-
-func (e *hinted) Unwrap() error { return e.error }
-func (e *hinted) Hint() string  { return e.hint }
-
-func withHint(err error, hint string) error { return &hinted{err, hint} }
-
 // exitCode maps an error to the code of the table.
 func exitCode(err error) int {
+	return fault.ClassOf(errors.Join(err, unsaid(err).Wrap(err))).ExitCode()
+}
+
+// unsaid is the class of errors that do not say it yet.
+func unsaid(err error) fault.Class {
 	var (
-		usage    *usageError
-		input    *inputError
 		locked   lock.Errors
 		unpinned *bundle.UnpinnedError
 		invalid  *config.InvalidError
@@ -89,71 +60,40 @@ func exitCode(err error) int {
 		builder  *bundle.OtherBuilderError
 	)
 	switch {
-	case errors.As(err, &usage):
-		return exitUsage
-	case errors.Is(err, install.ErrDifferent), errors.Is(err, install.ErrUnhealthy), errors.Is(err, install.ErrCertificates), errors.Is(err, errOutdated), errors.Is(err, errBundlesDiffer):
-		return exitDifferent
+	case errors.Is(err, install.ErrDifferent), errors.Is(err, install.ErrUnhealthy), errors.Is(err, install.ErrCertificates):
+		return fault.Different
 	case errors.Is(err, install.ErrHosts), errors.Is(err, install.ErrCluster):
-		return exitHost
+		return fault.Host
 	case errors.Is(err, ocitar.ErrMalformed), errors.Is(err, bundle.ErrInvalid), errors.Is(err, bundle.ErrIncomplete), errors.Is(err, bundle.ErrNotRebuilt), errors.Is(err, volume.ErrDamaged),
-		errors.Is(err, errOtherBundle),
 		errors.Is(err, signature.ErrNotSigned), errors.Is(err, signature.ErrWrongKey), errors.Is(err, signature.ErrInvalid):
-		return exitBundle
-	case errors.As(err, &input), errors.As(err, &locked), errors.As(err, &unpinned), errors.As(err, &invalid), errors.As(err, &builder), errors.Is(err, signature.ErrWrongPassword), errors.Is(err, volume.ErrNoIdentity),
+		return fault.Bundle
+	case errors.As(err, &locked), errors.As(err, &unpinned), errors.As(err, &invalid), errors.As(err, &builder), errors.Is(err, signature.ErrWrongPassword), errors.Is(err, volume.ErrNoIdentity),
 		errors.Is(err, install.ErrConfig), errors.Is(err, install.ErrLock), errors.Is(err, install.ErrRefused), errors.Is(err, install.ErrNothingToResume), errors.Is(err, install.ErrChanged),
 		errors.Is(err, journal.ErrInvalid), errors.Is(err, journal.ErrLocked), errors.Is(err, bundle.ErrThere), errors.Is(err, have.ErrInvalid), errors.Is(err, bundle.ErrWhole),
 		errors.Is(err, backup.ErrInvalid), errors.Is(err, backup.ErrEncrypted), errors.Is(err, backup.ErrWrongKey):
-		return exitInput
+		return fault.Input
 	case errors.As(err, &upstream), errors.As(err, &disk), errors.Is(err, bundle.ErrUpstream):
-		return exitSource
+		return fault.Source
 	}
-	return exitFailure
+	return 0
 }
 
-// printError writes an error and the hints that it carries, each hint once.
+// printError writes an error, the details and the hints that it carries.
 func printError(w io.Writer, err error) {
 	fmt.Fprintf(w, "boxlift: error: %s\n", indented(err.Error()))
-	seen := make(map[string]bool)
-	walkErrors(err, func(err error) {
-		e, ok := err.(*kube.Error) //nolint:errorlint // this is the walk over the wrapped errors
-		if !ok || e.Explanation == "" || seen[e.Explanation] {
-			return
-		}
-		seen[e.Explanation] = true
-		fmt.Fprintf(w, "  %s\n", indented(strings.TrimSpace(e.Explanation)))
-	})
-	clear(seen)
-	walkErrors(err, func(err error) {
-		h, ok := err.(interface{ Hint() string })
-		if !ok || h.Hint() == "" || seen[h.Hint()] {
-			return
-		}
-		seen[h.Hint()] = true
-		fmt.Fprintf(w, "boxlift: hint: %s\n", indented(h.Hint()))
-	})
-	var usage *usageError
-	if errors.As(err, &usage) && len(seen) == 0 {
-		fmt.Fprintln(w, "boxlift: hint: `boxlift --help` and `boxlift COMMAND --help` show what there is")
+	for _, detail := range fault.Details(err) {
+		fmt.Fprintf(w, "  %s\n", indented(strings.TrimSpace(detail)))
+	}
+	hints := fault.Hints(err)
+	if len(hints) == 0 && fault.ClassOf(err) == fault.Usage {
+		hints = []string{"`boxlift --help` and `boxlift COMMAND --help` show what there is"}
+	}
+	for _, hint := range hints {
+		fmt.Fprintf(w, "boxlift: hint: %s\n", indented(hint))
 	}
 }
 
 // indented makes a text that may quote servers and hosts fit for a terminal.
 func indented(text string) string {
 	return strings.ReplaceAll(printable.Text(text), "\n", "\n  ")
-}
-
-// walkErrors visits an error and all that it wraps.
-func walkErrors(err error, visit func(error)) {
-	if err == nil {
-		return
-	}
-	visit(err)
-	switch e := err.(type) { //nolint:errorlint // this is the walk over the wrapped errors
-	case interface{ Unwrap() error }:
-		walkErrors(e.Unwrap(), visit)
-	case interface{ Unwrap() []error }:
-		for _, inner := range e.Unwrap() {
-			walkErrors(inner, visit)
-		}
-	}
 }

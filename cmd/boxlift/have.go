@@ -12,6 +12,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -38,7 +39,7 @@ The hosts are only looked at, over SSH. All of them have to answer.`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !o.nodes {
-				return withHint(usagef("--nodes is needed: whose blobs to write down"), "--nodes stands for the hosts of install.yaml")
+				return fault.WithHint(fault.Usage.Errorf("--nodes is needed: whose blobs to write down"), "--nodes stands for the hosts of install.yaml")
 			}
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
 				return runHave(cmd.Context(), out, global, o, r)

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -58,7 +59,7 @@ func runHealth(ctx context.Context, out io.Writer, global *globalOptions, o heal
 	}
 	for _, c := range o.only {
 		if !slices.Contains(install.HealthChecks(), c) {
-			return usagef("--only: there is no check %q: expected %s", c, strings.Join(install.HealthChecks(), ", "))
+			return fault.Usage.Errorf("--only: there is no check %q: expected %s", c, strings.Join(install.HealthChecks(), ", "))
 		}
 	}
 	options, err := loadConfiguration(o.config, global.warner(reporter))

@@ -30,7 +30,7 @@ cluster lan-1: 1 ok, 0 warnings, 1 failed, 1 skipped
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if code := exitCode(fmt.Errorf("%w: dns", install.ErrUnhealthy)); code != exitDifferent {
-		t.Errorf("exit code %d, expected %d", code, exitDifferent)
+	if code := exitCode(fmt.Errorf("%w: dns", install.ErrUnhealthy)); code != 7 {
+		t.Errorf("exit code %d, expected 7", code)
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/release"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -63,7 +63,7 @@ func runHistory(ctx context.Context, out io.Writer, global *globalOptions, o his
 	options.StatePath, options.Reporter, options.Log = statePath(o.state, o.config), reporter, global.logger(reporter)
 	record, err := install.History(ctx, options)
 	if err != nil && record != nil {
-		err = withHint(err, "what is shown is the copy beside the state: others may have changed the cluster since")
+		err = fault.WithHint(err, "what is shown is the copy beside the state: others may have changed the cluster since")
 	}
 	if record == nil && err != nil {
 		return err
@@ -81,11 +81,11 @@ func printLock(out io.Writer, record *release.Record, number int) error {
 		one = record.Find(number)
 	}
 	if one == nil {
-		return &inputError{fmt.Errorf("the record has no release %d: boxlift history lists those that it has", number)}
+		return fault.Input.Errorf("the record has no release %d: boxlift history lists those that it has", number)
 	}
 	_, text, err := record.Lock(one)
 	if err != nil {
-		return &inputError{err}
+		return fault.Input.Wrap(err)
 	}
 	_, err = out.Write(text)
 	return err

@@ -19,6 +19,7 @@ import (
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -49,7 +50,7 @@ func (o *clusterOptions) load(ctx context.Context, warn func(string)) (*config.C
 		return nil, nil, err
 	}
 	if o.bundle == "" {
-		return nil, nil, usagef("--bundle is needed: the bundle to install from")
+		return nil, nil, fault.Usage.Errorf("--bundle is needed: the bundle to install from")
 	}
 	key, err := o.publicKey()
 	if err != nil {
@@ -57,7 +58,7 @@ func (o *clusterOptions) load(ctx context.Context, warn func(string)) (*config.C
 	}
 	c, warnings, err := config.Load(o.config, os.LookupEnv)
 	if err != nil {
-		return nil, nil, &inputError{err}
+		return nil, nil, fault.Input.Wrap(err)
 	}
 	for _, w := range warnings {
 		warn("warning: " + w.String())
@@ -298,7 +299,7 @@ func runInstall(ctx context.Context, out io.Writer, global *globalOptions, o ins
 // openOptions opens the bundle and puts together what the flags say of a run.
 func (o *installOptions) openOptions(ctx context.Context, global *globalOptions, reporter progress.Reporter) (install.Options, error) {
 	if o.mergeKubeconfig && o.kubeconfig == "" {
-		return install.Options{}, usagef("--merge-kubeconfig needs --kubeconfig: the file to merge into")
+		return install.Options{}, fault.Usage.Errorf("--merge-kubeconfig needs --kubeconfig: the file to merge into")
 	}
 	options, err := o.open(ctx, global.warner(reporter), reporter)
 	if err != nil {
@@ -306,7 +307,7 @@ func (o *installOptions) openOptions(ctx context.Context, global *globalOptions,
 	}
 	if o.resume && options.Config.Runtime.DryRun {
 		_ = options.Bundle.Close() // it was only read
-		return install.Options{}, withHint(usagef("runtime.dryRun is set in %s, and there is nothing to go on with in a dry run", o.config), "boxlift install makes the dry run; take runtime.dryRun out to go on")
+		return install.Options{}, fault.WithHint(fault.Usage.Errorf("runtime.dryRun is set in %s, and there is nothing to go on with in a dry run", o.config), "boxlift install makes the dry run; take runtime.dryRun out to go on")
 	}
 	options.StatePath, options.Resume, options.Log = statePath(o.state, o.config), o.resume && !o.fromCluster, global.logger(reporter)
 	options.DryRun = !o.resume && (o.dryRun || options.Config.Runtime.DryRun)
@@ -368,7 +369,7 @@ func (o *installOptions) takeUp(last journal.State, set *pflag.FlagSet) error {
 	for _, text := range last.Flags {
 		switch name := flagName(text); {
 		case name == "" || set.Lookup(name) == nil:
-			return withHint(&inputError{fmt.Errorf("%w: the last run (%s) began with %.100q, which this boxlift does not know for it", install.ErrNothingToResume, last.Command, text)},
+			return fault.WithHint(fault.Input.Errorf("%w: the last run (%s) began with %.100q, which this boxlift does not know for it", install.ErrNothingToResume, last.Command, text),
 				"go on with the boxlift that began the run, or run the command again")
 		case !isGiven[name]:
 			flags = append(flags, text)
@@ -376,12 +377,12 @@ func (o *installOptions) takeUp(last journal.State, set *pflag.FlagSet) error {
 	}
 	for _, text := range o.flags {
 		if name := flagName(text); set.Lookup(name) == nil {
-			return usagef("--%s is not for boxlift %s, which is what is gone on with", name, last.Command)
+			return fault.Usage.Errorf("--%s is not for boxlift %s, which is what is gone on with", name, last.Command)
 		}
 	}
 	flags = append(flags, o.flags...)
 	if err := set.Parse(flags); err != nil {
-		return withHint(&inputError{fmt.Errorf("%w: the flags of the last run (%s) cannot be read: %w", install.ErrNothingToResume, last.Command, err)}, "run the command again")
+		return fault.WithHint(fault.Input.Errorf("%w: the flags of the last run (%s) cannot be read: %w", install.ErrNothingToResume, last.Command, err), "run the command again")
 	}
 	o.flags = flags
 	return nil

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // passwordVariable holds the password of a signing key. A flag would show it to every
@@ -50,7 +51,7 @@ func runKeyGenerate(cmd *cobra.Command, o keyGenerateOptions) error {
 	privatePath, publicPath := o.prefix+".key", o.prefix+".pub"
 	for _, path := range []string{privatePath, publicPath} {
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-			return withHint(fmt.Errorf("make a key pair: %s is there already", path), "choose another --output-prefix, or move the old key away; bundles signed with it need it")
+			return fault.WithHint(fmt.Errorf("make a key pair: %s is there already", path), "choose another --output-prefix, or move the old key away; bundles signed with it need it")
 		}
 	}
 	password, err := readPassword(cmd.Context(), o.passwordFile, true)
@@ -118,7 +119,7 @@ func (s secret) read(ctx context.Context, file string, isNew bool) ([]byte, erro
 	if file != "" {
 		content, err := os.ReadFile(file)
 		if err != nil {
-			return nil, &inputError{fmt.Errorf("read the %s's %s: %w", s.of, s.noun, err)}
+			return nil, fault.Input.Errorf("read the %s's %s: %w", s.of, s.noun, err)
 		}
 		return bytes.TrimRight(content, "\r\n"), nil
 	}
@@ -126,7 +127,7 @@ func (s secret) read(ctx context.Context, file string, isNew bool) ([]byte, erro
 		return []byte(value), nil
 	}
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
-		return nil, withHint(usagef("the %s's %s is needed, and there is no terminal to ask on", s.of, s.noun), "set "+s.variable+", or name a file that holds it")
+		return nil, fault.WithHint(fault.Usage.Errorf("the %s's %s is needed, and there is no terminal to ask on", s.of, s.noun), "set "+s.variable+", or name a file that holds it")
 	}
 	value, err := prompt(ctx, os.Stdin, s.noun+" of the "+s.of+": ")
 	if err != nil || !isNew {
@@ -177,7 +178,7 @@ func prompt(ctx context.Context, terminal *os.File, text string) ([]byte, error)
 func loadSigner(ctx context.Context, path, passwordFile string) (*signature.Signer, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return nil, &inputError{fmt.Errorf("read the signing key: %w", err)}
+		return nil, fault.Input.Errorf("read the signing key: %w", err)
 	}
 	password, err := readPassword(ctx, passwordFile, false)
 	if err != nil {
@@ -185,7 +186,7 @@ func loadSigner(ctx context.Context, path, passwordFile string) (*signature.Sign
 	}
 	signer, err := signature.LoadSigner(content, password)
 	if err != nil {
-		return nil, &inputError{fmt.Errorf("open the signing key %s: %w", path, err)}
+		return nil, fault.Input.Errorf("open the signing key %s: %w", path, err)
 	}
 	return signer, nil
 }
@@ -211,19 +212,19 @@ func (o *verifyOptions) addFlags(c *cobra.Command) {
 func (o *verifyOptions) publicKey() (*signature.PublicKey, error) {
 	switch {
 	case o.insecure && o.key != "":
-		return nil, usagef("--key and --insecure-skip-signature exclude each other")
+		return nil, fault.Usage.Errorf("--key and --insecure-skip-signature exclude each other")
 	case o.insecure:
 		return nil, nil
 	case o.key == "":
-		return nil, withHint(usagef("--key is needed to know who made the bundle"), "name the public key with --key FILE; --insecure-skip-signature goes without, which trusts whoever handed the file over")
+		return nil, fault.WithHint(fault.Usage.Errorf("--key is needed to know who made the bundle"), "name the public key with --key FILE; --insecure-skip-signature goes without, which trusts whoever handed the file over")
 	}
 	content, err := os.ReadFile(o.key)
 	if err != nil {
-		return nil, &inputError{fmt.Errorf("read the public key: %w", err)}
+		return nil, fault.Input.Errorf("read the public key: %w", err)
 	}
 	key, err := signature.ParsePublicKey(content)
 	if err != nil {
-		return nil, &inputError{fmt.Errorf("public key %s: %w", o.key, err)}
+		return nil, fault.Input.Errorf("public key %s: %w", o.key, err)
 	}
 	o.signedBy = key
 	return key, nil

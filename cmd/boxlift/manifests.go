@@ -11,6 +11,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/manifests/lint"
@@ -119,9 +120,9 @@ func runManifestsCheck(out io.Writer, dir, format string) error {
 		return err
 	}
 	if info, err := os.Stat(dir); err != nil {
-		return &inputError{err}
+		return fault.Input.Wrap(err)
 	} else if !info.IsDir() {
-		return &inputError{fmt.Errorf("%s is not a folder", dir)}
+		return fault.Input.Errorf("%s is not a folder", dir)
 	}
 	const namespace = "liteboxd-system"
 	rendered, err := manifests.Render(manifests.Overlay{
@@ -133,7 +134,7 @@ func runManifestsCheck(out io.Writer, dir, format string) error {
 		},
 	})
 	if err != nil {
-		return &inputError{fmt.Errorf("%s: %w", dir, err)}
+		return fault.Input.Errorf("%s: %w", dir, err)
 	}
 	findings := lint.Check(rendered.Objects(), lint.Options{Known: manifests.MadeByInstaller(namespace)})
 	if err := printLintFindings(out, findings, format); err != nil {
@@ -146,7 +147,7 @@ func runManifestsCheck(out io.Writer, dir, format string) error {
 		}
 	}
 	if wrong > 0 {
-		return &inputError{fmt.Errorf("%s: %d of what was found will not work", dir, wrong)}
+		return fault.Input.Errorf("%s: %d of what was found will not work", dir, wrong)
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/test/ocilayout"
 	"github.com/liteboxd/boxlift/test/smallbundle"
 )
@@ -207,7 +208,7 @@ func TestMemoryBeforeTheSignature(t *testing.T) {
 					t.Errorf("%s: %d MiB more than usual, at most %d", command[1], (peak-usual)>>20, maxPeak>>20)
 				}
 				// What the signature covers has not been looked at then.
-				if command[1] == "verify" && (code != exitBundle || !strings.Contains(messages, "sigstore")) {
+				if command[1] == "verify" && (code != fault.Bundle.ExitCode() || !strings.Contains(messages, "sigstore")) {
 					t.Errorf("verify ended with %d, and not for the signature: %.500s", code, messages)
 				}
 			}

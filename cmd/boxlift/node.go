@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -29,7 +30,7 @@ command is run again.`,
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(o.hosts) == 0 {
-				return usagef("--hosts is needed: the addresses or names of the hosts to add")
+				return fault.Usage.Errorf("--hosts is needed: the addresses or names of the hosts to add")
 			}
 			if err := o.note(cmd.Flags(), o.keptNodeFlags()); err != nil {
 				return err
@@ -116,7 +117,7 @@ func runNodeRemove(ctx context.Context, out io.Writer, global *globalOptions, o 
 		return err
 	}
 	if len(o.hosts) == 0 {
-		return usagef("--hosts is needed: the addresses or names of the hosts to remove")
+		return fault.Usage.Errorf("--hosts is needed: the addresses or names of the hosts to remove")
 	}
 	options, err := loadConfiguration(o.config, global.warner(reporter))
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node"
 )
@@ -61,11 +62,11 @@ func runPrune(ctx context.Context, out io.Writer, in *os.File, global *globalOpt
 	asks := !o.dryRun && !o.yes
 	switch {
 	case o.dryRun && o.yes:
-		return usagef("--dry-run and --yes exclude each other")
+		return fault.Usage.Errorf("--dry-run and --yes exclude each other")
 	case asks && !term.IsTerminal(int(in.Fd())):
-		return withHint(usagef("there is no terminal to ask on"), "--dry-run shows what would be removed, --yes removes it")
+		return fault.WithHint(fault.Usage.Errorf("there is no terminal to ask on"), "--dry-run shows what would be removed, --yes removes it")
 	case asks && o.format == "json":
-		return withHint(usagef("--output json answers programs, which cannot be asked"), "--dry-run shows what would be removed, --yes removes it")
+		return fault.WithHint(fault.Usage.Errorf("--output json answers programs, which cannot be asked"), "--dry-run shows what would be removed, --yes removes it")
 	}
 	if !asks {
 		_, err := o.pruneOnce(ctx, out, global, o.dryRun)
@@ -112,7 +113,7 @@ func (o *pruneOptions) options(ctx context.Context, warn func(string)) (install.
 	}
 	if o.bundle == "" {
 		if o.expected != "" {
-			return install.Options{}, usagef("--expect-digest is for --bundle")
+			return install.Options{}, fault.Usage.Errorf("--expect-digest is for --bundle")
 		}
 		return loadConfiguration(o.config, warn)
 	}

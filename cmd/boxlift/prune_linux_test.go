@@ -21,6 +21,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/node"
 	"github.com/liteboxd/boxlift/node/wire"
 	"github.com/liteboxd/boxlift/test/lab"
@@ -220,7 +221,7 @@ func TestPruneOnHost(t *testing.T) {
 	all := l.images(ctx, t)
 
 	// Nothing is known of this host.
-	_, complaints := l.prune(ctx, t, exitHost, "--dry-run")
+	_, complaints := l.prune(ctx, t, fault.Host.ExitCode(), "--dry-run")
 	if !strings.Contains(complaints, "nothing says what the releases on this host need") {
 		t.Errorf("stderr: %s", complaints)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/registry"
 )
 
@@ -93,7 +94,7 @@ func runRegistryServe(cmd *cobra.Command, o registryServeOptions) error {
 	defer file.Close()
 	listener, err := new(net.ListenConfig).Listen(cmd.Context(), "tcp", o.listen)
 	if err != nil {
-		return withHint(fmt.Errorf("listen on %s: %w", o.listen, err), "choose another --listen, or end what listens there")
+		return fault.WithHint(fmt.Errorf("listen on %s: %w", o.listen, err), "choose another --listen, or end what listens there")
 	}
 	if err := o.announce(cmd, file, listener.Addr(), auth != nil); err != nil {
 		_ = listener.Close()
@@ -107,9 +108,9 @@ func runRegistryServe(cmd *cobra.Command, o registryServeOptions) error {
 func (o *registryServeOptions) auth() (*registry.Auth, error) {
 	switch {
 	case o.tokenFile != "" && (o.username != "" || o.passwordFile != ""):
-		return nil, usagef("--token-file and --username with --password-file exclude each other")
+		return nil, fault.Usage.Errorf("--token-file and --username with --password-file exclude each other")
 	case (o.username == "") != (o.passwordFile == ""):
-		return nil, usagef("--username and --password-file belong together")
+		return nil, fault.Usage.Errorf("--username and --password-file belong together")
 	case o.tokenFile != "":
 		sum, err := sumOfSecret("token", o.tokenFile)
 		return registry.Token(sum), err
@@ -123,25 +124,25 @@ func (o *registryServeOptions) auth() (*registry.Auth, error) {
 func sumOfSecret(what, path string) ([sha256.Size]byte, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return [sha256.Size]byte{}, &inputError{fmt.Errorf("read the %s: %w", what, err)}
+		return [sha256.Size]byte{}, fault.Input.Errorf("read the %s: %w", what, err)
 	}
 	secret := bytes.TrimRight(content, "\r\n")
 	if len(secret) == 0 {
-		return [sha256.Size]byte{}, &inputError{fmt.Errorf("read the %s: %s is empty", what, path)}
+		return [sha256.Size]byte{}, fault.Input.Errorf("read the %s: %s is empty", what, path)
 	}
 	return sha256.Sum256(secret), nil
 }
 
 func (o *registryServeOptions) tls(log *slog.Logger) (*tls.Config, error) {
 	if (o.tlsCert == "") != (o.tlsKey == "") {
-		return nil, usagef("--tls-cert and --tls-key belong together")
+		return nil, fault.Usage.Errorf("--tls-cert and --tls-key belong together")
 	}
 	if o.tlsCert == "" {
 		return nil, nil
 	}
 	certificate, err := registry.OpenCertificate(o.tlsCert, o.tlsKey, log)
 	if err != nil {
-		return nil, &inputError{err}
+		return nil, fault.Input.Wrap(err)
 	}
 	return certificate.Config(), nil
 }
@@ -150,20 +151,20 @@ func (o *registryServeOptions) tls(log *slog.Logger) (*tls.Config, error) {
 func (o *registryServeOptions) checkListen() error {
 	host, _, err := net.SplitHostPort(o.listen)
 	if err != nil {
-		return usagef("--listen %q: expected an address and a port, such as 127.0.0.1:5000", o.listen)
+		return fault.Usage.Errorf("--listen %q: expected an address and a port, such as 127.0.0.1:5000", o.listen)
 	}
 	ip := net.ParseIP(host)
 	if o.tlsCert != "" || o.insecureHTTP || host == "localhost" || ip != nil && ip.IsLoopback() {
 		return nil
 	}
-	return withHint(usagef("--listen %s is reached from other machines, and there is no certificate", o.listen),
+	return fault.WithHint(fault.Usage.Errorf("--listen %s is reached from other machines, and there is no certificate", o.listen),
 		"name one with --tls-cert and --tls-key; --insecure-plain-http goes without")
 }
 
 // openFile checks the signature and hands on the same open file for serving.
 func (o *registryServeOptions) openFile(cmd *cobra.Command) (*registry.File, error) {
 	if o.bundle == "" {
-		return nil, usagef("--bundle is needed: the bundle to serve")
+		return nil, fault.Usage.Errorf("--bundle is needed: the bundle to serve")
 	}
 	key, err := o.publicKey()
 	if err != nil {

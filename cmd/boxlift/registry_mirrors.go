@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 type registryMirrorsOptions struct {
@@ -76,7 +77,7 @@ func runRegistryMirrors(ctx context.Context, out io.Writer, o registryMirrorsOpt
 	}
 	registries, err := source.Merge(nil)
 	if err != nil {
-		return &usageError{err}
+		return fault.Usage.Wrap(err)
 	}
 	content, err := registries.YAML()
 	if err != nil {
@@ -90,15 +91,15 @@ func (o *registryMirrorsOptions) source(ctx context.Context) (config.Source, err
 	source := config.Source{Endpoints: o.endpoints, CAFile: o.caFile, InsecureSkipTLSVerify: o.insecureTLS}
 	switch {
 	case (o.bundle == "") == (len(o.registries) == 0):
-		return source, usagef("either --bundle or --registry is needed: the registries whose images are there")
+		return source, fault.Usage.Errorf("either --bundle or --registry is needed: the registries whose images are there")
 	case len(o.endpoints) == 0:
-		return source, usagef("--endpoint is needed: where to pull from, such as https://192.0.2.1:5443")
+		return source, fault.Usage.Errorf("--endpoint is needed: where to pull from, such as https://192.0.2.1:5443")
 	case (o.username == "") != (o.passwordFile == ""):
-		return source, usagef("--username and --password-file belong together")
+		return source, fault.Usage.Errorf("--username and --password-file belong together")
 	case o.caFile != "" && !path.IsAbs(o.caFile):
-		return source, withHint(usagef("--ca-file %q: expected an absolute path", o.caFile), "it is where the file is on the hosts; put it there yourself")
+		return source, fault.WithHint(fault.Usage.Errorf("--ca-file %q: expected an absolute path", o.caFile), "it is where the file is on the hosts; put it there yourself")
 	case o.caFile != "" && o.insecureTLS:
-		return source, usagef("--ca-file and --insecure-skip-tls-verify exclude each other")
+		return source, fault.Usage.Errorf("--ca-file and --insecure-skip-tls-verify exclude each other")
 	}
 	var err error
 	if source.Rewrites, err = parseRewrites(o.rewrites); err != nil {
@@ -114,10 +115,10 @@ func (o *registryMirrorsOptions) source(ctx context.Context) (config.Source, err
 	}
 	password, err := os.ReadFile(o.passwordFile)
 	if err != nil {
-		return source, &inputError{fmt.Errorf("read the registry's password: %w", err)}
+		return source, fault.Input.Errorf("read the registry's password: %w", err)
 	}
 	if password = bytes.TrimRight(password, "\r\n"); len(password) == 0 {
-		return source, &inputError{fmt.Errorf("read the registry's password: %s is empty", o.passwordFile)}
+		return source, fault.Input.Errorf("read the registry's password: %s is empty", o.passwordFile)
 	}
 	source.Login = &config.RegistryLogin{Username: o.username, Password: config.NewSecret(string(password))}
 	return source, nil

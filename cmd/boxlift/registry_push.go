@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/registry/push"
 	"github.com/liteboxd/boxlift/registry/rewrite"
@@ -148,13 +149,13 @@ type pushReport struct {
 func (o *registryPushOptions) options() (*push.Options, error) {
 	switch {
 	case o.bundle == "":
-		return nil, usagef("--bundle is needed: the bundle to push")
+		return nil, fault.Usage.Errorf("--bundle is needed: the bundle to push")
 	case o.to == "":
-		return nil, usagef("--to is needed: the registry, as HOST or HOST:PORT")
+		return nil, fault.Usage.Errorf("--to is needed: the registry, as HOST or HOST:PORT")
 	case o.jobs < 1 || o.jobs > 64:
-		return nil, usagef("--jobs %d: expected 1 to 64", o.jobs)
+		return nil, fault.Usage.Errorf("--jobs %d: expected 1 to 64", o.jobs)
 	case o.plainHTTP && (o.caFile != "" || o.insecureTLS):
-		return nil, usagef("--plain-http excludes --ca-file and --insecure-skip-tls-verify")
+		return nil, fault.Usage.Errorf("--plain-http excludes --ca-file and --insecure-skip-tls-verify")
 	}
 	if err := checkFormat(o.format); err != nil {
 		return nil, err
@@ -166,7 +167,7 @@ func (o *registryPushOptions) options() (*push.Options, error) {
 	for _, p := range o.platforms {
 		platform := lock.Platform(p)
 		if err := platform.Validate(); err != nil {
-			return nil, usagef("--platform: %w", err)
+			return nil, fault.Usage.Errorf("--platform: %w", err)
 		}
 		options.Platforms = append(options.Platforms, platform)
 	}
@@ -176,7 +177,7 @@ func (o *registryPushOptions) options() (*push.Options, error) {
 	}
 	if o.caFile != "" {
 		if options.CA, err = os.ReadFile(o.caFile); err != nil {
-			return nil, &inputError{fmt.Errorf("read the certificate authority: %w", err)}
+			return nil, fault.Input.Errorf("read the certificate authority: %w", err)
 		}
 	}
 	return options, nil
@@ -193,7 +194,7 @@ func parseRewrites(texts []string) (rewrite.Rules, error) {
 	}
 	rules, err := rewrite.Parse(list)
 	if err != nil {
-		return rules, usagef("--rewrite: %w", err)
+		return rules, fault.Usage.Errorf("--rewrite: %w", err)
 	}
 	return rules, nil
 }
@@ -205,7 +206,7 @@ func parseRewrite(text string) (rewrite.Rule, error) {
 	registry, rest, hasMatch := strings.Cut(rest, ",match=")
 	at := strings.LastIndex(rest, ",replace=")
 	if !ok || !hasMatch || at < 0 {
-		return rewrite.Rule{}, withHint(usagef("--rewrite %q: expected registry=…,match=…,replace=…", text),
+		return rewrite.Rule{}, fault.WithHint(fault.Usage.Errorf("--rewrite %q: expected registry=…,match=…,replace=…", text),
 			`an example: --rewrite 'registry=docker.io,match=^(.*)$,replace=plant/$1', in single quotes because of the $`)
 	}
 	return rewrite.Rule{Registry: registry, Match: rest[:at], Replace: rest[at+len(",replace="):]}, nil
@@ -216,7 +217,7 @@ func (o *registryPushOptions) credentials(ctx context.Context, options *push.Opt
 	options.Username = o.username
 	if options.Username == "" {
 		if o.passwordFile != "" {
-			return usagef("--password-file needs --username")
+			return fault.Usage.Errorf("--password-file needs --username")
 		}
 		options.Username = os.Getenv(pushUsernameVariable)
 	}
@@ -229,13 +230,13 @@ func (o *registryPushOptions) credentials(ctx context.Context, options *push.Opt
 	switch value, ok := os.LookupEnv(pushPasswordVariable); {
 	case o.passwordFile != "":
 		if password, err = os.ReadFile(o.passwordFile); err != nil {
-			return &inputError{fmt.Errorf("read the registry's password: %w", err)}
+			return fault.Input.Errorf("read the registry's password: %w", err)
 		}
 		password = bytes.TrimRight(password, "\r\n")
 	case ok:
 		password = []byte(value)
 	case !term.IsTerminal(int(os.Stdin.Fd())):
-		return withHint(usagef("the password of %s is needed, and there is no terminal to ask on", options.Username),
+		return fault.WithHint(fault.Usage.Errorf("the password of %s is needed, and there is no terminal to ask on", options.Username),
 			"set "+pushPasswordVariable+", or name a file that holds it with --password-file")
 	default:
 		if password, err = prompt(ctx, os.Stdin, "password of "+options.Username+" at "+o.to+": "); err != nil {
@@ -253,9 +254,9 @@ func pushError(err error) error {
 	var authority *push.AuthorityError
 	switch {
 	case errors.As(err, &address):
-		return &usageError{fmt.Errorf("--to: %w", err)}
+		return fault.Usage.Errorf("--to: %w", err)
 	case errors.As(err, &names), errors.As(err, &authority):
-		return &inputError{err}
+		return fault.Input.Wrap(err)
 	}
 	return damagedHint(err)
 }

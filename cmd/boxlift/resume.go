@@ -9,6 +9,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
@@ -65,7 +66,7 @@ func checkAnew(anew, given []string) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return withHint(usagef("the cluster's record says that the run began with %s: resume takes no such flag from a cluster, "+
+	return fault.WithHint(fault.Usage.Errorf("the cluster's record says that the run began with %s: resume takes no such flag from a cluster, "+
 		"as whoever can write to it could have put it there", strings.Join(missing, " ")),
 		"give each of these flags to boxlift resume: with this value where you know it to be right, with another "+
 			"where it is not (=false for one that consents), or begin anew with the command itself")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -165,7 +166,7 @@ func TestTakeUpRefusesOtherFlags(t *testing.T) {
 	for _, text := range []string{"", "kubeconfig", "k.yaml", "--kubeconfig", "-h", "--help", "--help=true", "--=", "--later=1", "--batch-size=1", "--state=/s", "--no-rollback=perhaps"} {
 		var o installOptions
 		err := o.takeUp(journal.State{Run: journal.Run{Command: "install", Flags: []string{"--kubeconfig=/k", text}}}, o.keptFlags())
-		if !errors.Is(err, install.ErrNothingToResume) || exitCode(err) != exitInput {
+		if !errors.Is(err, install.ErrNothingToResume) || fault.ClassOf(err) != fault.Input {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -188,8 +189,8 @@ func TestFlagsOfTheRecordAreGivenAnew(t *testing.T) {
 			var o upgradeOptions
 			given := parsed(t, &o.installOptions, o.keptFlags(), test.given...)
 			err := checkAnew(anew, given)
-			if (err != nil) != (len(test.says) > 0) || err != nil && exitCode(err) != exitUsage {
-				t.Fatalf("got %v with code %d", err, exitCode(err))
+			if (err != nil) != (len(test.says) > 0) || err != nil && fault.ClassOf(err) != fault.Usage {
+				t.Fatalf("got %v of class %d", err, fault.ClassOf(err))
 			}
 			for _, part := range test.says {
 				if !strings.Contains(err.Error(), part) {
@@ -208,7 +209,7 @@ func TestResumeOfAnInstallationTakesNoFlagsOfAnUpgrade(t *testing.T) {
 	var o, u upgradeOptions
 	last := journal.State{Run: journal.Run{Command: "install", Flags: []string{"--no-rollback=true"}}}
 	parsed(t, &o.installOptions, o.keptFlags(), "--accept-drift")
-	if err := o.takeUp(last, o.installOptions.keptFlags()); exitCode(err) != exitUsage {
+	if err := o.takeUp(last, o.installOptions.keptFlags()); fault.ClassOf(err) != fault.Usage {
 		t.Errorf("got %v", err)
 	}
 	last.Command = "upgrade"

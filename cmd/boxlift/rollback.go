@@ -17,6 +17,7 @@ import (
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -49,7 +50,7 @@ boxlift rollback liteboxd takes LiteBoxd alone back, without a bundle.`,
 				return showHelp(cmd, args)
 			}
 			if to < 1 {
-				return usagef("--to is needed: the number of the release to go back to, as boxlift history lists it")
+				return fault.Usage.Errorf("--to is needed: the number of the release to go back to, as boxlift history lists it")
 			}
 			if err := o.note(cmd.Flags(), o.keptFlags()); err != nil {
 				return err
@@ -164,7 +165,7 @@ func runRollback(ctx context.Context, out io.Writer, global *globalOptions, o ro
 func loadConfiguration(path string, warn func(string)) (install.Options, error) {
 	c, warnings, err := config.Load(path, os.LookupEnv)
 	if err != nil {
-		return install.Options{}, &inputError{err}
+		return install.Options{}, fault.Input.Wrap(err)
 	}
 	for _, w := range warnings {
 		warn("warning: " + w.String())
@@ -228,13 +229,13 @@ func scopeOf(only, skip string) (install.Scope, error) {
 	const part = "liteboxd"
 	switch {
 	case only != "" && skip != "":
-		return 0, usagef("--only and --skip exclude each other")
+		return 0, fault.Usage.Errorf("--only and --skip exclude each other")
 	case only == part:
 		return install.OnlyLiteBoxd, nil
 	case skip == part:
 		return install.WithoutLiteBoxd, nil
 	case only+skip != "":
-		return 0, usagef("found %q, expected %s: it is the part that --only and --skip know", only+skip, part)
+		return 0, fault.Usage.Errorf("found %q, expected %s: it is the part that --only and --skip know", only+skip, part)
 	}
 	return install.Everything, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -25,7 +26,7 @@ type globalOptions struct {
 func (o *globalOptions) withReporter(out io.Writer, do func(progress.Reporter, io.Writer) error) error {
 	display, err := progress.New(o.progress, os.Stderr)
 	if err != nil {
-		return &usageError{err}
+		return fault.Usage.Wrap(err)
 	}
 	var printed bytes.Buffer
 	err = do(display, &printed)
@@ -77,7 +78,7 @@ network, installs k3s, Cilium and LiteBoxd from it over SSH.
 		Args:          cobra.ArbitraryArgs,
 		RunE:          showHelp,
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fault.Usage.Wrap(err) })
 	root.PersistentFlags().BoolVarP(&o.verbose, "verbose", "v", false, "log what is run on hosts and asked of servers")
 	root.PersistentFlags().StringVar(&o.progress, "progress", "auto", "how to show progress: "+progress.Kinds)
 	root.AddCommand(
@@ -116,7 +117,7 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 // showHelp is what a command without a work of its own does.
 func showHelp(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("unknown command %q for %q", args[0], cmd.CommandPath())
+		return fault.Usage.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
 	}
 	return cmd.Help()
 }
@@ -126,9 +127,9 @@ func arguments(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) > len(names):
-			return usagef("%s: unexpected argument %q", cmd.CommandPath(), args[len(names)])
+			return fault.Usage.Errorf("%s: unexpected argument %q", cmd.CommandPath(), args[len(names)])
 		case len(args) < len(names):
-			return usagef("%s: %s is missing", cmd.CommandPath(), names[len(args)])
+			return fault.Usage.Errorf("%s: %s is missing", cmd.CommandPath(), names[len(args)])
 		}
 		return nil
 	}
@@ -149,7 +150,7 @@ func newVersionCommand() *cobra.Command {
 // checkFormat accepts the output formats that commands have.
 func checkFormat(format string) error {
 	if format != "table" && format != "json" {
-		return usagef("--output %q: expected table or json", format)
+		return fault.Usage.Errorf("--output %q: expected table or json", format)
 	}
 	return nil
 }

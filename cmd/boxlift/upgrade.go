@@ -15,6 +15,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/gate"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -106,13 +107,13 @@ func (o *upgradeOptions) consentFlags() *pflag.FlagSet {
 func (o *upgradeOptions) check() error {
 	switch {
 	case o.batches.Size < 0:
-		return usagef("--batch-size %d: expected 1 or more", o.batches.Size)
+		return fault.Usage.Errorf("--batch-size %d: expected 1 or more", o.batches.Size)
 	case o.batches.Canary < 0:
-		return usagef("--canary %d: expected 1 or more", o.batches.Canary)
+		return fault.Usage.Errorf("--canary %d: expected 1 or more", o.batches.Canary)
 	case o.batches.MaxFailures < 0:
-		return usagef("--max-failures %d: expected 0 or more", o.batches.MaxFailures)
+		return fault.Usage.Errorf("--max-failures %d: expected 0 or more", o.batches.MaxFailures)
 	case o.batches.Pause < 0:
-		return usagef("--pause-between %v: expected a time such as 10m", o.batches.Pause)
+		return fault.Usage.Errorf("--pause-between %v: expected a time such as 10m", o.batches.Pause)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/release"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 func TestPrintHistory(t *testing.T) {
@@ -74,12 +75,12 @@ func TestPrintLock(t *testing.T) {
 		t.Errorf("%v: %q", err, out.String())
 	}
 	for _, record := range []*release.Record{nil, r} {
-		if err := printLock(&out, record, 2); exitCode(err) != exitInput || !strings.Contains(err.Error(), "no release 2") {
+		if err := printLock(&out, record, 2); fault.ClassOf(err) != fault.Input || !strings.Contains(err.Error(), "no release 2") {
 			t.Errorf("a release that is not there: %v", err)
 		}
 	}
 	clear(r.Locks)
-	if err := printLock(&out, r, 1); exitCode(err) != exitInput || !strings.Contains(err.Error(), "does not carry the lock") {
+	if err := printLock(&out, r, 1); fault.ClassOf(err) != fault.Input || !strings.Contains(err.Error(), "does not carry the lock") {
 		t.Errorf("a lock that is gone: %v", err)
 	}
 }

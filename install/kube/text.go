@@ -32,6 +32,9 @@ func (e *Error) Unwrap() error { return e.err }
 // Hint says what to do next.
 func (e *Error) Hint() string { return e.hint }
 
+// Detail is the Explanation.
+func (e *Error) Detail() string { return e.Explanation }
+
 // fail puts the cluster's name before err.
 func (c *Cluster) fail(err error, hint string) *Error {
 	return &Error{err: fmt.Errorf("%s: %w", c.name, err), hint: hint}
