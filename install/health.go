@@ -32,7 +32,7 @@ type Health struct {
 
 // HealthCheck is one thing that was looked at.
 type HealthCheck struct {
-	// Check is what was looked at; docs/operations.md lists all. Subject is where, "" for
+	// Check is what was looked at; docs/operations/status.md lists all. Subject is where, "" for
 	// the cluster as a whole.
 	Check   string      `json:"check"`
 	Subject string      `json:"subject,omitempty"`
