@@ -17,7 +17,7 @@ import (
 	"github.com/liteboxd/boxlift/install/adoption"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/preflight"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
 )
 
 // Somebody else's k3s is one that has a unit of install.sh's and nothing of boxlift's.
@@ -272,8 +272,8 @@ func TestAdoptedProgram(t *testing.T) {
 func TestAdoptedIsOwn(t *testing.T) {
 	in := adoptedExample(t, threeServers)
 	for _, h := range in.hosts {
-		h.facts = &node.Facts{Units: []node.Unit{{Name: unit(h.config.Role) + ".service", LoadState: "loaded", ActiveState: "active"}}}
-		h.facts.K3s = node.K3s{Path: k3sBinary, Version: in.k3s}
+		h.facts = &facts.Facts{Units: []facts.Unit{{Name: unit(h.config.Role) + ".service", LoadState: "loaded", ActiveState: "active"}}}
+		h.facts.K3s = facts.K3s{Path: k3sBinary, Version: in.k3s}
 		if h.isNew() {
 			t.Errorf("%s is new", h.name)
 		}
@@ -322,7 +322,7 @@ func TestFindAdoptedAsksNobody(t *testing.T) {
 	if len(in.hosts[0].differences) != 1 || !strings.Contains(in.hosts[0].differences[0], "boxlift adopt finds out") || in.hosts[1].differences != nil {
 		t.Errorf("%q, %q", in.hosts[0].differences, in.hosts[1].differences)
 	}
-	in.hosts[0].differences, in.hosts[0].facts = nil, &node.Facts{}
+	in.hosts[0].differences, in.hosts[0].facts = nil, &facts.Facts{}
 	if err := in.findAdopted(t.Context()); err != nil || in.hosts[0].differences != nil {
 		t.Errorf("preflight judges it: %q, %v", in.hosts[0].differences, err)
 	}

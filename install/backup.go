@@ -24,7 +24,7 @@ import (
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/manifests"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/images"
 	"github.com/liteboxd/boxlift/node/wire"
 )
 
@@ -336,7 +336,7 @@ func (g *gathering) server(ctx context.Context, h *host) error {
 	if g.manifest.K3s, err = h.k3sVersion(ctx); err != nil {
 		return err
 	}
-	if report, err := h.prune(ctx, node.PruneRequest{Version: node.PruneVersion}); err == nil {
+	if report, err := h.prune(ctx, images.PruneRequest{Version: images.PruneVersion}); err == nil {
 		g.manifest.Bundle = report.Current.String()
 	}
 	token, err := h.read(ctx, k3sServerToken)

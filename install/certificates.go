@@ -14,7 +14,7 @@ import (
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/printable"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
 )
 
 // CertificateWarning is how long before a certificate's end there is a warning: from then on
@@ -166,7 +166,7 @@ func (c *Certificates) err() error {
 // ownCertificates are those of the cluster that this machine has.
 func (in *installer) ownCertificates(now time.Time) *Certificates {
 	all := &Certificates{Cluster: in.Config.Cluster.Name, Certificates: []Certificate{}}
-	report := node.Certificates(filepath.Join(in.authorityOptions().Dir, "ca.crt"))
+	report := facts.Certificates(filepath.Join(in.authorityOptions().Dir, "ca.crt"))
 	for _, c := range report.Certificates {
 		all.Certificates = append(all.Certificates, judged(c, "", now))
 	}
@@ -182,7 +182,7 @@ func (in *installer) certificatesOf(ctx context.Context, h *host, now time.Time)
 		return found, err
 	}
 	args := []string{helperPath, "certificates"}
-	for _, path := range append(slices.Clone(node.CertificatePaths), registryPair) {
+	for _, path := range append(slices.Clone(facts.CertificatePaths), registryPair) {
 		args = append(args, "-path", path)
 	}
 	out, err := h.root(ctx, "read the certificates", args...)
@@ -193,7 +193,7 @@ func (in *installer) certificatesOf(ctx context.Context, h *host, now time.Time)
 	if err != nil {
 		return found, helperError(err)
 	}
-	report, err := node.ParseCertificatesReport(out)
+	report, err := facts.ParseCertificatesReport(out)
 	if err != nil {
 		return found, err
 	}
@@ -207,7 +207,7 @@ func (in *installer) certificatesOf(ctx context.Context, h *host, now time.Time)
 }
 
 // judged says of a certificate how long it lasts, and what to do when that is not long.
-func judged(c node.Certificate, host string, now time.Time) Certificate {
+func judged(c facts.Certificate, host string, now time.Time) Certificate {
 	const day = 24 * time.Hour
 	left := c.NotAfter.Sub(now)
 	one := Certificate{

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
 )
 
 func TestJudged(t *testing.T) {
@@ -33,7 +33,7 @@ func TestJudged(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got := judged(node.Certificate{Path: test.path, CA: test.ca, NotAfter: now.Add(test.left)}, test.host, now)
+			got := judged(facts.Certificate{Path: test.path, CA: test.ca, NotAfter: now.Add(test.left)}, test.host, now)
 			if got.DaysLeft != test.days || got.Renewal != test.renewal {
 				t.Errorf("%d days, %q; want %d days, %q", got.DaysLeft, got.Renewal, test.days, test.renewal)
 			}
@@ -61,7 +61,7 @@ func TestSoon(t *testing.T) {
 func TestCertificateWarnings(t *testing.T) {
 	at := func(days int) time.Time { return time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC).AddDate(0, 0, days) }
 	one := func(host, path string, ca bool, days int) Certificate {
-		return judged(node.Certificate{Path: path, CA: ca, NotAfter: at(days)}, host, at(0))
+		return judged(facts.Certificate{Path: path, CA: ca, NotAfter: at(days)}, host, at(0))
 	}
 	tests := []struct {
 		name string

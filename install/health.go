@@ -18,7 +18,7 @@ import (
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/manifests"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/reach"
 )
 
 // ErrUnhealthy says that something of the platform does not do what it is for.
@@ -107,7 +107,7 @@ type examination struct {
 	// factless says why a host that was logged in to has told no facts; nil if it has.
 	factless map[*host]error
 	// fromPod is what came of trying to reach the API from a pod that nothing forbids it.
-	fromPod *node.ProbeResult
+	fromPod *reach.ProbeResult
 }
 
 // IDs of checks.
@@ -354,10 +354,10 @@ func (e *examination) checkDNS(ctx context.Context) []HealthCheck {
 	if err != nil {
 		return append(checks, failedCheck(checkDNS, subject, err))
 	}
-	targets := []node.ProbeTarget{{Kind: node.ProbeName, Target: knownName}}
+	targets := []reach.ProbeTarget{{Kind: reach.ProbeName, Target: knownName}}
 	api, err := e.serviceAddress(ctx, "default", "kubernetes")
 	if err == nil { // or else the sandboxes' check will say so
-		targets = append(targets, node.ProbeTarget{Kind: node.ProbeTCP, Target: api})
+		targets = append(targets, reach.ProbeTarget{Kind: reach.ProbeTCP, Target: api})
 	}
 	results, err := e.probe(ctx, kube.ProbePod{Namespace: cilium.Namespace, Image: image}, targets)
 	if err != nil {
@@ -369,8 +369,8 @@ func (e *examination) checkDNS(ctx context.Context) []HealthCheck {
 	return append(checks, judgeName(checkDNS, subject, results[0], "see what CoreDNS says, on a server: k3s kubectl -n kube-system logs deployment/coredns; and whether Cilium runs on the node"))
 }
 
-func judgeName(check, subject string, r node.ProbeResult, hint string) HealthCheck {
-	if r.State == node.ReachOK {
+func judgeName(check, subject string, r reach.ProbeResult, hint string) HealthCheck {
+	if r.State == reach.OK {
 		return HealthCheck{Check: check, Subject: subject, State: HealthOK, Detail: fmt.Sprintf("%s is %s", r.Target, joined(r.Addresses))}
 	}
 	return HealthCheck{Check: check, Subject: subject, State: HealthFailed, Detail: fmt.Sprintf("%s is not found: %s", r.Target, outcome(r)), Hint: hint}
@@ -385,11 +385,11 @@ func joined[T fmt.Stringer](list []T) string {
 }
 
 // outcome says what came of an attempt.
-func outcome(r node.ProbeResult) string {
+func outcome(r reach.ProbeResult) string {
 	switch {
-	case r.State == node.ReachOK && r.Kind == node.ProbeHTTP:
+	case r.State == reach.OK && r.Kind == reach.ProbeHTTP:
 		return fmt.Sprintf("answered with HTTP %d", r.Status)
-	case r.State == node.ReachOK:
+	case r.State == reach.OK:
 		return "reached"
 	case r.Detail == "":
 		return string(r.State)
@@ -468,7 +468,7 @@ func (e *examination) serviceAddress(ctx context.Context, namespace, name string
 const probeWait = 6 * time.Second
 
 // probe lets boxlift-node try targets from a pod.
-func (e *examination) probe(ctx context.Context, pod kube.ProbePod, targets []node.ProbeTarget) ([]node.ProbeResult, error) {
+func (e *examination) probe(ctx context.Context, pod kube.ProbePod, targets []reach.ProbeTarget) ([]reach.ProbeResult, error) {
 	var err error
 	if pod.Node, err = e.probeNode(); err != nil {
 		return nil, err
@@ -481,7 +481,7 @@ func (e *examination) probe(ctx context.Context, pod kube.ProbePod, targets []no
 	return readProbe(log, targets)
 }
 
-func probeArgs(targets []node.ProbeTarget) []string {
+func probeArgs(targets []reach.ProbeTarget) []string {
 	args := []string{"probe", "-wait", probeWait.String()}
 	for _, t := range targets {
 		args = append(args, "-"+string(t.Kind), t.Target)
@@ -490,8 +490,8 @@ func probeArgs(targets []node.ProbeTarget) []string {
 }
 
 // readProbe reads what boxlift-node has printed: a result for each target.
-func readProbe(printed []byte, targets []node.ProbeTarget) ([]node.ProbeResult, error) {
-	report, err := node.ReadProbeReport(bytes.NewReader(printed), targets)
+func readProbe(printed []byte, targets []reach.ProbeTarget) ([]reach.ProbeResult, error) {
+	report, err := reach.ReadProbeReport(bytes.NewReader(printed), targets)
 	if err != nil {
 		return nil, fmt.Errorf("read the answer of boxlift-node: %w", err)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/manifests"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/reach"
 )
 
 // askTimeout bounds one question to a server of the cluster.
@@ -205,12 +205,12 @@ func (e *examination) checkGateway(ctx context.Context) []HealthCheck {
 	if err != nil {
 		return failed(err)
 	}
-	var result node.ProbeResult
+	var result reach.ProbeResult
 	pod := kube.ProbePod{Namespace: box.NamespaceSandbox, Labels: map[string]string{"app": sandboxApp}, Node: where, Image: image}
 	err = e.api.WithPod(ctx, pod, func(ctx context.Context, address string) (err error) {
-		target := node.ProbeTarget{Kind: node.ProbeHTTP, Target: "http://" + net.JoinHostPort(address, "80") + "/"}
+		target := reach.ProbeTarget{Kind: reach.ProbeHTTP, Target: "http://" + net.JoinHostPort(address, "80") + "/"}
 		for begin := time.Now(); ; {
-			if result, err = h.probeFrom(ctx, gateway, target); err != nil || result.State == node.ReachOK || time.Since(begin) > settleTime {
+			if result, err = h.probeFrom(ctx, gateway, target); err != nil || result.State == reach.OK || time.Since(begin) > settleTime {
 				return err
 			}
 			select {
@@ -226,9 +226,9 @@ func (e *examination) checkGateway(ctx context.Context) []HealthCheck {
 	return []HealthCheck{judgeWay(gateway, where, result)}
 }
 
-func judgeWay(gateway kube.Pod, where string, r node.ProbeResult) HealthCheck {
+func judgeWay(gateway kube.Pod, where string, r reach.ProbeResult) HealthCheck {
 	way := fmt.Sprintf("from %s on %s to a pod in the place of a sandbox on %s, port 80", gateway.Name, gateway.Node, where)
-	if r.State == node.ReachOK {
+	if r.State == reach.OK {
 		return HealthCheck{Check: checkGateway, State: HealthOK, Detail: way + ": " + outcome(r)}
 	}
 	return HealthCheck{
@@ -256,22 +256,22 @@ func (e *examination) gatewayPod(ctx context.Context) (kube.Pod, *host, error) {
 }
 
 // probeFrom lets boxlift-node try a target from the network of a pod of this host.
-func (h *host) probeFrom(ctx context.Context, p kube.Pod, target node.ProbeTarget) (node.ProbeResult, error) {
+func (h *host) probeFrom(ctx context.Context, p kube.Pod, target reach.ProbeTarget) (reach.ProbeResult, error) {
 	// Control groups have the UID of their pod in their names: as it is, or, where systemd
 	// makes them, with underscores.
 	const script = `found=$(grep -lsF -e "pod$1" -e "pod$2" /proc/[0-9]*/cgroup | head -n 1)
 [ -n "$found" ] || { echo "no process of the pod runs on this host" >&2; exit 1; }
 shift 2
 exec nsenter --net="${found%/cgroup}/ns/net" -- "$@"`
-	targets := []node.ProbeTarget{target}
+	targets := []reach.ProbeTarget{target}
 	args := append([]string{"/bin/sh", "-c", script, "sh", p.UID, strings.ReplaceAll(p.UID, "-", "_"), helperPath}, probeArgs(targets)...)
 	result, err := h.conn.Run(ctx, remote.Command{Title: "try the network of " + p.String(), Args: args, Root: true})
 	if err != nil {
-		return node.ProbeResult{}, err
+		return reach.ProbeResult{}, err
 	}
 	results, err := readProbe(result.Stdout, targets)
 	if err != nil {
-		return node.ProbeResult{}, err
+		return reach.ProbeResult{}, err
 	}
 	return results[0], nil
 }
@@ -301,11 +301,11 @@ func (e *examination) checkSandbox(ctx context.Context) []HealthCheck {
 	if err != nil {
 		return all(err)
 	}
-	targets := []node.ProbeTarget{
-		{Kind: node.ProbeName, Target: knownName}, {Kind: node.ProbeTCP, Target: api},
+	targets := []reach.ProbeTarget{
+		{Kind: reach.ProbeName, Target: knownName}, {Kind: reach.ProbeTCP, Target: api},
 	}
 	if h := e.firstServer(); h != nil {
-		targets = append(targets, node.ProbeTarget{Kind: node.ProbeTCP, Target: net.JoinHostPort(e.nodeAddress(h), apiPort)})
+		targets = append(targets, reach.ProbeTarget{Kind: reach.ProbeTCP, Target: net.JoinHostPort(e.nodeAddress(h), apiPort)})
 	}
 	pod := kube.ProbePod{Namespace: box.NamespaceSandbox, Labels: map[string]string{"app": sandboxApp}, Image: image}
 	var checks []HealthCheck
@@ -338,15 +338,15 @@ func (e *examination) checkSandboxInternet(ctx context.Context, pod kube.ProbePo
 	if api.State != HealthOK {
 		return HealthCheck{Check: checkSandboxNet, State: HealthSkipped, Detail: "not tried, so that nothing leaves the network: it is only when " + checkSandboxAPI + " is ok"}
 	}
-	results, err := e.probe(ctx, pod, []node.ProbeTarget{{Kind: node.ProbeTCP, Target: internetTarget}})
+	results, err := e.probe(ctx, pod, []reach.ProbeTarget{{Kind: reach.ProbeTCP, Target: internetTarget}})
 	if err != nil {
 		return failedCheck(checkSandboxNet, "", err)
 	}
 	return judgeInternet(results[0])
 }
 
-func judgeInternet(r node.ProbeResult) HealthCheck {
-	if r.State == node.ReachOK {
+func judgeInternet(r reach.ProbeResult) HealthCheck {
+	if r.State == reach.OK {
 		return HealthCheck{Check: checkSandboxNet, State: HealthFailed, Detail: "a sandbox reaches " + r.Target, Hint: sandboxPolicies}
 	}
 	return HealthCheck{
@@ -361,19 +361,19 @@ const sandboxPolicies = "see the NetworkPolicies of the sandboxes' namespace, on
 // judgeSandbox judges what a sandbox found: a name, the API's Service, and further ways to
 // the API. Control is what another pod found of the API's Service, nil when
 // that is not known: where nobody reaches it, that a sandbox does not says nothing.
-func judgeSandbox(results []node.ProbeResult, control *node.ProbeResult) []HealthCheck {
+func judgeSandbox(results []reach.ProbeResult, control *reach.ProbeResult) []HealthCheck {
 	name, apis := results[0], results[1:]
 
 	api := HealthCheck{Check: checkSandboxAPI, State: HealthOK}
 	for _, r := range apis {
 		text := r.Target + ": " + outcome(r)
-		if r.State == node.ReachOK {
+		if r.State == reach.OK {
 			api.State, api.Hint = HealthFailed, sandboxPolicies
 		}
 		api.Detail += "; " + text
 	}
 	api.Detail = strings.TrimPrefix(api.Detail, "; ")
-	enforced := api.State == HealthOK && control != nil && control.State == node.ReachOK
+	enforced := api.State == HealthOK && control != nil && control.State == reach.OK
 	switch {
 	case api.State == HealthFailed:
 		api.Detail = "a sandbox reaches the API server: " + api.Detail

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/images"
 )
 
 // checkPeers finds out whether nodes offer others all images that came to them in files. The embedded registry of k3s
@@ -35,7 +35,7 @@ func (e *examination) checkPeers(ctx context.Context) []HealthCheck {
 	return checks
 }
 
-func judgePeers(host, service string, r node.ArrivedReport) HealthCheck {
+func judgePeers(host, service string, r images.ArrivedReport) HealthCheck {
 	c := HealthCheck{Check: checkPeers, Subject: host, State: HealthOK, Detail: fmt.Sprintf("%s was started after the images of the packs had come", service)}
 	if r.After == 0 {
 		return c
@@ -47,8 +47,8 @@ func judgePeers(host, service string, r node.ArrivedReport) HealthCheck {
 }
 
 // arrived lets the helper count what came to a host after its k3s was started.
-func (h *host) arrived(ctx context.Context) (node.ArrivedReport, error) {
-	var report node.ArrivedReport
+func (h *host) arrived(ctx context.Context) (images.ArrivedReport, error) {
+	var report images.ArrivedReport
 	service := unit(h.config.Role)
 	out, err := h.root(ctx, "ask systemd about "+service, "systemctl", "show", "-p", "MainPID", "--value", service+".service")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/internal/printable"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/reach"
 )
 
 // checkRegistry asks every registry that nodes are to pull from, with what each node itself
@@ -154,7 +154,7 @@ func (e *examination) reaches(ctx context.Context, h *host, u *url.URL) error {
 	if err := e.factless[h]; err != nil {
 		return fmt.Errorf("whether the node reaches %s cannot be found out: %w", u.Host, err)
 	}
-	targets := []node.ProbeTarget{{Kind: node.ProbeTCP, Target: dialAddress(u)}}
+	targets := []reach.ProbeTarget{{Kind: reach.ProbeTCP, Target: dialAddress(u)}}
 	out, err := h.root(ctx, "see whether it reaches the registry", append([]string{helperPath}, probeArgs(targets)...)...)
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (e *examination) reaches(ctx context.Context, h *host, u *url.URL) error {
 	if err != nil {
 		return err
 	}
-	if results[0].State != node.ReachOK {
+	if results[0].State != reach.OK {
 		return fmt.Errorf("%s is not reached from the node: %s", u.Host, outcome(results[0]))
 	}
 	return nil

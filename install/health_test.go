@@ -17,7 +17,9 @@ import (
 
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/preflight"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
+	"github.com/liteboxd/boxlift/node/images"
+	"github.com/liteboxd/boxlift/node/reach"
 )
 
 // verdict is what tests compare of checks: their states, and whether there is a hint
@@ -69,7 +71,7 @@ func TestJudgeWorkload(t *testing.T) {
 }
 
 func TestJudgePeers(t *testing.T) {
-	for want, r := range map[string]node.ArrivedReport{
+	for want, r := range map[string]images.ArrivedReport{
 		"ok k3s was started after the images of the packs had come":                                                               {Blobs: 168},
 		"warning 19 of 168 blobs of the packs' images came after k3s was started: other nodes may not get these images from here": {Blobs: 168, After: 19},
 	} {
@@ -131,26 +133,26 @@ func TestJudgeIngress(t *testing.T) {
 
 func TestJudgeSandbox(t *testing.T) {
 	const (
-		ok      = node.ReachOK
-		silent  = node.ReachSilent
-		refused = node.ReachRefused
+		ok      = reach.OK
+		silent  = reach.Silent
+		refused = reach.Refused
 	)
-	results := func(name, api, server node.ReachState) []node.ProbeResult {
-		list := []node.ProbeResult{
-			{ProbeTarget: node.ProbeTarget{Kind: node.ProbeName, Target: knownName}, State: name},
-			{ProbeTarget: node.ProbeTarget{Kind: node.ProbeTCP, Target: "10.43.0.1:443"}, State: api},
-			{ProbeTarget: node.ProbeTarget{Kind: node.ProbeTCP, Target: "10.0.0.11:6443"}, State: server},
+	results := func(name, api, server reach.State) []reach.ProbeResult {
+		list := []reach.ProbeResult{
+			{ProbeTarget: reach.ProbeTarget{Kind: reach.ProbeName, Target: knownName}, State: name},
+			{ProbeTarget: reach.ProbeTarget{Kind: reach.ProbeTCP, Target: "10.43.0.1:443"}, State: api},
+			{ProbeTarget: reach.ProbeTarget{Kind: reach.ProbeTCP, Target: "10.0.0.11:6443"}, State: server},
 		}
 		if name == ok {
 			list[0].Addresses = []netip.Addr{netip.MustParseAddr("10.43.0.1")}
 		}
 		return list
 	}
-	control := func(state node.ReachState) *node.ProbeResult { return &node.ProbeResult{State: state} }
+	control := func(state reach.State) *reach.ProbeResult { return &reach.ProbeResult{State: state} }
 	for _, c := range []struct {
 		name    string
-		results []node.ProbeResult
-		control *node.ProbeResult
+		results []reach.ProbeResult
+		control *reach.ProbeResult
 		want    string // DNS, API
 	}{
 		{"as it is to be", results(ok, silent, silent), control(ok), "ok ok"},
@@ -185,8 +187,8 @@ func TestInternetIsTriedOnlyBehindPolicies(t *testing.T) {
 			t.Errorf("only %q, where the check of the API is %s: %+v", test.only, test.api, c)
 		}
 	}
-	for state, want := range map[node.ReachState]HealthState{node.ReachOK: HealthFailed, node.ReachSilent: HealthOK, node.ReachRefused: HealthOK} {
-		if c := judgeInternet(node.ProbeResult{State: state}); c.State != want {
+	for state, want := range map[reach.State]HealthState{reach.OK: HealthFailed, reach.Silent: HealthOK, reach.Refused: HealthOK} {
+		if c := judgeInternet(reach.ProbeResult{State: state}); c.State != want {
 			t.Errorf("%s: %+v, expected %s", state, c, want)
 		}
 	}
@@ -220,10 +222,10 @@ func TestJudgeCertificate(t *testing.T) {
 func TestCheckHosts(t *testing.T) {
 	const gib = int64(1) << 30
 	e := &examination{installer: example(t, exampleConfig), factless: map[*host]error{}}
-	facts := func(free int64) *node.Facts {
-		return &node.Facts{
-			Version: node.FactsVersion, Clock: node.Clock{Now: "2026-11-21T12:00:00Z"},
-			Mounts: []node.Mount{
+	of := func(free int64) *facts.Facts {
+		return &facts.Facts{
+			Version: facts.Version, Clock: facts.Clock{Now: "2026-11-21T12:00:00Z"},
+			Mounts: []facts.Mount{
 				{Path: "/var/lib/rancher", MountPoint: "/", Device: "8:1", Total: 100 * gib, Free: free},
 				{Path: "/var/lib/kubelet", MountPoint: "/", Device: "8:1", Total: 100 * gib, Free: free},
 			},
@@ -241,7 +243,7 @@ func TestCheckHosts(t *testing.T) {
 		{"certificates are not valid yet", 50 * gib, 3 * time.Second, "ok failed ok ok"},
 		{"etcd complains", 50 * gib, -3 * time.Second, "ok warning ok ok"},
 	} {
-		e.hosts[0].facts, e.hosts[1].facts = facts(50*gib), facts(c.free)
+		e.hosts[0].facts, e.hosts[1].facts = of(50*gib), of(c.free)
 		e.hosts[1].offset = -c.behind
 		checks := e.checkHosts()
 		if got := verdict(t, checks...); got != c.want {
@@ -320,7 +322,7 @@ func TestShownCertificate(t *testing.T) {
 
 // Results come in the order of the arguments, whatever their kinds.
 func TestProbeArgs(t *testing.T) {
-	targets := []node.ProbeTarget{{Kind: node.ProbeName, Target: "localhost"}, {Kind: node.ProbeTCP, Target: "127.0.0.1:1"}}
+	targets := []reach.ProbeTarget{{Kind: reach.ProbeName, Target: "localhost"}, {Kind: reach.ProbeTCP, Target: "127.0.0.1:1"}}
 	want := []string{"probe", "-wait", "6s", "-name", "localhost", "-tcp", "127.0.0.1:1"}
 	if diff := cmp.Diff(want, probeArgs(targets)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

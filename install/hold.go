@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/install/remote"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/hold"
 )
 
 // holds are the hosts that a run keeps other runs away from, whichever operator's machine
@@ -38,7 +38,7 @@ const (
 func (in *installer) hold(ctx context.Context, h *host) error {
 	for begin := time.Now(); ; {
 		err := in.tryHold(ctx, h)
-		var other *node.HeldError
+		var other *hold.HeldError
 		switch {
 		case err == nil:
 			h.held = true
@@ -70,7 +70,7 @@ func (in *installer) tryHold(ctx context.Context, h *host) error {
 		return err
 	}
 	asked := make(chan error, 1)
-	go func() { asked <- node.AskHold(p.Stdin, p.Stdout, in.holds.holder()) }()
+	go func() { asked <- hold.Ask(p.Stdin, p.Stdout, in.holds.holder()) }()
 	select {
 	case err = <-asked:
 	case <-ctx.Done():
@@ -80,7 +80,7 @@ func (in *installer) tryHold(ctx context.Context, h *host) error {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		var other *node.HeldError
+		var other *hold.HeldError
 		if waitErr := p.Wait(); waitErr != nil && !errors.As(err, &other) {
 			err = waitErr // it says more than the end of the stream
 		}
@@ -96,7 +96,7 @@ func (in *installer) tryHold(ctx context.Context, h *host) error {
 
 // keep gives signs of life until the run is over.
 func (h *holds) keep(p *remote.Process) {
-	ticker := time.NewTicker(node.HoldInterval)
+	ticker := time.NewTicker(hold.Interval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -127,8 +127,8 @@ func (h *holds) release() {
 }
 
 // holder is how this run is called on hosts.
-func (h *holds) holder() node.Holder {
-	return node.Holder{Run: h.run, Name: fmt.Sprintf("%s, process %d", operator(), os.Getpid())}
+func (h *holds) holder() hold.Holder {
+	return hold.Holder{Run: h.run, Name: fmt.Sprintf("%s, process %d", operator(), os.Getpid())}
 }
 
 // operator is who runs this, as user@host.
@@ -144,7 +144,7 @@ func operator() string {
 }
 
 // busyError says that another run works on a host.
-type busyError struct{ *node.HeldError }
+type busyError struct{ *hold.HeldError }
 
 func (e *busyError) Unwrap() error { return e.HeldError }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/jointoken"
 	"github.com/liteboxd/boxlift/install/remote"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
 	"github.com/liteboxd/boxlift/node/wire"
 )
 
@@ -29,7 +29,7 @@ type host struct {
 
 	conn *remote.Host
 	identity
-	facts *node.Facts
+	facts *facts.Facts
 	packs []bundle.Pack
 	// joined is the URL of the server that the host's k3s was told to join, and member
 	// tells whether it is a server that is in a cluster.
@@ -155,7 +155,7 @@ func (h *host) gatherFacts(ctx context.Context) error {
 	if err != nil {
 		return helperError(err)
 	}
-	if h.facts, err = node.ParseFacts(out); err != nil {
+	if h.facts, err = facts.Parse(out); err != nil {
 		return fmt.Errorf("gather facts: %w", err)
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/reach"
 )
 
 // kubeletHealth is where a kubelet with these arguments says that it is well, "" when it does so nowhere. The last
@@ -57,11 +57,11 @@ func (n *k3sNode) kubeletRuns(ctx context.Context) (bool, error) {
 	if settings["disable-agent"] == true || url == "" {
 		return true, nil
 	}
-	target := []node.ProbeTarget{{Kind: node.ProbeHTTP, Target: url}}
+	target := []reach.ProbeTarget{{Kind: reach.ProbeHTTP, Target: url}}
 	out, err := n.root(ctx, "ask the kubelet whether it is well", helperPath, "probe", "-wait", "5s", "-http", url)
 	if err != nil {
 		return false, err
 	}
-	report, err := node.ReadProbeReport(bytes.NewReader(out), target)
+	report, err := reach.ReadProbeReport(bytes.NewReader(out), target)
 	return err == nil && report.Results[0].Status == http.StatusOK, err
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/manifests"
-	"github.com/liteboxd/boxlift/node"
+	nodedatabase "github.com/liteboxd/boxlift/node/database"
 	"github.com/liteboxd/boxlift/node/wire"
 )
 
@@ -332,7 +332,7 @@ func (in *installer) hostOf(ctx context.Context, nodeName string) (*host, error)
 }
 
 // snapshot lets the helper copy a database that is in use.
-func (h *host) snapshot(ctx context.Context, source string) (s node.SnapshotReport, err error) {
+func (h *host) snapshot(ctx context.Context, source string) (s nodedatabase.Report, err error) {
 	out, err := h.root(ctx, "copy a database", helperPath, "snapshot-sqlite", "--source", source, "--target", snapshotTarget)
 	if err != nil {
 		return s, err

@@ -18,7 +18,7 @@ import (
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/printable"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
 )
 
 // Preflight looks at all hosts and judges them, and changes nothing on them but that it
@@ -361,14 +361,14 @@ func (in *installer) subjects() []preflight.Subject {
 			continue
 		}
 		n := &k3sNode{installer: in, host: h, server: in.joinURL(h, seed)}
-		facts := *h.facts
-		facts.K3s.Managed = facts.K3s.Managed || h.adopted != nil // what was adopted is judged as boxlift's own
+		told := *h.facts
+		told.K3s.Managed = told.K3s.Managed || h.adopted != nil // what was adopted is judged as boxlift's own
 		s := preflight.Subject{
-			Name: h.name, Config: h.config, K3sConfig: n.settings(), Platform: h.platform, Facts: &facts,
+			Name: h.name, Config: h.config, K3sConfig: n.settings(), Platform: h.platform, Facts: &told,
 			Offset: h.offset, OffsetError: h.uncertainty, TokenFault: h.tokenFault,
 		}
 		for _, p := range h.packs {
-			s.Packs = append(s.Packs, node.StoredFile{Name: packName(p), Size: p.Size})
+			s.Packs = append(s.Packs, facts.StoredFile{Name: packName(p), Size: p.Size})
 		}
 		if f, ok := in.ciliumCLIFile(h); ok && h == in.hosts[0] {
 			s.Archives = append(s.Archives, storedFile(f))
@@ -404,8 +404,8 @@ func (in *installer) needs() preflight.Need {
 }
 
 // storedFile is what the host's facts call a file of the bundle.
-func storedFile(f bundle.File) node.StoredFile {
-	return node.StoredFile{Name: path.Base(storedPath(f)), Size: f.Size}
+func storedFile(f bundle.File) facts.StoredFile {
+	return facts.StoredFile{Name: path.Base(storedPath(f)), Size: f.Size}
 }
 
 // triesReach tells whether the hosts are to try if they reach each other: when one of them is

@@ -13,7 +13,7 @@ import (
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/progress"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/images"
 )
 
 // PruneOptions say what [Prune] removes. Without Options.Bundle what is recorded on the
@@ -40,10 +40,10 @@ type HostPruning struct {
 	Current  digest.Digest `json:"current,omitempty"`
 	Previous digest.Digest `json:"previous,omitempty"`
 	// Bytes is the room of what goes.
-	Bytes int64            `json:"bytes"`
-	Items []node.PruneItem `json:"items"`
-	Note  string           `json:"note,omitempty"`
-	Error string           `json:"error,omitempty"`
+	Bytes int64              `json:"bytes"`
+	Items []images.PruneItem `json:"items"`
+	Note  string             `json:"note,omitempty"`
+	Error string             `json:"error,omitempty"`
 }
 
 // Bytes is the room of all that goes.
@@ -57,7 +57,7 @@ func (p *Pruning) Bytes() int64 {
 
 // Empty tells whether nothing goes from any host.
 func (p *Pruning) Empty() bool {
-	goes := func(i node.PruneItem) bool { return i.Remove }
+	goes := func(i images.PruneItem) bool { return i.Remove }
 	return !slices.ContainsFunc(p.Hosts, func(h HostPruning) bool { return slices.ContainsFunc(h.Items, goes) })
 }
 
@@ -105,7 +105,7 @@ func Prune(ctx context.Context, o PruneOptions) (*Pruning, error) {
 	}
 	for i, h := range in.hosts {
 		one := &result.Hosts[i]
-		one.Host, one.Items = h.name, append([]node.PruneItem{}, one.Items...)
+		one.Host, one.Items = h.name, append([]images.PruneItem{}, one.Items...)
 		if h.err != nil {
 			one.Error = h.err.Error()
 		}
@@ -114,33 +114,33 @@ func Prune(ctx context.Context, o PruneOptions) (*Pruning, error) {
 }
 
 // pruneHost prunes one host for a command of its own.
-func (in *installer) pruneHost(ctx context.Context, h *host, o PruneOptions) (node.PruneReport, error) {
+func (in *installer) pruneHost(ctx context.Context, h *host, o PruneOptions) (images.PruneReport, error) {
 	task := in.Reporter.Task("look for old packs on "+h.name, 0)
 	report, err := in.pruneConnected(ctx, h, o)
 	task.Done(err)
 	return report, err
 }
 
-func (in *installer) pruneConnected(ctx context.Context, h *host, o PruneOptions) (node.PruneReport, error) {
+func (in *installer) pruneConnected(ctx context.Context, h *host, o PruneOptions) (images.PruneReport, error) {
 	if err := in.connect(ctx, h); err != nil {
-		return node.PruneReport{}, err
+		return images.PruneReport{}, err
 	}
 	if err := in.checkHelper(ctx, h); err != nil {
-		return node.PruneReport{}, err
+		return images.PruneReport{}, err
 	}
 	if in.changing() {
 		if err := in.hold(ctx, h); err != nil {
-			return node.PruneReport{}, err
+			return images.PruneReport{}, err
 		}
 	}
-	request := node.PruneRequest{Version: node.PruneVersion, DropPrevious: o.DropPrevious, Remove: in.changing()}
+	request := images.PruneRequest{Version: images.PruneVersion, DropPrevious: o.DropPrevious, Remove: in.changing()}
 	if in.Bundle != nil {
 		var err error
 		if h.packs, err = in.packsFor(h); err != nil {
-			return node.PruneReport{}, err
+			return images.PruneReport{}, err
 		}
 		if request.Release, err = in.release(h); err != nil {
-			return node.PruneReport{}, err
+			return images.PruneReport{}, err
 		}
 	}
 	return h.prune(ctx, request)
@@ -159,32 +159,32 @@ func (in *installer) checkHelper(ctx context.Context, h *host) error {
 var errNoHelper = errors.New("there is no " + helperPath + ": boxlift install brings it")
 
 // release is what the bundle brings to a host.
-func (in *installer) release(h *host) (*node.Release, error) {
+func (in *installer) release(h *host) (*images.Release, error) {
 	want, err := in.wantedOn(h)
 	if err != nil {
 		return nil, err
 	}
-	release := node.ReleaseOf(in.Bundle.Digest(), want)
+	release := images.ReleaseOf(in.Bundle.Digest(), want)
 	return &release, nil
 }
 
 // prune asks the helper.
-func (h *host) prune(ctx context.Context, request node.PruneRequest) (node.PruneReport, error) {
+func (h *host) prune(ctx context.Context, request images.PruneRequest) (images.PruneReport, error) {
 	document, err := json.Marshal(request)
 	if err != nil {
-		return node.PruneReport{}, err
+		return images.PruneReport{}, err
 	}
 	result, err := h.conn.Run(ctx, remote.Command{
 		Title: "look for old packs", Args: []string{helperPath, "prune"}, Root: true, Stdin: bytes.NewReader(document),
 	})
 	var exit *remote.ExitError
 	if errors.As(err, &exit) && exit.Code == usageExit {
-		return node.PruneReport{}, fmt.Errorf("%w: %s does not know old packs, since it is of an older boxlift: install with a bundle that this boxlift built", err, helperPath)
+		return images.PruneReport{}, fmt.Errorf("%w: %s does not know old packs, since it is of an older boxlift: install with a bundle that this boxlift built", err, helperPath)
 	}
 	if err != nil {
-		return node.PruneReport{}, helperError(err)
+		return images.PruneReport{}, helperError(err)
 	}
-	return node.ParsePruneReport(result.Stdout)
+	return images.ParsePruneReport(result.Stdout)
 }
 
 // usageExit is the exit code of the helper for a command that it does not know.
@@ -226,7 +226,7 @@ func (in *installer) makesRelease() bool {
 }
 
 func (in *installer) removeOldPacksFrom(ctx context.Context, h *host) (note string, err error) {
-	request := node.PruneRequest{Version: node.PruneVersion, Current: true}
+	request := images.PruneRequest{Version: images.PruneVersion, Current: true}
 	if request.Release, err = in.release(h); err != nil {
 		return "", err
 	}
@@ -246,16 +246,16 @@ func (in *installer) removeOldPacksFrom(ctx context.Context, h *host) (note stri
 }
 
 // oldPacksReason sums up what goes, or is "".
-func oldPacksReason(r node.PruneReport) string {
-	packs, images, files := r.Count(node.PrunePack), r.Count(node.PruneImage), r.Count(node.PruneFile)
-	data := r.Count(node.PruneData)
-	if packs+images+files+data == 0 {
+func oldPacksReason(r images.PruneReport) string {
+	packs, imported, files := r.Count(images.PrunePack), r.Count(images.PruneImage), r.Count(images.PruneFile)
+	data := r.Count(images.PruneData)
+	if packs+imported+files+data == 0 {
 		return ""
 	}
-	parts := fmt.Sprintf("%s, %s and %s", counted(packs, "pack"), counted(images, "image"), counted(files, "file"))
+	parts := fmt.Sprintf("%s, %s and %s", counted(packs, "pack"), counted(imported, "image"), counted(files, "file"))
 	if data > 0 {
 		parts = fmt.Sprintf("%s, %s, %s and %s of k3s' programs",
-			counted(packs, "pack"), counted(images, "image"), counted(files, "file"), counted(data, "folder"))
+			counted(packs, "pack"), counted(imported, "image"), counted(files, "file"), counted(data, "folder"))
 	}
 	return fmt.Sprintf("neither this release nor the previous one needs %s: %s", parts, progress.Bytes(r.Bytes()))
 }

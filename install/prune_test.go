@@ -4,30 +4,30 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/images"
 )
 
 func TestOldPacksReason(t *testing.T) {
-	goes := func(kind node.PruneKind, size int64) node.PruneItem {
-		return node.PruneItem{Kind: kind, Name: "x", Size: size, Remove: true}
+	goes := func(kind images.PruneKind, size int64) images.PruneItem {
+		return images.PruneItem{Kind: kind, Name: "x", Size: size, Remove: true}
 	}
-	stays := node.PruneItem{Kind: node.PrunePack, Name: "y", Size: 1 << 40}
+	stays := images.PruneItem{Kind: images.PrunePack, Name: "y", Size: 1 << 40}
 	tests := map[string]struct {
-		items []node.PruneItem
+		items []images.PruneItem
 		want  string
 	}{
 		"nothing":   {nil, ""},
-		"all stays": {[]node.PruneItem{stays}, ""},
-		"a file":    {[]node.PruneItem{stays, goes(node.PruneFile, 512)}, "neither this release nor the previous one needs 0 packs, 0 images and 1 file: 512 B"},
+		"all stays": {[]images.PruneItem{stays}, ""},
+		"a file":    {[]images.PruneItem{stays, goes(images.PruneFile, 512)}, "neither this release nor the previous one needs 0 packs, 0 images and 1 file: 512 B"},
 		"programs": {
-			[]node.PruneItem{goes(node.PruneData, 1<<20)},
+			[]images.PruneItem{goes(images.PruneData, 1<<20)},
 			"neither this release nor the previous one needs 0 packs, 0 images, 0 files and 1 folder of k3s' programs: 1.0 MiB",
 		},
-		"packs and more": {[]node.PruneItem{goes(node.PrunePack, 1<<30), goes(node.PrunePack, 1<<29), goes(node.PruneImage, 1<<29), stays}, "neither this release nor the previous one needs 2 packs, 1 image and 0 files: 2.0 GiB"},
+		"packs and more": {[]images.PruneItem{goes(images.PrunePack, 1<<30), goes(images.PrunePack, 1<<29), goes(images.PruneImage, 1<<29), stays}, "neither this release nor the previous one needs 2 packs, 1 image and 0 files: 2.0 GiB"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := oldPacksReason(node.PruneReport{Items: test.items}); got != test.want {
+			if got := oldPacksReason(images.PruneReport{Items: test.items}); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})

@@ -16,7 +16,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/progress"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/ship"
 	"github.com/liteboxd/boxlift/node/wire"
 )
 
@@ -182,19 +182,19 @@ func (h *host) present(ctx context.Context, sizes map[string]int64) (map[string]
 // from the bundle.
 func (in *installer) send(ctx context.Context, shipments []*shipment) error {
 	var started []*shipment
-	var hosts []node.ShipHost
+	var hosts []ship.Host
 	in.startAll(ctx, shipments)
 	for _, s := range shipments {
 		if s.process == nil {
 			continue
 		}
 		started = append(started, s)
-		hosts = append(hosts, node.ShipHost{
+		hosts = append(hosts, ship.Host{
 			Name: s.host.name, Address: s.listenAddress(), Want: s.want, In: s.process.Stdin, Out: s.process.Stdout,
 			Start: func(total int64) progress.Task { return in.Reporter.Task("ship "+s.host.name, total) },
 		})
 	}
-	for i, result := range node.Ship(ctx, hosts, in.Config.Runtime.Parallelism, in.openBlob) {
+	for i, result := range ship.ToAll(ctx, hosts, in.Config.Runtime.Parallelism, in.openBlob) {
 		s := started[i]
 		s.sent, s.pulled = result.Report.Bytes, result.Report.Pulled
 		s.copied += result.Report.Copied
@@ -256,12 +256,12 @@ func waitForEnd(
 	process interface{ Wait() error }, err error, limit time.Duration, cancel context.CancelCauseFunc,
 ) error {
 	defer cancel(nil)
-	if errors.Is(err, node.ErrStalled) {
+	if errors.Is(err, ship.ErrStalled) {
 		cancel(err)
 		return process.Wait()
 	}
 	timer := time.AfterFunc(limit, func() {
-		cancel(fmt.Errorf("%w: it has not ended within %s of its last word", node.ErrStalled, limit))
+		cancel(fmt.Errorf("%w: it has not ended within %s of its last word", ship.ErrStalled, limit))
 	})
 	defer timer.Stop()
 	return process.Wait()
@@ -291,7 +291,7 @@ func (s *shipment) result(sendErr, waitErr error) error {
 		return &shipError{failure}
 	}
 	for _, err := range []error{sendErr, waitErr} {
-		if errors.Is(err, node.ErrStalled) {
+		if errors.Is(err, ship.ErrStalled) {
 			return &stalledError{err}
 		}
 	}

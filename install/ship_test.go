@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/ship"
 	"github.com/liteboxd/boxlift/node/wire"
 )
 
@@ -27,7 +27,7 @@ func (w waiting) Wait() error {
 }
 
 func TestWaitForEnd(t *testing.T) {
-	stalled := errors.Join(node.ErrStalled)
+	stalled := errors.Join(ship.ErrStalled)
 	exit := errors.New("exit status 127")
 	tests := []struct {
 		name  string
@@ -41,9 +41,9 @@ func TestWaitForEnd(t *testing.T) {
 		{name: "ends well", limit: time.Hour},
 		{name: "fails", limit: time.Hour, end: exit, want: exit},
 		{name: "a failure that was said", err: &wire.Failure{Reason: wire.ReasonIO}, limit: time.Hour, end: exit, want: exit},
-		{name: "stands still", hangs: true, err: stalled, limit: time.Hour, want: node.ErrStalled},
+		{name: "stands still", hangs: true, err: stalled, limit: time.Hour, want: ship.ErrStalled},
 		{name: "says that it is done, and does not end", hangs: true, limit: time.Millisecond,
-			want: node.ErrStalled, text: "has not ended within 1ms"},
+			want: ship.ErrStalled, text: "has not ended within 1ms"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

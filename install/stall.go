@@ -7,21 +7,21 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/printable"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/hold"
 )
 
 // stallAPI lets those wait who talk to the API server of a host whose k3s is about to be
 // started again, where the cluster has no other: LiteBoxd's gateway asks it for every request
 // to a sandbox. With more servers, nodes turn to another at once when one refuses them, which
 // waiting would keep them from. It is over when the result is called, if not before (see
-// [node.Stall]).
+// [hold.Stall]).
 func (n *k3sNode) stallAPI(ctx context.Context, state map[string]string) (end func()) {
 	if n.host.config.Role != config.Server || len(n.servers()) > 1 || state["ActiveState"] != "active" {
 		return func() {}
 	}
 	p, err := n.conn.Start(ctx, remote.Command{Title: "let clients of the API wait", Args: []string{helperPath, "stall"}, Root: true})
 	if err == nil {
-		if err = node.AskStall(p.Stdout); err != nil {
+		if err = hold.AskStall(p.Stdout); err != nil {
 			_ = p.Stdin.Close() // fails when it has ended by itself
 			if failure := p.Wait(); failure != nil {
 				err = failure // it says more than the end of the stream

@@ -8,7 +8,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/release"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/images"
 )
 
 // Status is how a cluster compares with install.yaml and a bundle.
@@ -38,7 +38,7 @@ type HostStatus struct {
 	// PackBytes is the room that packs take on the disk, those of other bundles included.
 	PackBytes int64 `json:"packBytes"`
 	// Disk is nil when the helper of the bundle is not on the host.
-	Disk *node.DiskUse `json:"disk,omitempty"`
+	Disk *images.DiskUse `json:"disk,omitempty"`
 	// Differences is empty when the host is as it is to be.
 	Differences []string `json:"differences,omitempty"`
 	Error       string   `json:"error,omitempty"`
@@ -84,16 +84,16 @@ func Inspect(ctx context.Context, o Options) (*Status, error) {
 
 // measureDisks finds out how full the hosts are, in their order. A host of which that
 // cannot be found out differs from nothing because of it.
-func (in *installer) measureDisks(ctx context.Context) []*node.DiskUse {
-	disks := make([]*node.DiskUse, len(in.hosts))
+func (in *installer) measureDisks(ctx context.Context) []*images.DiskUse {
+	disks := make([]*images.DiskUse, len(in.hosts))
 	in.atOnce(in.hosts, func(h *host) {
 		if h.facts == nil { // it has another helper, or none
 			return
 		}
 		out, err := h.root(ctx, "measure the disk", helperPath, "disk")
-		var use node.DiskUse
+		var use images.DiskUse
 		if err == nil {
-			use, err = node.ParseDiskUse(out)
+			use, err = images.ParseDiskUse(out)
 		}
 		if err != nil {
 			in.Reporter.Message(fmt.Sprintf("%s: the use of its disk is unknown: %v", h.name, err))

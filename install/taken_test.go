@@ -8,7 +8,7 @@ import (
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/install/remote"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
 )
 
 // A host must not take the place of another machine's node, and one that is the node, or has
@@ -33,7 +33,7 @@ func TestTaken(t *testing.T) {
 		{"one that is in the cluster", host{identity: identity{hostname: "worker", machineID: "89ab"}, joined: "https://10.0.0.11:6443"}, false, "worker"},
 		{"a server", host{identity: identity{hostname: "first", machineID: "89ab"}, member: true}, false, "first"},
 		{
-			"one that a run has begun with", host{identity: identity{hostname: "worker", machineID: "89ab"}, facts: &node.Facts{K3s: node.K3s{Managed: true}}}, false, "worker",
+			"one that a run has begun with", host{identity: identity{hostname: "worker", machineID: "89ab"}, facts: &facts.Facts{K3s: facts.K3s{Managed: true}}}, false, "worker",
 		},
 	} {
 		got := ""

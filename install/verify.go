@@ -16,7 +16,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/internal/printable"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/images"
 )
 
 // images proves that every host runs k3s in the wanted version with all images of the
@@ -123,7 +123,7 @@ func (in *installer) imagesStep(h *host) step {
 
 // checkContainerd lets the helper compare containerd with the packs. A run that changes things waits until k3s has
 // imported what it is importing. It waits for containerd itself not as long, which k3s starts before anything else.
-func (in *installer) checkContainerd(ctx context.Context, h *host, flags ...string) (node.ImagesReport, error) {
+func (in *installer) checkContainerd(ctx context.Context, h *host, flags ...string) (images.Report, error) {
 	report, err := in.askContainerd(ctx, h, flags...)
 	if err != nil || report.Pending == "" || !in.changing() {
 		return report, err
@@ -150,8 +150,8 @@ const containerdTime = 3 * time.Minute
 
 // askContainerd lets the helper compare containerd with the packs, as it is now.
 // Where the packs of two releases disagree, those of the run's bundle are right.
-func (in *installer) askContainerd(ctx context.Context, h *host, flags ...string) (node.ImagesReport, error) {
-	var report node.ImagesReport
+func (in *installer) askContainerd(ctx context.Context, h *host, flags ...string) (images.Report, error) {
+	var report images.Report
 	args := append([]string{helperPath, "check", "--containerd"}, flags...)
 	for _, p := range h.packs {
 		args = append(args, "--current", packName(p))
@@ -179,7 +179,7 @@ func (in *installer) askContainerd(ctx context.Context, h *host, flags ...string
 }
 
 // imagesReason sums up what is wrong with the images of a host.
-func imagesReason(r node.ImagesReport) string {
+func imagesReason(r images.Report) string {
 	switch {
 	case r.OK:
 		return ""

@@ -6,7 +6,7 @@ import (
 	"flag"
 	"io"
 
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
 )
 
 // certificatesFlags are those of certificates.
@@ -19,7 +19,7 @@ func (c *certificatesFlags) define(flags *flag.FlagSet) {
 func (c *certificatesFlags) run(stdout io.Writer) error {
 	paths := c.paths
 	if paths == nil {
-		paths = node.CertificatePaths
+		paths = facts.CertificatePaths
 	}
-	return printJSON(stdout, node.Certificates(paths...))
+	return printJSON(stdout, facts.Certificates(paths...))
 }

@@ -12,7 +12,9 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/clean"
+	"github.com/liteboxd/boxlift/node/images"
+	"github.com/liteboxd/boxlift/node/pack"
 )
 
 // list is a flag that may be given several times.
@@ -50,13 +52,13 @@ type checkFlags struct {
 	packs      list
 	current    list
 	images     imageTargets
-	options    node.ImagesOptions
+	options    images.Options
 }
 
 func (c *checkFlags) define(flags *flag.FlagSet) {
 	flags.BoolVar(&c.containerd, "containerd", false, "")
 	flags.IntVar(&c.after, "after", 0, "")
-	flags.StringVar(&c.k3s, "k3s", node.DefaultK3s, "")
+	flags.StringVar(&c.k3s, "k3s", images.DefaultK3s, "")
 	flags.Var(&c.packs, "pack", "")
 	flags.Var(&c.current, "current", "")
 	flags.Var(&c.images, "image", "")
@@ -68,25 +70,25 @@ func (c *checkFlags) define(flags *flag.FlagSet) {
 
 // run makes the check that was asked for. For containerd, what was found is in the
 // document alone: whoever asks wants to read it.
-func (c *checkFlags) run(ctx context.Context, stdout io.Writer, images string) (ok bool, err error) {
+func (c *checkFlags) run(ctx context.Context, stdout io.Writer, dir string) (ok bool, err error) {
 	if c.containerd {
 		o := c.options
-		o.ImagesDir, o.Packs, o.Current, o.Images = images, c.packs, c.current, c.images
+		o.ImagesDir, o.Packs, o.Current, o.Images = dir, c.packs, c.current, c.images
 		o.Ctr = []string{c.k3s, "ctr"}
-		report, err := node.CheckImages(ctx, o)
+		report, err := images.Check(ctx, o)
 		if err != nil {
 			return false, err
 		}
 		return true, printJSON(stdout, report)
 	}
 	if c.after != 0 {
-		report, err := node.Arrived(node.ImagesOptions{ImagesDir: images}, c.after)
+		report, err := images.Arrived(images.Options{ImagesDir: dir}, c.after)
 		if err != nil {
 			return false, err
 		}
 		return true, printJSON(stdout, report)
 	}
-	report, err := node.Check(ctx, images)
+	report, err := pack.Check(ctx, dir)
 	if err != nil {
 		return false, err
 	}
@@ -96,7 +98,7 @@ func (c *checkFlags) run(ctx context.Context, stdout io.Writer, images string) (
 // cleanFlags are those of clean.
 type cleanFlags struct {
 	dirs    list
-	options node.CleanOptions
+	options clean.Options
 }
 
 func (c *cleanFlags) define(flags *flag.FlagSet) {
@@ -105,9 +107,9 @@ func (c *cleanFlags) define(flags *flag.FlagSet) {
 	flags.DurationVar(&c.options.Age, "age", 0, "")
 }
 
-func (c *cleanFlags) run(ctx context.Context, stdout io.Writer, images string) error {
-	c.options.ImagesDir, c.options.Dirs = images, c.dirs
-	report, err := node.Clean(ctx, c.options)
+func (c *cleanFlags) run(ctx context.Context, stdout io.Writer, dir string) error {
+	c.options.ImagesDir, c.options.Dirs = dir, c.dirs
+	report, err := clean.Run(ctx, c.options)
 	if err != nil {
 		return err
 	}

@@ -20,8 +20,10 @@ import (
 	"runtime/debug"
 	"syscall"
 
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
+	"github.com/liteboxd/boxlift/node/hold"
 	"github.com/liteboxd/boxlift/node/hostfile"
+	"github.com/liteboxd/boxlift/node/receive"
 	"github.com/liteboxd/boxlift/node/wire"
 )
 
@@ -142,13 +144,13 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	ok, err := true, error(nil)
 	switch args[0] {
 	case "facts":
-		err = printJSON(stdout, node.Gather(ctx, node.GatherOptions{ImagesDir: images}))
+		err = printJSON(stdout, facts.Gather(ctx, facts.Options{ImagesDir: images}))
 	case "receive":
-		err = node.Receive(ctx, stdin, stdout, node.ReceiveOptions{})
+		err = receive.Run(ctx, stdin, stdout, receive.Options{})
 	case "hold":
-		err = node.Hold(ctx, stdin, stdout, node.HoldOptions{})
+		err = hold.Run(ctx, stdin, stdout, hold.Options{})
 	case "stall":
-		err = node.Stall(ctx, stdin, stdout, node.StallOptions{})
+		err = hold.Stall(ctx, stdin, stdout, hold.StallOptions{})
 	case "listen", "reach":
 		err = runReach(ctx, args[0], stdin, stdout)
 	case "check":

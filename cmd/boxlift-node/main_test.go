@@ -18,7 +18,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/internal/progress"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
+	"github.com/liteboxd/boxlift/node/ship"
 	"github.com/liteboxd/boxlift/node/wire"
 )
 
@@ -161,7 +162,7 @@ func TestBinary(t *testing.T) {
 		Name: wire.PackName("k3s", index), Index: index, Blobs: []wire.Blob{{Digest: digest.FromBytes(layer), Size: int64(len(layer))}},
 	}}}
 	receive, in, out := startReceive(t, binary)
-	_, err := node.Send(t.Context(), in, out, want,
+	_, err := ship.ToOne(t.Context(), in, out, want,
 		func(_ digest.Digest, offset int64) (io.ReadCloser, error) {
 			return io.NopCloser(bytes.NewReader(layer[offset:])), nil
 		},
@@ -170,12 +171,12 @@ func TestBinary(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	facts := exec.Command(binary, "facts", "-images", images)
-	document, err := facts.Output()
+	gather := exec.Command(binary, "facts", "-images", images)
+	document, err := gather.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var f node.Facts
+	var f facts.Facts
 	if err := json.Unmarshal(document, &f); err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +228,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	receive, in, out := startReceive(t, binary)
 	last := pack.Blobs[blobs]
 	var peak int64
-	_, err := node.Send(t.Context(), in, out, want,
+	_, err := ship.ToOne(t.Context(), in, out, want,
 		func(d digest.Digest, offset int64) (io.ReadCloser, error) {
 			r := io.NewSectionReader(bytes.NewReader(contents[d]), offset, last.Size)
 			if d != last.Digest {

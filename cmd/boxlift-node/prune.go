@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/images"
 	"github.com/liteboxd/boxlift/node/wire"
 )
 
@@ -16,26 +16,26 @@ import (
 type pruneFlags struct{ k3s, files string }
 
 func (p *pruneFlags) define(flags *flag.FlagSet) {
-	flags.StringVar(&p.k3s, "k3s", node.DefaultK3s, "")
+	flags.StringVar(&p.k3s, "k3s", images.DefaultK3s, "")
 	flags.StringVar(&p.files, "files", wire.FilesDir, "")
 }
 
-func (p *pruneFlags) run(ctx context.Context, stdin io.Reader, stdout io.Writer, images string) error {
-	document, err := io.ReadAll(io.LimitReader(stdin, node.MaxPruneRequest+1))
+func (p *pruneFlags) run(ctx context.Context, stdin io.Reader, stdout io.Writer, dir string) error {
+	document, err := io.ReadAll(io.LimitReader(stdin, images.MaxPruneRequest+1))
 	if err != nil {
 		return fmt.Errorf("read what is to be pruned: %w", err)
 	}
-	request, err := node.ParsePruneRequest(document)
+	request, err := images.ParsePruneRequest(document)
 	if err != nil {
 		return err
 	}
-	report, err := node.Prune(ctx, node.PruneOptions{ImagesDir: images, FilesDir: p.files, Ctr: []string{p.k3s, "ctr"}}, request)
+	report, err := images.Prune(ctx, images.PruneOptions{ImagesDir: dir, FilesDir: p.files, Ctr: []string{p.k3s, "ctr"}}, request)
 	if err != nil {
 		return err
 	}
 	return printJSON(stdout, report)
 }
 
-func (p *pruneFlags) disk(ctx context.Context, stdout io.Writer, images string) error {
-	return printJSON(stdout, node.MeasureDisk(ctx, node.DiskOptions{ImagesDir: images, FilesDir: p.files, Ctr: []string{p.k3s, "ctr"}}))
+func (p *pruneFlags) disk(ctx context.Context, stdout io.Writer, dir string) error {
+	return printJSON(stdout, images.MeasureDisk(ctx, images.DiskOptions{ImagesDir: dir, FilesDir: p.files, Ctr: []string{p.k3s, "ctr"}}))
 }

@@ -8,28 +8,28 @@ import (
 	"io"
 	"time"
 
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/reach"
 )
 
 // runReach is the subcommands listen and reach, which find out whether hosts reach each
 // other.
 func runReach(ctx context.Context, command string, stdin io.Reader, stdout io.Writer) error {
 	if command == "listen" {
-		return node.Listen(ctx, stdin, stdout)
+		return reach.Listen(ctx, stdin, stdout)
 	}
-	return node.Reach(ctx, stdin, stdout)
+	return reach.Run(ctx, stdin, stdout)
 }
 
 // probeFlags are those of probe.
 type probeFlags struct {
-	targets []node.ProbeTarget
+	targets []reach.ProbeTarget
 	wait    time.Duration
 }
 
 func (p *probeFlags) define(flags *flag.FlagSet) {
-	for _, kind := range []node.ProbeKind{node.ProbeName, node.ProbeTCP, node.ProbeHTTP} {
+	for _, kind := range []reach.ProbeKind{reach.ProbeName, reach.ProbeTCP, reach.ProbeHTTP} {
 		flags.Func(string(kind), "", func(target string) error {
-			p.targets = append(p.targets, node.ProbeTarget{Kind: kind, Target: target})
+			p.targets = append(p.targets, reach.ProbeTarget{Kind: kind, Target: target})
 			return nil
 		})
 	}
@@ -37,7 +37,7 @@ func (p *probeFlags) define(flags *flag.FlagSet) {
 }
 
 func (p *probeFlags) run(ctx context.Context, stdout io.Writer) error {
-	report, err := node.Probe(ctx, p.targets, p.wait)
+	report, err := reach.Probe(ctx, p.targets, p.wait)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/pack"
 	"github.com/liteboxd/boxlift/registry"
 )
 
@@ -110,7 +110,7 @@ func (f *serveFlags) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	packs := registry.OpenPacks(c.ImagesDir, node.IsStoredPack, log)
+	packs := registry.OpenPacks(c.ImagesDir, pack.IsStored, log)
 	defer packs.Close()
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", c.Address)
 	if err != nil {

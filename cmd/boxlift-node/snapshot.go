@@ -7,11 +7,11 @@ import (
 	"flag"
 	"io"
 
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/database"
 )
 
 // snapshotFlags are those of snapshot-sqlite.
-type snapshotFlags struct{ options node.SnapshotOptions }
+type snapshotFlags struct{ options database.Options }
 
 func (s *snapshotFlags) define(flags *flag.FlagSet) {
 	flags.StringVar(&s.options.Source, "source", "", "")
@@ -21,7 +21,7 @@ func (s *snapshotFlags) define(flags *flag.FlagSet) {
 }
 
 func (s *snapshotFlags) run(ctx context.Context, stdout io.Writer) error {
-	report, err := node.Snapshot(ctx, s.options)
+	report, err := database.Copy(ctx, s.options)
 	if err != nil {
 		return err
 	}

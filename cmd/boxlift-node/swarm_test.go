@@ -15,7 +15,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/internal/progress"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/ship"
 	"github.com/liteboxd/boxlift/node/wire"
 )
 
@@ -31,12 +31,12 @@ func TestSwarmMemoryIsBounded(t *testing.T) {
 	layer := make([]byte, size)
 	d := digest.FromBytes(layer)
 	index := []byte(`{"schemaVersion":2,"manifests":[]}`)
-	var hosts []node.ShipHost
+	var hosts []ship.Host
 	var processes []*exec.Cmd
 	for i := range nodes {
 		receive, in, out := startReceive(t, binary)
 		processes = append(processes, receive)
-		hosts = append(hosts, node.ShipHost{
+		hosts = append(hosts, ship.Host{
 			Name: fmt.Sprint(i), Address: "127.0.0.1:0", In: in, Out: out,
 			Start: func(total int64) progress.Task { return progress.Discard.Task("ship", total) },
 			Want: wire.Want{Version: wire.Version, ImagesDir: filepath.Join(t.TempDir(), "images"), Packs: []wire.PackWant{{
@@ -45,7 +45,7 @@ func TestSwarmMemoryIsBounded(t *testing.T) {
 		})
 	}
 	peaks := make([]int64, nodes)
-	results := node.Ship(t.Context(), hosts, len(hosts), func(_ digest.Digest, offset int64) (io.ReadCloser, error) {
+	results := ship.ToAll(t.Context(), hosts, len(hosts), func(_ digest.Digest, offset int64) (io.ReadCloser, error) {
 		r := bytes.NewReader(layer[offset:])
 		// When the last byte is to go, most of the rest has gone through all of them.
 		return io.NopCloser(io.MultiReader(io.LimitReader(r, int64(r.Len()-1)), readerFunc(func(p []byte) (int, error) {

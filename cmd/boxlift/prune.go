@@ -16,7 +16,7 @@ import (
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/images"
 )
 
 type pruneOptions struct {
@@ -191,7 +191,7 @@ func printPruning(out io.Writer, p *install.Pruning, format string) error {
 	return w.err
 }
 
-func pruneVerdict(i node.PruneItem, dryRun bool) string {
+func pruneVerdict(i images.PruneItem, dryRun bool) string {
 	switch {
 	case !i.Remove:
 		return "stays"

@@ -22,7 +22,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/internal/fault"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/images"
 	"github.com/liteboxd/boxlift/node/wire"
 	"github.com/liteboxd/boxlift/test/lab"
 	"github.com/liteboxd/boxlift/test/ocilayout"
@@ -290,7 +290,7 @@ func TestPruneOnHost(t *testing.T) {
 
 	// What the disk is used for, as status asks.
 	begin := time.Now()
-	use, err := node.ParseDiskUse([]byte(l.on(ctx, t, wire.FilesDir+"/bin/boxlift-node", "disk")))
+	use, err := images.ParseDiskUse([]byte(l.on(ctx, t, wire.FilesDir+"/bin/boxlift-node", "disk")))
 	t.Logf("the disk was measured in %v: %+v", time.Since(begin).Round(time.Millisecond), use)
 	if err != nil || use.Packs == 0 || use.Content == 0 || use.Snapshots == nil || use.Free == 0 {
 		t.Errorf("%+v, %v", use, err)

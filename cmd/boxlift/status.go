@@ -11,7 +11,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/internal/progress"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/images"
 )
 
 func newStatusCommand(global *globalOptions) *cobra.Command {
@@ -51,7 +51,7 @@ func runStatus(ctx context.Context, out io.Writer, global *globalOptions, o clus
 }
 
 // diskColumns are what containerd takes, and what is free where it does.
-func diskColumns(d *node.DiskUse) string {
+func diskColumns(d *images.DiskUse) string {
 	if d == nil {
 		return "-\t-\t-"
 	}

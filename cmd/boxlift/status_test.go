@@ -9,7 +9,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/config"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/images"
 )
 
 func TestPrintStatus(t *testing.T) {
@@ -17,11 +17,11 @@ func TestPrintStatus(t *testing.T) {
 	s := &install.Status{Cluster: "lan-1", Hosts: []install.HostStatus{
 		{
 			Host: "10.0.0.11", Role: config.Server, Service: "active", K3s: "v1", Node: "a", Packs: 3, Images: 15, PackBytes: 1 << 20,
-			Disk: &node.DiskUse{Packs: 1 << 20, Files: 2, Content: 2 << 20, Snapshots: &snapshots, Free: 5 << 30, Total: 6 << 30},
+			Disk: &images.DiskUse{Packs: 1 << 20, Files: 2, Content: 2 << 20, Snapshots: &snapshots, Free: 5 << 30, Total: 6 << 30},
 		},
 		{
 			Host: "10.0.0.12", Role: config.Agent, Service: "inactive", Packs: 3, Images: 15, PackBytes: 1 << 20,
-			Disk: &node.DiskUse{Packs: 1 << 20, Content: 2 << 20, Free: 5 << 30, Total: 6 << 30, Problems: []string{"it did not answer"}},
+			Disk: &images.DiskUse{Packs: 1 << 20, Content: 2 << 20, Free: 5 << 30, Total: 6 << 30, Problems: []string{"it did not answer"}},
 		},
 		{Host: "10.0.0.13", Role: config.Agent, Service: "active", Differences: []string{"boxlift-node is not on the host"}},
 		{Host: "10.0.0.14", Role: config.Agent, Error: "unreachable"},

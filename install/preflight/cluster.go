@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/liteboxd/boxlift/install/config"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
 )
 
 const k3sDataDir = "/var/lib/rancher/k3s"
@@ -31,7 +31,7 @@ func judgeKubernetes(j *judgement) {
 		mend = "remove it from the host (kubeadm reset, rke2-uninstall.sh, k0s reset or snap remove microk8s; at least: systemctl disable --now " + u.Name + "), or choose another host"
 	}
 	// Where boxlift's k3s has lost its unit, as when install.sh was interrupted, what it started still runs.
-	hasK3s := j.facts.K3s.Managed || slices.ContainsFunc(j.facts.Units, func(u node.Unit) bool { return k3sService(u.Name) && u.LoadState == "loaded" })
+	hasK3s := j.facts.K3s.Managed || slices.ContainsFunc(j.facts.Units, func(u facts.Unit) bool { return k3sService(u.Name) && u.LoadState == "loaded" })
 	for _, p := range j.facts.Processes {
 		// What k3s runs is judged with k3s.
 		if hasK3s && (ofK3s(p) || k3sService(p.Unit)) {

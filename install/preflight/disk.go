@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/liteboxd/boxlift/internal/progress"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
 	"github.com/liteboxd/boxlift/node/wire"
 )
 
@@ -53,7 +53,7 @@ type amount struct {
 func (j *judgement) amounts() (list []amount, unpacked int64) {
 	sizes := j.Sizes[j.Platform]
 	held := func(name string, size int64) bool {
-		return slices.ContainsFunc(j.facts.Packs, func(p node.Pack) bool { return p.Name == name && p.Size == size })
+		return slices.ContainsFunc(j.facts.Packs, func(p facts.Pack) bool { return p.Name == name && p.Size == size })
 	}
 	// k3s has taken in what it found when it started.
 	running := j.facts.K3s.Managed && j.facts.Unit(serviceName(j.Subject.Config.Role)).ActiveState == "active"
@@ -99,17 +99,17 @@ func (j *judgement) amounts() (list []amount, unpacked int64) {
 	return slices.DeleteFunc(list, func(a amount) bool { return a.bytes == 0 }), unpacked
 }
 
-func (j *judgement) mount(path string) (node.Mount, bool) {
-	i := slices.IndexFunc(j.facts.Mounts, func(m node.Mount) bool { return m.Path == path })
+func (j *judgement) mount(path string) (facts.Mount, bool) {
+	i := slices.IndexFunc(j.facts.Mounts, func(m facts.Mount) bool { return m.Path == path })
 	if i < 0 {
-		return node.Mount{}, false
+		return facts.Mount{}, false
 	}
 	return j.facts.Mounts[i], true
 }
 
 // filesystem is a filesystem and what is to be put on it.
 type filesystem struct {
-	node.Mount
+	facts.Mount
 	amounts []amount
 	bytes   int64
 }
@@ -187,7 +187,7 @@ func judgeInodes(j *judgement) {
 }
 
 func judgeReadOnly(j *judgement) {
-	j.eachMount([]string{etcDir, runDir, optDir, localDir, wire.FilesDir, rancherDir, kubeletDir, logDir}, func(m node.Mount, paths string) {
+	j.eachMount([]string{etcDir, runDir, optDir, localDir, wire.FilesDir, rancherDir, kubeletDir, logDir}, func(m facts.Mount, paths string) {
 		if m.ReadOnly {
 			j.fail(fmt.Sprintf("%s is mounted read-only", m.MountPoint), "to write to "+paths,
 				"remount it with: mount -o remount,rw "+m.MountPoint+" (and remove ro from its line in /etc/fstab); if the kernel has made it so, see dmesg for errors of the disk")
@@ -197,7 +197,7 @@ func judgeReadOnly(j *judgement) {
 
 func judgeNoExec(j *judgement) {
 	// Cilium puts its plugin for containerd into /opt/cni/bin.
-	j.eachMount([]string{optDir, localDir, wire.FilesDir, rancherDir}, func(m node.Mount, paths string) {
+	j.eachMount([]string{optDir, localDir, wire.FilesDir, rancherDir}, func(m facts.Mount, paths string) {
 		if m.NoExec {
 			j.fail(fmt.Sprintf("%s is mounted noexec", m.MountPoint), "to run programs from "+paths,
 				"remount it with: mount -o remount,exec "+m.MountPoint+" (and remove noexec from its line in /etc/fstab)")
@@ -207,8 +207,8 @@ func judgeNoExec(j *judgement) {
 
 // eachMount calls judge for each mount that one of the paths is on, with the paths that
 // are on it.
-func (j *judgement) eachMount(paths []string, judge func(m node.Mount, paths string)) {
-	var mounts []node.Mount
+func (j *judgement) eachMount(paths []string, judge func(m facts.Mount, paths string)) {
+	var mounts []facts.Mount
 	on := make(map[string][]string)
 	for _, p := range paths {
 		if m, ok := j.mount(p); ok {

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/liteboxd/boxlift/install/config"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
 )
 
 // FuzzJudge expects of whatever a host says about itself that it is judged, and that each finding
@@ -24,12 +24,12 @@ func FuzzJudge(f *testing.F) {
 		`"kernel":{"release":"."}}`))
 	f.Add([]byte("{}"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		var facts node.Facts
-		if json.Unmarshal(text, &facts) != nil {
+		var told facts.Facts
+		if json.Unmarshal(text, &told) != nil {
 			return
 		}
 		need, subjects := goodCluster()
-		subjects[0].Facts = &facts
+		subjects[0].Facts = &told
 		for _, finding := range Judge(need, subjects) {
 			if finding.Check == "" || finding.Severity == "" || finding.Found == "" {
 				t.Errorf("a finding without words: %+v", finding)

@@ -9,7 +9,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/internal/progress"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
 )
 
 func judgeFacts(j *judgement) {
@@ -166,7 +166,7 @@ func (j *judgement) kubeProxyReplaced() bool {
 }
 
 // lacks tells whether the kernel certainly cannot do what is needed.
-func (n kernelNeed) lacks(k node.Kernel) bool {
+func (n kernelNeed) lacks(k facts.Kernel) bool {
 	missing := n.module != "" && k.Modules[n.module] == "missing"
 	if k.Config == nil {
 		return missing

@@ -15,7 +15,8 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/jointoken"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
+	"github.com/liteboxd/boxlift/node/reach"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -24,35 +25,35 @@ const gib = 1 << 30
 
 // goodHost is a host without a fault.
 func goodHost(name, address string, role config.Role, id byte) Subject {
-	f := &node.Facts{
-		Version: node.FactsVersion, Hostname: name,
+	f := &facts.Facts{
+		Version: facts.Version, Hostname: name,
 		MachineID: strings.Repeat(string(id), 32), BootID: "boot-" + name,
-		OS:           node.OS{ID: "debian", Version: "12", Pretty: "Debian GNU/Linux 12 (bookworm)"},
+		OS:           facts.OS{ID: "debian", Version: "12", Pretty: "Debian GNU/Linux 12 (bookworm)"},
 		Architecture: "amd64", Platform: "linux/amd64",
-		Kernel: node.Kernel{Release: "6.1.0-18-amd64", Config: map[string]string{}, Modules: map[string]string{}},
-		CPUs:   4, Memory: node.Memory{Total: 8 * gib, Available: 6 * gib},
-		Clock:   node.Clock{Now: "2026-11-21T10:00:00Z", Synchronized: true},
-		Cgroup:  node.Cgroup{Version: 2, Controllers: []string{"cpuset", "cpu", "io", "memory", "pids"}},
-		Systemd: node.Systemd{Version: "252", State: "running"},
+		Kernel: facts.Kernel{Release: "6.1.0-18-amd64", Config: map[string]string{}, Modules: map[string]string{}},
+		CPUs:   4, Memory: facts.Memory{Total: 8 * gib, Available: 6 * gib},
+		Clock:   facts.Clock{Now: "2026-11-21T10:00:00Z", Synchronized: true},
+		Cgroup:  facts.Cgroup{Version: 2, Controllers: []string{"cpuset", "cpu", "io", "memory", "pids"}},
+		Systemd: facts.Systemd{Version: "252", State: "running"},
 		SELinux: "disabled",
 		Sysctls: map[string]string{
 			"fs.inotify.max_user_instances": "8192", "fs.inotify.max_user_watches": "524288", "kernel.keys.root_maxkeys": "1000000",
 			"kernel.keys.root_maxbytes": "25000000", "kernel.panic": "10", "kernel.panic_on_oops": "1", "vm.overcommit_memory": "1", "vm.panic_on_oom": "0",
 			"net.ipv6.conf.all.disable_ipv6": "0",
 		},
-		Network: node.Network{
-			Interfaces: []node.Interface{
+		Network: facts.Network{
+			Interfaces: []facts.Interface{
 				{Name: "lo", Up: true, Addresses: []string{"127.0.0.1/8", "::1/128"}},
 				{Name: "eth0", Up: true, Addresses: []string{address + "/24", "fe80::1/64"}},
 			},
-			Routes: []node.Route{
+			Routes: []facts.Route{
 				{Destination: "0.0.0.0/0", Gateway: "10.0.0.1", Interface: "eth0"},
 				{Destination: "10.0.0.0/24", Interface: "eth0"},
 			},
 			Resolvers: []string{"10.0.0.1"},
 		},
-		Ports: []node.Port{{Protocol: "tcp", Address: "0.0.0.0", Port: 22, Owner: node.Process{Name: "sshd", PID: 7, Unit: "ssh.service"}}},
-		Units: []node.Unit{
+		Ports: []facts.Port{{Protocol: "tcp", Address: "0.0.0.0", Port: 22, Owner: facts.Process{Name: "sshd", PID: 7, Unit: "ssh.service"}}},
+		Units: []facts.Unit{
 			{Name: "k3s.service", LoadState: "not-found", ActiveState: "inactive"},
 			{Name: "k3s-agent.service", LoadState: "not-found", ActiveState: "inactive"},
 			{Name: "docker.service", LoadState: "loaded", ActiveState: "active", UnitFileState: "enabled"},
@@ -61,7 +62,7 @@ func goodHost(name, address string, role config.Role, id byte) Subject {
 		},
 	}
 	for _, p := range []string{"/", "/etc", "/opt", "/run", "/usr/local", "/var/lib/boxlift", "/var/lib/kubelet", "/var/lib/rancher", "/var/log"} {
-		f.Mounts = append(f.Mounts, node.Mount{
+		f.Mounts = append(f.Mounts, facts.Mount{
 			Path: p, MountPoint: "/", Source: "/dev/sda1", Type: "ext4", Options: []string{"rw"}, Device: "8:1",
 			Total: 100 * gib, Free: 60 * gib, Inodes: 6_000_000, FreeInodes: 5_000_000,
 		})
@@ -72,7 +73,7 @@ func goodHost(name, address string, role config.Role, id byte) Subject {
 	}
 	return Subject{
 		Name: name, Config: config.Host{Role: role, Host: address}, Platform: "linux/amd64", Facts: f, OffsetError: 10 * time.Millisecond,
-		Packs: []node.StoredFile{{Name: "boxlift-k3s-0123456789ab.tar", Size: gib}},
+		Packs: []facts.StoredFile{{Name: "boxlift-k3s-0123456789ab.tar", Size: gib}},
 	}
 }
 
@@ -88,7 +89,7 @@ func goodCluster() (Need, []Subject) {
 	}
 	subjects[0].K3sConfig = map[string]any{"disable-kube-proxy": true}
 	sizes := Sizes{
-		Files: []node.StoredFile{{Name: "k3s-0123456789ab", Size: 100 * mib}}, K3s: 100 * mib,
+		Files: []facts.StoredFile{{Name: "k3s-0123456789ab", Size: 100 * mib}}, K3s: 100 * mib,
 	}
 	return Need{
 		Config: c, K3s: "v1.36.4+k3s1", Platforms: []lock.Platform{"linux/amd64"}, Sizes: map[lock.Platform]Sizes{"linux/amd64": sizes},
@@ -96,7 +97,7 @@ func goodCluster() (Need, []Subject) {
 }
 
 // mount changes the mounts of some paths, or of all.
-func (f fault) mount(change func(*node.Mount), paths ...string) {
+func (f fault) mount(change func(*facts.Mount), paths ...string) {
 	for i := range f.server.Facts.Mounts {
 		if m := &f.server.Facts.Mounts[i]; len(paths) == 0 || slices.Contains(paths, m.Path) {
 			change(m)
@@ -106,23 +107,23 @@ func (f fault) mount(change func(*node.Mount), paths ...string) {
 
 // installed makes the server one that boxlift has installed.
 func (f fault) installed() {
-	f.server.Facts.K3s = node.K3s{Path: "/usr/local/bin/k3s", Version: f.need.K3s, Managed: true, Created: "2026-11-21T09:00:00Z", DataDirs: []string{"/var/lib/rancher/k3s/server"}}
-	f.unit(node.Unit{Name: "k3s.service", LoadState: "loaded", ActiveState: "active", UnitFileState: "enabled"})
+	f.server.Facts.K3s = facts.K3s{Path: "/usr/local/bin/k3s", Version: f.need.K3s, Managed: true, Created: "2026-11-21T09:00:00Z", DataDirs: []string{"/var/lib/rancher/k3s/server"}}
+	f.unit(facts.Unit{Name: "k3s.service", LoadState: "loaded", ActiveState: "active", UnitFileState: "enabled"})
 }
 
 // withoutUnit lets k3s be installed and run, but for systemd's knowing of it.
 func (f fault) withoutUnit() {
 	f.installed()
-	f.server.Facts.Units = slices.DeleteFunc(f.server.Facts.Units, func(u node.Unit) bool { return u.Name == "k3s.service" })
-	f.server.Facts.Processes = []node.Process{k3sItself, inPod}
+	f.server.Facts.Units = slices.DeleteFunc(f.server.Facts.Units, func(u facts.Unit) bool { return u.Name == "k3s.service" })
+	f.server.Facts.Processes = []facts.Process{k3sItself, inPod}
 }
 
-func (f fault) unit(u node.Unit) {
-	f.server.Facts.Units = append(slices.DeleteFunc(f.server.Facts.Units, func(o node.Unit) bool { return o.Name == u.Name }), u)
+func (f fault) unit(u facts.Unit) {
+	f.server.Facts.Units = append(slices.DeleteFunc(f.server.Facts.Units, func(o facts.Unit) bool { return o.Name == u.Name }), u)
 }
 
-func (f fault) listen(protocol, address string, port int, owner node.Process) {
-	f.server.Facts.Ports = append(f.server.Facts.Ports, node.Port{Protocol: protocol, Address: address, Port: port, Owner: owner})
+func (f fault) listen(protocol, address string, port int, owner facts.Process) {
+	f.server.Facts.Ports = append(f.server.Facts.Ports, facts.Port{Protocol: protocol, Address: address, Port: port, Owner: owner})
 }
 
 // registry lets the servers run a registry.
@@ -137,10 +138,10 @@ func (f fault) peers() {
 }
 
 // external lets the nodes pull from a registry that both have tried.
-func (f fault) external(agents config.AgentSeeding, state node.ReachState, detail string) {
+func (f fault) external(agents config.AgentSeeding, state reach.State, detail string) {
 	f.need.Config.Seeding = config.Seeding{Mode: config.SeedExternal, Agents: agents, External: &config.ExternalRegistry{Address: "harbor.lan"}}
 	for _, s := range []*Subject{f.server, f.agent} {
-		s.Reach = []Reached{{Address: "harbor.lan", ReachPort: node.ReachPort{Protocol: "tcp", Port: 443}, Use: "the registry", State: state, Detail: detail}}
+		s.Reach = []Reached{{Address: "harbor.lan", Endpoint: reach.Endpoint{Protocol: "tcp", Port: 443}, Use: "the registry", State: state, Detail: detail}}
 	}
 }
 
@@ -158,11 +159,11 @@ type faultTest struct {
 }
 
 var (
-	nginx          = node.Process{Name: "nginx", PID: 99, Executable: "/usr/sbin/nginx", Unit: "nginx.service"}
-	k3sItself      = node.Process{Name: "k3s-server", PID: 50, Executable: "/var/lib/rancher/k3s/data/01/bin/k3s", Unit: "k3s.service"}
-	etcdChild      = node.Process{Name: "etcd", PID: 51, Executable: "/usr/bin/etcd", Unit: "k3s.service"}
-	registryItself = node.Process{Name: "boxlift-registr", PID: 60, Executable: "/usr/local/libexec/boxlift-registry", Unit: "boxlift-registry.service"}
-	inPod          = node.Process{Name: "cilium-agent", PID: 52, Executable: "/usr/bin/cilium-agent", Unit: "kubepods"}
+	nginx          = facts.Process{Name: "nginx", PID: 99, Executable: "/usr/sbin/nginx", Unit: "nginx.service"}
+	k3sItself      = facts.Process{Name: "k3s-server", PID: 50, Executable: "/var/lib/rancher/k3s/data/01/bin/k3s", Unit: "k3s.service"}
+	etcdChild      = facts.Process{Name: "etcd", PID: 51, Executable: "/usr/bin/etcd", Unit: "k3s.service"}
+	registryItself = facts.Process{Name: "boxlift-registr", PID: 60, Executable: "/usr/local/libexec/boxlift-registry", Unit: "boxlift-registry.service"}
+	inPod          = facts.Process{Name: "cilium-agent", PID: 52, Executable: "/usr/bin/cilium-agent", Unit: "kubepods"}
 )
 
 func faultTests() []faultTest {
@@ -181,7 +182,7 @@ func faultTests() []faultTest {
 
 		{"not root", func(f fault) { f.server.Facts.User = 1000 }, []string{s + "root error"}},
 
-		{"no systemd", func(f fault) { f.server.Facts.Systemd = node.Systemd{} }, []string{s + "systemd error"}},
+		{"no systemd", func(f fault) { f.server.Facts.Systemd = facts.Systemd{} }, []string{s + "systemd error"}},
 		{"offline", func(f fault) { f.server.Facts.Systemd.State = "offline" }, []string{s + "systemd error"}},
 		{"rescue", func(f fault) { f.server.Facts.Systemd.State = "maintenance" }, []string{s + "systemd error"}},
 		{"going down", func(f fault) { f.server.Facts.Systemd.State = "stopping" }, []string{s + "systemd error"}},
@@ -197,83 +198,85 @@ func faultTests() []faultTest {
 		{"agent with little memory", func(f fault) { f.agent.Facts.Memory.Total = 400 * mib }, []string{a + "memory error"}},
 		{"agent with 512 MiB", func(f fault) { f.agent.Facts.Memory.Total = 480 * mib }, []string{a + "memory warning"}},
 		{"agent with 1 GiB", func(f fault) { f.agent.Facts.Memory.Total = 950 * mib }, nil},
-		{"unknown memory", func(f fault) { f.server.Facts.Memory = node.Memory{} }, nil},
+		{"unknown memory", func(f fault) { f.server.Facts.Memory = facts.Memory{} }, nil},
 
 		// 4 GiB of packs, 300 MiB of k3s' programs and some 200 MiB of files.
-		{"full disk", func(f fault) { f.mount(func(m *node.Mount) { m.Free = 4 * gib }) }, []string{s + "disk error"}},
-		{"just enough on a small disk", func(f fault) { f.mount(func(m *node.Mount) { m.Total, m.Free = 8*gib, 6*gib }) }, nil},
-		{"the kubelet would evict", func(f fault) { f.mount(func(m *node.Mount) { m.Free = 8 * gib }) }, []string{s + "disk error"}},
+		{"full disk", func(f fault) { f.mount(func(m *facts.Mount) { m.Free = 4 * gib }) }, []string{s + "disk error"}},
+		{"just enough on a small disk", func(f fault) { f.mount(func(m *facts.Mount) { m.Total, m.Free = 8*gib, 6*gib }) }, nil},
+		{"the kubelet would evict", func(f fault) { f.mount(func(m *facts.Mount) { m.Free = 8 * gib }) }, []string{s + "disk error"}},
 		{"the kubelet is told not to", func(f fault) {
-			f.mount(func(m *node.Mount) { m.Free = 8 * gib })
+			f.mount(func(m *facts.Mount) { m.Free = 8 * gib })
 			f.server.K3sConfig["kubelet-arg"] = []any{"eviction-hard=nodefs.available<1%", "image-gc-high-threshold=99"}
 		}, nil},
-		{"the kubelet would remove images", func(f fault) { f.mount(func(m *node.Mount) { m.Free = 15 * gib }) }, []string{s + "disk warning"}},
+		{"the kubelet would remove images", func(f fault) { f.mount(func(m *facts.Mount) { m.Free = 15 * gib }) }, []string{s + "disk warning"}},
 		{"an archive for this host alone", func(f fault) {
-			f.mount(func(m *node.Mount) { m.Device, m.MountPoint, m.Total, m.Free = "8:2", "/usr", 4*gib, 190*mib }, "/usr/local")
-			f.server.Archives = []node.StoredFile{{Name: "cilium-linux-amd64.tar.gz-0123456789ab", Size: 40 * mib}}
+			f.mount(func(m *facts.Mount) { m.Device, m.MountPoint, m.Total, m.Free = "8:2", "/usr", 4*gib, 190*mib }, "/usr/local")
+			f.server.Archives = []facts.StoredFile{{Name: "cilium-linux-amd64.tar.gz-0123456789ab", Size: 40 * mib}}
 		}, []string{s + "disk error"}},
 		{"the archive is there", func(f fault) {
-			f.mount(func(m *node.Mount) { m.Device, m.MountPoint, m.Total, m.Free = "8:2", "/usr", 4*gib, 190*mib }, "/usr/local")
-			f.server.Archives = []node.StoredFile{{Name: "cilium-linux-amd64.tar.gz-0123456789ab", Size: 40 * mib}}
+			f.mount(func(m *facts.Mount) { m.Device, m.MountPoint, m.Total, m.Free = "8:2", "/usr", 4*gib, 190*mib }, "/usr/local")
+			f.server.Archives = []facts.StoredFile{{Name: "cilium-linux-amd64.tar.gz-0123456789ab", Size: 40 * mib}}
 			f.server.Facts.Files = append(f.server.Facts.Files, f.server.Archives...)
 		}, nil},
 		{"disk of its own for the data", func(f fault) {
-			f.mount(func(m *node.Mount) { m.Device, m.MountPoint, m.Total, m.Free = "8:2", "/var/lib/rancher", 4*gib, 4*gib }, "/var/lib/rancher")
+			f.mount(func(m *facts.Mount) {
+				m.Device, m.MountPoint, m.Total, m.Free = "8:2", "/var/lib/rancher", 4*gib, 4*gib
+			}, "/var/lib/rancher")
 		}, []string{s + "disk error"}},
 		{"small disk for programs", func(f fault) {
-			f.mount(func(m *node.Mount) { m.Device, m.MountPoint, m.Total, m.Free = "8:2", "/usr", 4*gib, 90*mib }, "/usr/local")
+			f.mount(func(m *facts.Mount) { m.Device, m.MountPoint, m.Total, m.Free = "8:2", "/usr", 4*gib, 90*mib }, "/usr/local")
 		}, []string{s + "disk error"}},
 		{"small /run", func(f fault) {
-			f.mount(func(m *node.Mount) { m.Device, m.MountPoint, m.Total, m.Free = "0:5", "/run", 8*mib, 8*mib }, "/run")
+			f.mount(func(m *facts.Mount) { m.Device, m.MountPoint, m.Total, m.Free = "0:5", "/run", 8*mib, 8*mib }, "/run")
 		}, []string{s + "disk error"}},
 		{"packs are there, but not imported", func(f fault) {
-			f.mount(func(m *node.Mount) { m.Total, m.Free = 8*gib, 4*gib })
-			f.server.Facts.Packs = []node.Pack{{Name: "boxlift-k3s-0123456789ab.tar", Size: gib}}
+			f.mount(func(m *facts.Mount) { m.Total, m.Free = 8*gib, 4*gib })
+			f.server.Facts.Packs = []facts.Pack{{Name: "boxlift-k3s-0123456789ab.tar", Size: gib}}
 		}, []string{s + "disk warning"}},
 		{"all is there", func(f fault) {
-			f.mount(func(m *node.Mount) { m.Total, m.Free = 8*gib, 2*gib })
+			f.mount(func(m *facts.Mount) { m.Total, m.Free = 8*gib, 2*gib })
 			f.installed()
-			f.server.Facts.Packs = []node.Pack{{Name: "boxlift-k3s-0123456789ab.tar", Size: gib}}
+			f.server.Facts.Packs = []facts.Pack{{Name: "boxlift-k3s-0123456789ab.tar", Size: gib}}
 			f.server.Facts.Files = f.need.Sizes["linux/amd64"].Files
 		}, nil},
 		{"a pack of another size is there", func(f fault) {
-			f.mount(func(m *node.Mount) { m.Total, m.Free = 8*gib, 2*gib })
+			f.mount(func(m *facts.Mount) { m.Total, m.Free = 8*gib, 2*gib })
 			f.installed()
-			f.server.Facts.Packs = []node.Pack{{Name: "boxlift-k3s-0123456789ab.tar", Size: gib - 1}}
+			f.server.Facts.Packs = []facts.Pack{{Name: "boxlift-k3s-0123456789ab.tar", Size: gib - 1}}
 		}, []string{s + "disk error"}},
 
-		{"no inodes", func(f fault) { f.mount(func(m *node.Mount) { m.FreeInodes = 100_000 }) }, []string{s + "inodes error"}},
-		{"inodes without a number", func(f fault) { f.mount(func(m *node.Mount) { m.Inodes, m.FreeInodes = 0, 0 }) }, nil},
+		{"no inodes", func(f fault) { f.mount(func(m *facts.Mount) { m.FreeInodes = 100_000 }) }, []string{s + "inodes error"}},
+		{"inodes without a number", func(f fault) { f.mount(func(m *facts.Mount) { m.Inodes, m.FreeInodes = 0, 0 }) }, nil},
 
-		{"read-only", func(f fault) { f.mount(func(m *node.Mount) { m.ReadOnly = true }, "/etc") }, []string{s + "read-only error"}},
-		{"read-only, but not ours", func(f fault) { f.mount(func(m *node.Mount) { m.ReadOnly = true }, "/") }, nil},
+		{"read-only", func(f fault) { f.mount(func(m *facts.Mount) { m.ReadOnly = true }, "/etc") }, []string{s + "read-only error"}},
+		{"read-only, but not ours", func(f fault) { f.mount(func(m *facts.Mount) { m.ReadOnly = true }, "/") }, nil},
 
 		{"noexec", func(f fault) {
-			f.mount(func(m *node.Mount) { m.NoExec, m.MountPoint = true, "/var" }, "/var/lib/rancher", "/var/lib/boxlift", "/var/lib/kubelet", "/var/log")
+			f.mount(func(m *facts.Mount) { m.NoExec, m.MountPoint = true, "/var" }, "/var/lib/rancher", "/var/lib/boxlift", "/var/lib/kubelet", "/var/log")
 		}, []string{s + "noexec error"}},
 		{"noexec, but nothing runs there", func(f fault) {
-			f.mount(func(m *node.Mount) { m.NoExec = true }, "/run", "/etc", "/var/log")
+			f.mount(func(m *facts.Mount) { m.NoExec = true }, "/run", "/etc", "/var/log")
 		}, nil},
 
-		{"overlay", func(f fault) { f.mount(func(m *node.Mount) { m.Type = "overlay" }) }, []string{s + "filesystem error"}},
+		{"overlay", func(f fault) { f.mount(func(m *facts.Mount) { m.Type = "overlay" }) }, []string{s + "filesystem error"}},
 		{"overlay with another snapshotter", func(f fault) {
-			f.mount(func(m *node.Mount) { m.Type = "overlay" })
+			f.mount(func(m *facts.Mount) { m.Type = "overlay" })
 			f.server.K3sConfig["snapshotter"] = "native"
 		}, nil},
-		{"NFS", func(f fault) { f.mount(func(m *node.Mount) { m.Type = "nfs4" }, "/var/lib/rancher") }, []string{s + "filesystem error"}},
-		{"FUSE", func(f fault) { f.mount(func(m *node.Mount) { m.Type = "fuse.sshfs" }, "/var/lib/rancher") }, []string{s + "filesystem error"}},
-		{"memory as a disk", func(f fault) { f.mount(func(m *node.Mount) { m.Type = "tmpfs" }, "/var/lib/rancher") }, []string{s + "filesystem warning"}},
-		{"xfs", func(f fault) { f.mount(func(m *node.Mount) { m.Type = "xfs" }) }, nil},
+		{"NFS", func(f fault) { f.mount(func(m *facts.Mount) { m.Type = "nfs4" }, "/var/lib/rancher") }, []string{s + "filesystem error"}},
+		{"FUSE", func(f fault) { f.mount(func(m *facts.Mount) { m.Type = "fuse.sshfs" }, "/var/lib/rancher") }, []string{s + "filesystem error"}},
+		{"memory as a disk", func(f fault) { f.mount(func(m *facts.Mount) { m.Type = "tmpfs" }, "/var/lib/rancher") }, []string{s + "filesystem warning"}},
+		{"xfs", func(f fault) { f.mount(func(m *facts.Mount) { m.Type = "xfs" }) }, nil},
 
 		{"old kernel", func(f fault) { f.server.Facts.Kernel.Release = "5.4.0-150-generic" }, []string{s + "kernel error"}},
 		{"kernel 5.10", func(f fault) { f.server.Facts.Kernel.Release = "5.10.0-30-amd64" }, nil},
 		{"RHEL 8.10", func(f fault) {
 			f.server.Facts.Kernel.Release = "4.18.0-553.el8_10.x86_64"
-			f.server.Facts.OS = node.OS{ID: "rocky", IDLike: []string{"rhel", "centos", "fedora"}, Version: "8.10"}
+			f.server.Facts.OS = facts.OS{ID: "rocky", IDLike: []string{"rhel", "centos", "fedora"}, Version: "8.10"}
 		}, nil},
 		{"RHEL 8.6", func(f fault) {
 			f.server.Facts.Kernel.Release = "4.18.0-372.el8.x86_64"
-			f.server.Facts.OS = node.OS{ID: "rhel", Version: "8.6", Pretty: "Red Hat Enterprise Linux 8.6"}
+			f.server.Facts.OS = facts.OS{ID: "rhel", Version: "8.6", Pretty: "Red Hat Enterprise Linux 8.6"}
 		}, []string{s + "kernel error"}},
 		{"4.18 of another system", func(f fault) { f.server.Facts.Kernel.Release = "4.18.0-1-amd64" }, []string{s + "kernel error"}},
 
@@ -318,14 +321,14 @@ func faultTests() []faultTest {
 		{"cgroup v1 with an older k3s", func(f fault) { f.server.Facts.Cgroup.Version = 1; f.need.K3s = "v1.34.9+k3s1" }, []string{s + "cgroup warning"}},
 		{"no memory controller", func(f fault) { f.server.Facts.Cgroup.Controllers = []string{"cpuset", "cpu", "pids"} }, []string{s + "cgroup error"}},
 		{"no cpuset controller", func(f fault) { f.server.Facts.Cgroup.Controllers = []string{"cpu", "memory", "pids"} }, []string{s + "cgroup warning"}},
-		{"unknown cgroups", func(f fault) { f.server.Facts.Cgroup = node.Cgroup{} }, nil},
+		{"unknown cgroups", func(f fault) { f.server.Facts.Cgroup = facts.Cgroup{} }, nil},
 
 		{"API port in use", func(f fault) { f.listen("tcp6", "::", 6443, nginx) }, []string{s + "ports error"}},
 		{"several in use", func(f fault) {
 			f.listen("tcp", "0.0.0.0", 10250, nginx)
 			f.listen("tcp6", "::", 10250, nginx)
 			f.listen("tcp", "10.0.0.11", 4244, nginx)
-			f.listen("udp", "0.0.0.0", 8472, node.Process{})
+			f.listen("udp", "0.0.0.0", 8472, facts.Process{})
 		}, []string{s + "ports error", s + "ports warning", s + "ports error"}},
 		{"local port in use", func(f fault) { f.listen("tcp", "127.0.0.1", 10248, nginx) }, []string{s + "ports error"}},
 		{"local port in use elsewhere", func(f fault) { f.listen("tcp", "10.0.0.11", 10248, nginx) }, nil},
@@ -344,8 +347,8 @@ func faultTests() []faultTest {
 			f.listen("tcp6", "::", 6443, k3sItself)
 			f.listen("tcp", "127.0.0.1", 10010, etcdChild)
 			f.listen("tcp", "0.0.0.0", 4240, inPod)
-			f.listen("udp", "0.0.0.0", 8472, node.Process{})
-			f.server.Facts.Processes = []node.Process{k3sItself, inPod}
+			f.listen("udp", "0.0.0.0", 8472, facts.Process{})
+			f.server.Facts.Processes = []facts.Process{k3sItself, inPod}
 		}, nil},
 		{"the cluster without its unit", func(f fault) { f.withoutUnit() }, nil},
 		{"another version's cluster without its unit", func(f fault) {
@@ -358,19 +361,19 @@ func faultTests() []faultTest {
 			f.server.Facts.Processes = nil
 		}, []string{s + "k3s error"}},
 		{"another version's pods on an agent without its unit", func(f fault) {
-			f.agent.Facts.K3s = node.K3s{Path: "/usr/local/bin/k3s", Version: "v1.33.13+k3s1", Managed: true}
-			f.agent.Facts.Processes = []node.Process{inPod}
+			f.agent.Facts.K3s = facts.K3s{Path: "/usr/local/bin/k3s", Version: "v1.33.13+k3s1", Managed: true}
+			f.agent.Facts.Processes = []facts.Process{inPod}
 		}, []string{a + "k3s error"}},
 		{"another version placed, and nothing begun", func(f fault) {
-			f.agent.Facts.K3s = node.K3s{Path: "/usr/local/bin/k3s", Version: "v1.33.13+k3s1", Managed: true}
+			f.agent.Facts.K3s = facts.K3s{Path: "/usr/local/bin/k3s", Version: "v1.33.13+k3s1", Managed: true}
 		}, []string{a + "k3s warning"}},
-		{"another cluster's pods", func(f fault) { f.server.Facts.Processes = []node.Process{inPod} }, []string{s + "kubernetes error"}},
+		{"another cluster's pods", func(f fault) { f.server.Facts.Processes = []facts.Process{inPod} }, []string{s + "kubernetes error"}},
 		{"a stranger in the cluster", func(f fault) { f.installed(); f.listen("tcp", "0.0.0.0", 9964, nginx) }, []string{s + "ports error"}},
 
 		{"the registry's port in use", func(f fault) { f.registry(5443); f.listen("tcp", "0.0.0.0", 5443, nginx) }, []string{s + "ports error"}},
 		{"the registry's port in use on an agent", func(f fault) {
 			f.registry(5443)
-			f.agent.Facts.Ports = append(f.agent.Facts.Ports, node.Port{Protocol: "tcp", Address: "0.0.0.0", Port: 5443, Owner: nginx})
+			f.agent.Facts.Ports = append(f.agent.Facts.Ports, facts.Port{Protocol: "tcp", Address: "0.0.0.0", Port: 5443, Owner: nginx})
 		}, nil},
 		{"the registry itself", func(f fault) { f.registry(5443); f.listen("tcp", "10.0.0.11", 5443, registryItself) }, nil},
 		{"no registry", func(f fault) { f.listen("tcp", "0.0.0.0", 5443, nginx) }, nil},
@@ -385,7 +388,7 @@ func faultTests() []faultTest {
 		{"peers' ports in use", func(f fault) {
 			f.peers()
 			for _, port := range []int{5001, 6443} {
-				f.agent.Facts.Ports = append(f.agent.Facts.Ports, node.Port{Protocol: "tcp", Address: "0.0.0.0", Port: port, Owner: nginx})
+				f.agent.Facts.Ports = append(f.agent.Facts.Ports, facts.Port{Protocol: "tcp", Address: "0.0.0.0", Port: port, Owner: nginx})
 			}
 		}, []string{a + "ports error", a + "ports error"}},
 
@@ -450,16 +453,16 @@ func faultTests() []faultTest {
 		{"swap", func(f fault) { f.server.Facts.Memory.Swap = gib }, []string{s + "swap warning"}},
 
 		{"firewalld", func(f fault) {
-			f.unit(node.Unit{Name: "firewalld.service", LoadState: "loaded", ActiveState: "active"})
+			f.unit(facts.Unit{Name: "firewalld.service", LoadState: "loaded", ActiveState: "active"})
 		}, []string{s + "firewall warning"}},
 		{"firewalld is off", func(f fault) {
-			f.unit(node.Unit{Name: "firewalld.service", LoadState: "loaded", ActiveState: "inactive"})
+			f.unit(facts.Unit{Name: "firewalld.service", LoadState: "loaded", ActiveState: "inactive"})
 		}, nil},
 		{"ufw", func(f fault) { f.server.Facts.UFW = true }, []string{s + "firewall warning"}},
 
 		{"nm-cloud-setup", func(f fault) {
-			f.unit(node.Unit{Name: "nm-cloud-setup.service", LoadState: "loaded", UnitFileState: "enabled"})
-			f.unit(node.Unit{Name: "nm-cloud-setup.timer", LoadState: "loaded", ActiveState: "active", UnitFileState: "disabled"})
+			f.unit(facts.Unit{Name: "nm-cloud-setup.service", LoadState: "loaded", UnitFileState: "enabled"})
+			f.unit(facts.Unit{Name: "nm-cloud-setup.timer", LoadState: "loaded", ActiveState: "active", UnitFileState: "disabled"})
 		}, []string{s + "nm-cloud-setup error"}},
 
 		{"SELinux without policy", func(f fault) { f.server.Facts.SELinux = "enforcing" }, []string{s + "selinux error"}},
@@ -490,34 +493,34 @@ func faultTests() []faultTest {
 			f.server.K3sConfig["service-cidr"] = []string{"10.0.0.0/16"}
 		}, []string{s + "networks error", a + "networks error"}},
 		{"a route into the pods' network", func(f fault) {
-			f.agent.Facts.Network.Routes = append(f.agent.Facts.Network.Routes, node.Route{Destination: "10.42.7.0/24", Gateway: "10.0.0.99", Interface: "eth0"})
+			f.agent.Facts.Network.Routes = append(f.agent.Facts.Network.Routes, facts.Route{Destination: "10.42.7.0/24", Gateway: "10.0.0.99", Interface: "eth0"})
 		}, []string{a + "networks error"}},
 		{"a name server in the services' network", func(f fault) { f.agent.Facts.Network.Resolvers = []string{"10.43.0.2"} }, []string{a + "networks error"}},
 		{"an address in the pods' network", func(f fault) {
-			f.agent.Facts.Network.Interfaces = append(f.agent.Facts.Network.Interfaces, node.Interface{Name: "eth1", Addresses: []string{"10.42.0.7/32"}})
+			f.agent.Facts.Network.Interfaces = append(f.agent.Facts.Network.Interfaces, facts.Interface{Name: "eth1", Addresses: []string{"10.42.0.7/32"}})
 		}, []string{a + "networks error"}},
 		{"the cluster's own routes", func(f fault) {
 			f.installed()
-			f.server.Facts.Network.Interfaces = append(f.server.Facts.Network.Interfaces, node.Interface{Name: "cilium_host", Addresses: []string{"10.42.0.7/32"}})
+			f.server.Facts.Network.Interfaces = append(f.server.Facts.Network.Interfaces, facts.Interface{Name: "cilium_host", Addresses: []string{"10.42.0.7/32"}})
 			f.server.Facts.Network.Routes = append(f.server.Facts.Network.Routes,
-				node.Route{Destination: "10.42.0.0/24", Interface: "cilium_host"},
-				node.Route{Destination: "10.42.1.0/24", Gateway: "10.0.0.21", Interface: "eth0"})
+				facts.Route{Destination: "10.42.0.0/24", Interface: "cilium_host"},
+				facts.Route{Destination: "10.42.1.0/24", Gateway: "10.0.0.21", Interface: "eth0"})
 		}, nil},
 
 		{"a kubelet that is enabled", func(f fault) {
-			f.unit(node.Unit{Name: "kubelet.service", LoadState: "loaded", UnitFileState: "enabled"})
+			f.unit(facts.Unit{Name: "kubelet.service", LoadState: "loaded", UnitFileState: "enabled"})
 		}, []string{s + "kubernetes error"}},
 		{"a kubelet that is not", func(f fault) {
-			f.unit(node.Unit{Name: "kubelet.service", LoadState: "loaded", UnitFileState: "disabled"})
+			f.unit(facts.Unit{Name: "kubelet.service", LoadState: "loaded", UnitFileState: "disabled"})
 		}, nil},
 		{"a kubelet that runs", func(f fault) {
-			f.unit(node.Unit{Name: "kubelet.service", LoadState: "loaded", ActiveState: "active", UnitFileState: "enabled"})
-			f.server.Facts.Processes = []node.Process{{Name: "kubelet", PID: 5, Unit: "kubelet.service"}}
+			f.unit(facts.Unit{Name: "kubelet.service", LoadState: "loaded", ActiveState: "active", UnitFileState: "enabled"})
+			f.server.Facts.Processes = []facts.Process{{Name: "kubelet", PID: 5, Unit: "kubelet.service"}}
 		}, []string{s + "kubernetes error"}},
-		{"a kubelet in Docker", func(f fault) { f.server.Facts.Processes = []node.Process{{Name: "kubelet", PID: 5, Unit: "docker"}} }, []string{s + "kubernetes error"}},
+		{"a kubelet in Docker", func(f fault) { f.server.Facts.Processes = []facts.Process{{Name: "kubelet", PID: 5, Unit: "docker"}} }, []string{s + "kubernetes error"}},
 		{"a kubelet beside the cluster", func(f fault) {
 			f.installed()
-			f.server.Facts.Processes = []node.Process{k3sItself, {Name: "kubelet", PID: 5, Unit: "session-1.scope"}}
+			f.server.Facts.Processes = []facts.Process{k3sItself, {Name: "kubelet", PID: 5, Unit: "session-1.scope"}}
 		}, []string{s + "kubernetes error"}},
 
 		{"another pod network", func(f fault) { f.server.Facts.CNIConfigs = []string{"10-flannel.conflist"} }, []string{s + "cni error"}},
@@ -529,16 +532,16 @@ func faultTests() []faultTest {
 		{"installed by somebody", func(f fault) {
 			f.installed()
 			f.server.Facts.K3s.Managed = false
-			f.server.Facts.Processes = []node.Process{k3sItself}
+			f.server.Facts.Processes = []facts.Process{k3sItself}
 		}, []string{s + "k3s error"}},
 		{"installed as an agent", func(f fault) {
 			f.installed()
-			f.unit(node.Unit{Name: "k3s.service", LoadState: "not-found"})
-			f.unit(node.Unit{Name: "k3s-agent.service", LoadState: "loaded", ActiveState: "active"})
+			f.unit(facts.Unit{Name: "k3s.service", LoadState: "not-found"})
+			f.unit(facts.Unit{Name: "k3s-agent.service", LoadState: "loaded", ActiveState: "active"})
 		}, []string{s + "k3s error"}},
 		{"another version", func(f fault) { f.installed(); f.server.Facts.K3s.Version = "v1.35.1+k3s1" }, []string{s + "k3s error"}},
 		{"another version that does not run", func(f fault) {
-			f.server.Facts.K3s = node.K3s{Path: "/usr/local/bin/k3s", Version: "v1.35.1+k3s1"}
+			f.server.Facts.K3s = facts.K3s{Path: "/usr/local/bin/k3s", Version: "v1.35.1+k3s1"}
 		}, []string{s + "k3s warning"}},
 		{"another data directory", func(f fault) { f.installed(); f.server.Facts.K3s.DataDir = "/data/k3s" }, []string{s + "k3s error"}},
 		{"the usual data directory", func(f fault) { f.installed(); f.server.Facts.K3s.DataDir = "/var/lib/rancher/k3s/" }, nil},
@@ -546,20 +549,22 @@ func faultTests() []faultTest {
 			f.server.Facts.K3s.DataDirs = []string{"/var/lib/rancher/k3s/agent", "/var/lib/rancher/k3s/server"}
 		}, []string{s + "k3s error"}},
 		{"packs alone", func(f fault) { f.server.Facts.K3s.DataDirs = []string{"/var/lib/rancher/k3s/agent"} }, nil},
-		{"a second k3s", func(f fault) { f.unit(node.Unit{Name: "k3s-test.service", LoadState: "loaded", ActiveState: "active"}) }, []string{s + "k3s error"}},
+		{"a second k3s", func(f fault) {
+			f.unit(facts.Unit{Name: "k3s-test.service", LoadState: "loaded", ActiveState: "active"})
+		}, []string{s + "k3s error"}},
 
 		{"not reached", func(f fault) {
 			f.agent.Reach = []Reached{
-				{Host: "server-1", Address: "10.0.0.11", ReachPort: node.ReachPort{Protocol: "tcp", Port: 6443}, Use: "the API server", State: node.ReachOK},
-				{Host: "server-1", Address: "10.0.0.11", ReachPort: node.ReachPort{Protocol: "tcp", Port: 10250}, Use: "the kubelet", State: node.ReachRefused, Detail: "connection refused"},
-				{Host: "server-1", Address: "10.0.0.11", ReachPort: node.ReachPort{Protocol: "udp", Port: 8472}, Use: "traffic between pods (VXLAN)", State: node.ReachSilent, Detail: "no answer"},
+				{Host: "server-1", Address: "10.0.0.11", Endpoint: reach.Endpoint{Protocol: "tcp", Port: 6443}, Use: "the API server", State: reach.OK},
+				{Host: "server-1", Address: "10.0.0.11", Endpoint: reach.Endpoint{Protocol: "tcp", Port: 10250}, Use: "the kubelet", State: reach.Refused, Detail: "connection refused"},
+				{Host: "server-1", Address: "10.0.0.11", Endpoint: reach.Endpoint{Protocol: "udp", Port: 8472}, Use: "traffic between pods (VXLAN)", State: reach.Silent, Detail: "no answer"},
 			}
 		}, []string{a + "reach error"}},
 		{"not reached through firewalld", func(f fault) {
-			f.unit(node.Unit{Name: "firewalld.service", LoadState: "loaded", ActiveState: "active"})
+			f.unit(facts.Unit{Name: "firewalld.service", LoadState: "loaded", ActiveState: "active"})
 			f.agent.Reach = []Reached{
-				{Host: "server-1", Address: "10.0.0.11", ReachPort: node.ReachPort{Protocol: "tcp", Port: 6443}, Use: "the API server", State: node.ReachOK},
-				{Host: "server-1", Address: "10.0.0.11", ReachPort: node.ReachPort{Protocol: "tcp", Port: 10250}, Use: "the kubelet", State: node.ReachFailed, Detail: "no route to host"},
+				{Host: "server-1", Address: "10.0.0.11", Endpoint: reach.Endpoint{Protocol: "tcp", Port: 6443}, Use: "the API server", State: reach.OK},
+				{Host: "server-1", Address: "10.0.0.11", Endpoint: reach.Endpoint{Protocol: "tcp", Port: 10250}, Use: "the kubelet", State: reach.Failed, Detail: "no route to host"},
 			}
 		}, []string{s + "firewall warning", a + "reach error"}},
 		{"the servers' token on an agent", func(f fault) { f.agent.TokenFault = jointoken.OfServers },
@@ -571,24 +576,24 @@ func faultTests() []faultTest {
 		{"another token for agents", func(f fault) { f.server.TokenFault = jointoken.Differs },
 			[]string{s + "token warning"}},
 		{"nothing reached", func(f fault) {
-			f.agent.Reach = []Reached{{Host: "server-1", Address: "10.0.0.11", ReachPort: node.ReachPort{Protocol: "tcp", Port: 6443}, Use: "the API server", State: node.ReachSilent, Detail: "no answer"}}
+			f.agent.Reach = []Reached{{Host: "server-1", Address: "10.0.0.11", Endpoint: reach.Endpoint{Protocol: "tcp", Port: 6443}, Use: "the API server", State: reach.Silent, Detail: "no answer"}}
 		}, []string{a + "reach error"}},
 		{"not tried", func(f fault) {
-			f.agent.Reach = []Reached{{Host: "server-1", Address: "10.0.0.11", ReachPort: node.ReachPort{Protocol: "tcp", Port: 6443}, State: NotTried}}
+			f.agent.Reach = []Reached{{Host: "server-1", Address: "10.0.0.11", Endpoint: reach.Endpoint{Protocol: "tcp", Port: 6443}, State: NotTried}}
 		}, []string{a + "reach warning"}},
 		{"the external registry not reached", func(f fault) {
-			f.external(config.AgentsFull, node.ReachRefused, "connection refused")
+			f.external(config.AgentsFull, reach.Refused, "connection refused")
 		}, []string{s + "reach warning", a + "reach warning"}},
 		{"the external registry not reached by agents that need it", func(f fault) {
-			f.external(config.AgentsBoot, node.ReachSilent, "no answer")
+			f.external(config.AgentsBoot, reach.Silent, "no answer")
 		}, []string{s + "reach warning", a + "reach error"}},
 		{"the external registry not known", func(f fault) {
-			f.external(config.AgentsBoot, node.ReachFailed, "lookup harbor.lan: no such host")
+			f.external(config.AgentsBoot, reach.Failed, "lookup harbor.lan: no such host")
 		}, []string{s + "reach warning", a + "reach error"}},
 		{"the external registry not tried", func(f fault) { f.external(config.AgentsBoot, NotTried, "") }, []string{s + "reach warning", a + "reach warning"}},
-		{"the external registry reached", func(f fault) { f.external(config.AgentsBoot, node.ReachOK, "") }, nil},
+		{"the external registry reached", func(f fault) { f.external(config.AgentsBoot, reach.OK, "") }, nil},
 		{"all reached", func(f fault) {
-			f.agent.Reach = []Reached{{Host: "server-1", Address: "10.0.0.11", ReachPort: node.ReachPort{Protocol: "tcp", Port: 6443}, State: node.ReachOK}}
+			f.agent.Reach = []Reached{{Host: "server-1", Address: "10.0.0.11", Endpoint: reach.Endpoint{Protocol: "tcp", Port: 6443}, State: reach.OK}}
 		}, nil},
 	}
 }
@@ -678,7 +683,7 @@ func TestOrder(t *testing.T) {
 func TestJudgeEmptyFacts(t *testing.T) {
 	need, subjects := goodCluster()
 	for i := range subjects {
-		subjects[i].Facts, subjects[i].K3sConfig = &node.Facts{}, nil
+		subjects[i].Facts, subjects[i].K3sConfig = &facts.Facts{}, nil
 	}
 	if !Failed(Judge(need, subjects)) {
 		t.Error("hosts without anything pass")

@@ -17,7 +17,8 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/install/config"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
+	"github.com/liteboxd/boxlift/node/reach"
 	"github.com/liteboxd/boxlift/test/lab"
 )
 
@@ -73,7 +74,7 @@ func newLabHosts(ctx context.Context, t *testing.T) labHosts {
 	return hosts
 }
 
-func (l labHosts) facts(ctx context.Context, t *testing.T, h *lab.Host, as ...string) (*node.Facts, time.Duration, time.Duration) {
+func (l labHosts) facts(ctx context.Context, t *testing.T, h *lab.Host, as ...string) (*facts.Facts, time.Duration, time.Duration) {
 	t.Helper()
 	before := time.Now()
 	out, err := h.Exec(ctx, append(as, helper, "facts")...)
@@ -81,7 +82,7 @@ func (l labHosts) facts(ctx context.Context, t *testing.T, h *lab.Host, as ...st
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := node.ParseFacts(out)
+	f, err := facts.Parse(out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +105,7 @@ func (l labHosts) subjects(ctx context.Context, t *testing.T) []Subject {
 			s.Config.Role = config.Agent
 		}
 		s.Facts, s.Offset, s.OffsetError = l.facts(ctx, t, h)
-		s.Platform, s.Packs = "linux/amd64", []node.StoredFile{{Name: "boxlift-k3s-0123456789ab.tar", Size: gib}}
+		s.Platform, s.Packs = "linux/amd64", []facts.StoredFile{{Name: "boxlift-k3s-0123456789ab.tar", Size: gib}}
 		if s.Facts.Architecture == "arm64" {
 			s.Platform = "linux/arm64"
 		}
@@ -213,7 +214,7 @@ func TestOnHosts(t *testing.T) {
 		var tried []string
 		for _, s := range subjects {
 			for _, r := range s.Reach {
-				tried = append(tried, fmt.Sprintf("%s -> %s %s %s", s.Name, r.Host, r.ReachPort, r.State))
+				tried = append(tried, fmt.Sprintf("%s -> %s %s %s", s.Name, r.Host, r.Endpoint, r.State))
 			}
 		}
 		want := []string{
@@ -237,7 +238,7 @@ func TestOnHosts(t *testing.T) {
 			hosts.reach(ctx, t, subjects, need)
 			for _, s := range subjects {
 				for _, r := range s.Reach {
-					tried = append(tried, fmt.Sprintf("%s -> %s %s %s", s.Name, r.Host, r.ReachPort, r.State))
+					tried = append(tried, fmt.Sprintf("%s -> %s %s %s", s.Name, r.Host, r.Endpoint, r.State))
 				}
 			}
 			return Judge(need, subjects), tried
@@ -372,7 +373,7 @@ func TestOnHosts(t *testing.T) {
 		}
 		// The agent reaches the server on all that can be tried, on a port that is in use too.
 		for _, r := range subjects[1].Reach {
-			if r.State != node.ReachOK || r.Port == 8472 {
+			if r.State != reach.OK || r.Port == 8472 {
 				t.Errorf("agent-1: %+v", r)
 			}
 		}

@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/install/config"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
+	"github.com/liteboxd/boxlift/node/reach"
 )
 
 // nodeName is the name under which a host registers.
@@ -140,7 +141,7 @@ func span(ahead, uncertain time.Duration) string {
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
 
 // addresses returns the addresses of an interface with their networks.
-func addresses(i node.Interface) []netip.Prefix {
+func addresses(i facts.Interface) []netip.Prefix {
 	var list []netip.Prefix
 	for _, text := range i.Addresses {
 		if p, err := netip.ParsePrefix(text); err == nil {
@@ -163,8 +164,8 @@ func (s *Subject) has(a netip.Addr) (name string, network netip.Prefix, ok bool)
 }
 
 // defaultRoute returns the default route that is taken, of IPv4 or IPv6.
-func (s *Subject) defaultRoute(v6 bool) (node.Route, bool) {
-	var best node.Route
+func (s *Subject) defaultRoute(v6 bool) (facts.Route, bool) {
+	var best facts.Route
 	found := false
 	for _, r := range s.Facts.Network.Routes {
 		if r.Default() && (r.Destination == "::/0") == v6 && (!found || r.Metric < best.Metric) {
@@ -327,10 +328,10 @@ func judgeResolvers(j *judgement) {
 }
 
 func judgeFirewall(j *judgement) {
-	var open []node.ReachPort
+	var open []reach.Endpoint
 	for _, p := range j.ports(j.Subject) {
 		if p.peers {
-			open = append(open, p.ReachPort)
+			open = append(open, p.Endpoint)
 		}
 	}
 	var cidrs []string

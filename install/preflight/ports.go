@@ -7,12 +7,13 @@ import (
 	"strings"
 
 	"github.com/liteboxd/boxlift/install/config"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
+	"github.com/liteboxd/boxlift/node/reach"
 )
 
 // port is a port that k3s, Cilium or boxlift opens on a host.
 type port struct {
-	node.ReachPort
+	reach.Endpoint
 	use      string
 	severity string // when it is taken
 	local    bool   // on the loopback address only
@@ -35,20 +36,20 @@ func (j *judgement) ports(s *Subject) []port {
 	list := portsOf(s.Config.Role, servers > 1 || settingOn(j.serverConfig(), "cluster-init"), s.K3sConfig, j.serverConfig(), j.CiliumValues)
 	if seeding := j.Need.Config.Seeding; seeding.Mode == config.SeedRegistry && s.Config.Role == config.Server {
 		list = append(list, port{
-			ReachPort: node.ReachPort{Protocol: "tcp", Port: seeding.Registry.Port}, use: registryUse, severity: Error, peers: true,
+			Endpoint: reach.Endpoint{Protocol: "tcp", Port: seeding.Registry.Port}, use: registryUse, severity: Error, peers: true,
 		})
 	}
 	return list
 }
 
 func portsOf(role config.Role, etcd bool, own, server, cilium map[string]any) []port {
-	tcp := func(number int) node.ReachPort { return node.ReachPort{Protocol: "tcp", Port: number} }
-	udp := func(number int) node.ReachPort { return node.ReachPort{Protocol: "udp", Port: number} }
-	everybody := func(p node.ReachPort, use string) port {
-		return port{ReachPort: p, use: use, severity: Error, peers: true}
+	tcp := func(number int) reach.Endpoint { return reach.Endpoint{Protocol: "tcp", Port: number} }
+	udp := func(number int) reach.Endpoint { return reach.Endpoint{Protocol: "udp", Port: number} }
+	everybody := func(p reach.Endpoint, use string) port {
+		return port{Endpoint: p, use: use, severity: Error, peers: true}
 	}
 	local := func(number int, use string) port {
-		return port{ReachPort: tcp(number), use: use, severity: Error, local: true}
+		return port{Endpoint: tcp(number), use: use, severity: Error, local: true}
 	}
 	var list []port
 	if role == config.Server {
@@ -71,7 +72,7 @@ func portsOf(role config.Role, etcd bool, own, server, cilium map[string]any) []
 		local(settingPort(own, "lb-server-port", 6444), "k3s' load balancer"),
 		local(10248, "the kubelet's health"),
 		local(10010, "containerd's streams"),
-		port{ReachPort: tcp(10256), use: "the health of services", severity: Error},
+		port{Endpoint: tcp(10256), use: "the health of services", severity: Error},
 	)
 	if !settingOn(server, "disable-kube-proxy") {
 		list = append(list, local(10249, "kube-proxy's metrics"))
@@ -87,15 +88,15 @@ func portsOf(role config.Role, etcd bool, own, server, cilium map[string]any) []
 		local(9878, "the health of Cilium's proxy"),
 		local(9879, "the health of Cilium's agent"),
 		local(9234, "Cilium's operator"),
-		port{ReachPort: tcp(9964), use: "the metrics of Cilium's proxy", severity: Error},
-		port{ReachPort: tcp(9963), use: "the metrics of Cilium's operator", severity: Warning},
-		port{ReachPort: tcp(9890), use: "the diagnosis of Cilium's agent", severity: Warning, local: true},
-		port{ReachPort: tcp(9891), use: "the diagnosis of Cilium's operator", severity: Warning, local: true},
+		port{Endpoint: tcp(9964), use: "the metrics of Cilium's proxy", severity: Error},
+		port{Endpoint: tcp(9963), use: "the metrics of Cilium's operator", severity: Warning},
+		port{Endpoint: tcp(9890), use: "the diagnosis of Cilium's agent", severity: Warning, local: true},
+		port{Endpoint: tcp(9891), use: "the diagnosis of Cilium's operator", severity: Warning, local: true},
 	)
 	if chartValue(cilium, "hubble", "enabled") != false {
 		// The relay, a pod on any of the hosts, asks all of them.
 		relay := chartValue(cilium, "hubble", "relay", "enabled") == true
-		list = append(list, port{ReachPort: tcp(4244), use: "Hubble", severity: Warning, peers: relay})
+		list = append(list, port{Endpoint: tcp(4244), use: "Hubble", severity: Warning, peers: relay})
 	}
 	if mutual, on := authentication(cilium); on {
 		list = append(list, everybody(tcp(settingPort(mutual, "port", 4250)), "Cilium's mutual authentication"))
@@ -146,7 +147,7 @@ func k3sService(unit string) bool {
 }
 
 // ofK3s tells whether a process is k3s, was started by it, or runs in a pod.
-func ofK3s(p node.Process) bool {
+func ofK3s(p facts.Process) bool {
 	return p.Unit == "k3s.service" || p.Unit == "k3s-agent.service" || p.Unit == "kubepods" ||
 		p.Executable == "/usr/local/bin/k3s" || strings.HasPrefix(p.Executable, "/var/lib/rancher/k3s/")
 }
@@ -185,7 +186,7 @@ func reachesLoopback(address string) bool {
 	return err != nil || a.IsUnspecified() || a.IsLoopback()
 }
 
-func describeOwner(p node.Process, kernels bool) string {
+func describeOwner(p facts.Process, kernels bool) string {
 	switch {
 	case p.PID == 0 && kernels:
 		return "somebody unknown, perhaps an interface of the kernel's"

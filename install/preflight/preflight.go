@@ -2,7 +2,7 @@
 // what install.yaml wants, with what the bundle carries?
 //
 // Contract: [Judge] is a function of its arguments alone. It compares what hosts have
-// said about themselves ([node.Facts]), their clocks, and which of their ports reach
+// said about themselves ([facts.Facts]), their clocks, and which of their ports reach
 // each other ([Reach]) with a fixed list of checks, the [Catalogue]. A finding names the
 // host, what was found, what is needed and how to mend it, in commands. An error means
 // that the installation would fail or that the cluster would not work; a warning means
@@ -21,7 +21,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/jointoken"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/facts"
 )
 
 // Severities of a finding.
@@ -54,12 +54,12 @@ type Subject struct {
 	K3sConfig map[string]any
 	Platform  lock.Platform
 	// Packs go to the images directory, by file name.
-	Packs []node.StoredFile
+	Packs []facts.StoredFile
 	// Archives go to /var/lib/boxlift/files of this host alone, by file name, and what is in
 	// them to /usr/local/bin.
-	Archives []node.StoredFile
+	Archives []facts.StoredFile
 	// Facts are the host's, or nil if it did not tell any.
-	Facts *node.Facts
+	Facts *facts.Facts
 	// Offset is the host's clock minus the operator's, and OffsetError how far that may
 	// be off in either direction: half of the time that asking took.
 	Offset, OffsetError time.Duration
@@ -86,7 +86,7 @@ type Need struct {
 // Sizes says how much of the bundle goes to every host, beside packs. Sizes are in bytes.
 type Sizes struct {
 	// Files go to /var/lib/boxlift/files, by file name.
-	Files []node.StoredFile
+	Files []facts.StoredFile
 	// K3s is the size of the k3s binary, which is copied from there to /usr/local/bin.
 	K3s int64
 }
@@ -108,7 +108,7 @@ type judgement struct {
 	index    int
 	*Subject
 	// facts are never nil.
-	facts *node.Facts
+	facts *facts.Facts
 
 	check    string
 	findings *[]Finding

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/install/config"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/reach"
 )
 
 // Reached is what came of one host trying a port of another.
@@ -25,16 +25,16 @@ type Reached struct {
 	// cluster; Address is where.
 	Host    string `json:"host"`
 	Address string `json:"address"`
-	node.ReachPort
+	reach.Endpoint
 	// Use says what the port is for.
-	Use   string          `json:"use"`
-	State node.ReachState `json:"state"`
+	Use   string      `json:"use"`
+	State reach.State `json:"state"`
 	// Detail is the system's word for what went wrong.
 	Detail string `json:"detail,omitempty"`
 }
 
 // NotTried is the state of a port that could not be tried.
-const NotTried node.ReachState = "not tried"
+const NotTried reach.State = "not tried"
 
 // ReachHost is a host that takes part in Reach.
 type ReachHost struct {
@@ -54,7 +54,7 @@ type ReachHost struct {
 
 // ReachPort is a port on which other hosts have to reach a host.
 type ReachPort struct {
-	node.ReachPort
+	reach.Endpoint
 	Use string
 	// From is the role of those who have to; "" means everybody.
 	From config.Role
@@ -63,7 +63,7 @@ type ReachPort struct {
 // Outside is a port of something that is no host of the cluster, but that its hosts have to
 // reach.
 type Outside struct {
-	node.ReachPort
+	reach.Endpoint
 	Address string // IP address or DNS name
 	Use     string
 }
@@ -75,7 +75,7 @@ func ReachOutside(need Need) []Outside {
 		return nil
 	}
 	address, port := e.HostPort()
-	return []Outside{{ReachPort: node.ReachPort{Protocol: "tcp", Port: port}, Address: address, Use: "the registry"}}
+	return []Outside{{Endpoint: reach.Endpoint{Protocol: "tcp", Port: port}, Address: address, Use: "the registry"}}
 }
 
 // ReachPorts are the ports on which the others have to reach a subject.
@@ -88,7 +88,7 @@ func reachPorts(ports []port) []ReachPort {
 	list := []ReachPort{}
 	for _, p := range ports {
 		if p.peers {
-			list = append(list, ReachPort{ReachPort: p.ReachPort, Use: p.use, From: p.from})
+			list = append(list, ReachPort{Endpoint: p.Endpoint, Use: p.use, From: p.from})
 		}
 	}
 	return list
@@ -183,16 +183,16 @@ func (r *reaching) each(work func(i int) error) []error {
 
 // listening is a host's running boxlift-node listen.
 type listening struct {
-	report node.ListenReport
+	report reach.ListenReport
 	stdin  io.WriteCloser
 	wait   func() error
 	cancel context.CancelFunc
 }
 
 func (r *reaching) listen(ctx context.Context, h ReachHost) (*listening, error) {
-	request := node.ListenRequest{Version: node.ReachVersion, Nonce: r.nonce, Address: h.Address, Milliseconds: int(listenTime.Milliseconds())}
+	request := reach.ListenRequest{Version: reach.Version, Nonce: r.nonce, Address: h.Address, Milliseconds: int(listenTime.Milliseconds())}
 	for _, p := range h.Ports {
-		request.Ports = append(request.Ports, p.ReachPort)
+		request.Ports = append(request.Ports, p.Endpoint)
 	}
 	// One host that hangs leaves the others their time.
 	ready, done := context.WithTimeoutCause(ctx, readyTime, fmt.Errorf("no answer within %s: %w", readyTime, context.DeadlineExceeded))
@@ -206,7 +206,7 @@ func (r *reaching) listen(ctx context.Context, h ReachHost) (*listening, error) 
 		}
 		started := &listening{stdin: stdin, wait: wait, cancel: cancel}
 		if err = send(stdin, request); err == nil {
-			started.report, err = node.ReadListenReport(stdout, request.Ports)
+			started.report, err = reach.ReadListenReport(stdout, request.Ports)
 		}
 		if err != nil {
 			// Why the program has ended explains more than the end of its stream.
@@ -263,12 +263,12 @@ func await(ctx context.Context, work func() error) error {
 func (r *reaching) reach(ctx context.Context, index int, all []*listening) ([]Reached, error) {
 	self := r.hosts[index]
 	var list []Reached
-	request := node.ReachRequest{Version: node.ReachVersion, Nonce: r.nonce, Milliseconds: int(tryTime.Milliseconds())}
+	request := reach.Request{Version: reach.Version, Nonce: r.nonce, Milliseconds: int(tryTime.Milliseconds())}
 	var asked []int // positions in list
 	for _, o := range self.Outside {
-		request.Targets = append(request.Targets, node.ReachTarget{ReachPort: o.ReachPort, Address: o.Address, Foreign: true})
+		request.Targets = append(request.Targets, reach.Target{Endpoint: o.Endpoint, Address: o.Address, Foreign: true})
 		asked = append(asked, len(list))
-		list = append(list, Reached{Address: o.Address, ReachPort: o.ReachPort, Use: o.Use, State: NotTried, Detail: "boxlift-node has not said what came of it"})
+		list = append(list, Reached{Address: o.Address, Endpoint: o.Endpoint, Use: o.Use, State: NotTried, Detail: "boxlift-node has not said what came of it"})
 	}
 	for i, h := range r.hosts {
 		if i == index {
@@ -278,19 +278,19 @@ func (r *reaching) reach(ctx context.Context, index int, all []*listening) ([]Re
 			if p.From != "" && p.From != self.Role {
 				continue
 			}
-			reached := Reached{Host: h.Name, Address: h.Address, ReachPort: p.ReachPort, Use: p.Use, State: NotTried}
-			busy := all[i] != nil && slices.Contains(all[i].report.Busy, p.ReachPort)
+			reached := Reached{Host: h.Name, Address: h.Address, Endpoint: p.Endpoint, Use: p.Use, State: NotTried}
+			busy := all[i] != nil && slices.Contains(all[i].report.Busy, p.Endpoint)
 			switch {
-			case all[i] == nil, slices.Contains(all[i].report.Failed, p.ReachPort):
+			case all[i] == nil, slices.Contains(all[i].report.Failed, p.Endpoint):
 				reached.Detail = "boxlift-node does not listen there"
 			case busy && p.Protocol == "udp":
 				// What is there does not answer. Whether it is the right one is a check of its own.
 				continue
-			case len(request.Targets) == node.MaxReachTargets:
+			case len(request.Targets) == reach.MaxTargets:
 				reached.Detail = "there are too many hosts to try all"
 			default:
 				reached.Detail = "boxlift-node has not said what came of it"
-				request.Targets = append(request.Targets, node.ReachTarget{ReachPort: p.ReachPort, Address: h.Address, Foreign: busy})
+				request.Targets = append(request.Targets, reach.Target{Endpoint: p.Endpoint, Address: h.Address, Foreign: busy})
 				asked = append(asked, len(list))
 			}
 			list = append(list, reached)
@@ -303,12 +303,12 @@ func (r *reaching) reach(ctx context.Context, index int, all []*listening) ([]Re
 	if err != nil {
 		return list, err
 	}
-	var report node.ReachReport
+	var report reach.Report
 	err = await(ctx, func() error {
 		sent := send(stdin, request)
 		_ = stdin.Close() // fails only when the program has ended
 		var err error
-		report, err = node.ReadReachReport(stdout, len(request.Targets))
+		report, err = reach.ReadReport(stdout, len(request.Targets))
 		return errors.Join(sent, err)
 	})
 	if ended := await(ctx, wait); err != nil || ended != nil {
@@ -327,14 +327,14 @@ func judgeReach(j *judgement) {
 			j.judgeOutside(r)
 			continue
 		}
-		if r.State != node.ReachOK && !slices.Contains(names, r.Host) {
+		if r.State != reach.OK && !slices.Contains(names, r.Host) {
 			names = append(names, r.Host)
 		}
 	}
 	for _, name := range names {
 		var failed, untried []string
 		all := true // all that was tried has failed
-		var ports []node.ReachPort
+		var ports []reach.Endpoint
 		var address string
 		for _, r := range j.Reach {
 			if r.Host != name {
@@ -342,13 +342,13 @@ func judgeReach(j *judgement) {
 			}
 			address = r.Address
 			switch r.State {
-			case node.ReachOK:
+			case reach.OK:
 				all = false
 			case NotTried:
 				untried = append(untried, r.String())
 			default:
-				failed = append(failed, fmt.Sprintf("%s for %s (%s)", r.ReachPort, r.Use, describeState(r)))
-				ports = append(ports, r.ReachPort)
+				failed = append(failed, fmt.Sprintf("%s for %s (%s)", r.Endpoint, r.Use, describeState(r)))
+				ports = append(ports, r.Endpoint)
 			}
 		}
 		if len(failed) > 0 {
@@ -368,14 +368,14 @@ func (j *judgement) judgeOutside(r Reached) {
 	const needed = "to reach the registry that nodes pull from (seeding.external.address)"
 	var hint string
 	switch r.State {
-	case node.ReachOK, node.ReachOther: // it only had to take the connection
+	case reach.OK, reach.Other: // it only had to take the connection
 		return
 	case NotTried:
 		j.warn(fmt.Sprintf("whether it reaches %s (%s) could not be tried", r.Use, address), needed, "run `boxlift preflight` again; the log says why it could not be tried")
 		return
-	case node.ReachRefused:
+	case reach.Refused:
 		hint = "see on the registry's machine whether it runs and on which port: ss -Hlnt; compare with seeding.external.address"
-	case node.ReachFailed:
+	case reach.Failed:
 		hint = "see whether the host knows the name and has a route: getent hosts " + r.Address + ", ip route get ADDRESS; without a name server, add a line to /etc/hosts on every host"
 	default:
 		hint = "find what stands in the way: ip route get ADDRESS on the host, and the firewalls on the registry's machine and between the two"
@@ -389,15 +389,15 @@ func (j *judgement) judgeOutside(r Reached) {
 
 func describeState(r Reached) string {
 	switch r.State {
-	case node.ReachSilent:
+	case reach.Silent:
 		return "no answer"
-	case node.ReachRefused:
+	case reach.Refused:
 		return "refused"
 	}
 	return cmpOr(r.Detail, string(r.State))
 }
 
-func (j *judgement) reachHint(name, address string, ports []node.ReachPort, all bool) string {
+func (j *judgement) reachHint(name, address string, ports []reach.Endpoint, all bool) string {
 	if all {
 		return fmt.Sprintf("compare the addresses, networks and routes of the two: ip route get %s, ping %s; nodeIP in install.yaml says by which address a host is to be reached", address, address)
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/install/config"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/reach"
 	"github.com/liteboxd/boxlift/node/wire"
 )
 
@@ -22,9 +22,9 @@ func here(ctx context.Context, args ...string) (io.WriteCloser, io.Reader, func(
 	stdout, stdoutWriter := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		run := node.Reach
+		run := reach.Run
 		if args[0] == "listen" {
-			run = node.Listen
+			run = reach.Listen
 		}
 		err := run(ctx, stdinReader, stdoutWriter)
 		_ = stdoutWriter.Close()
@@ -58,7 +58,7 @@ func ports(t *testing.T) []ReachPort {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	return []ReachPort{{ReachPort: node.ReachPort{Protocol: "tcp", Port: l.Addr().(*net.TCPAddr).Port}, Use: "a test"}}
+	return []ReachPort{{Endpoint: reach.Endpoint{Protocol: "tcp", Port: l.Addr().(*net.TCPAddr).Port}, Use: "a test"}}
 }
 
 func TestReach(t *testing.T) {
@@ -70,13 +70,13 @@ func TestReach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := found["b"]; len(r) != 2 || r[0].Host != "a" || r[0].State != node.ReachOK || r[1].Host != "c" || r[1].State == node.ReachOK || r[1].Detail == "" {
+	if r := found["b"]; len(r) != 2 || r[0].Host != "a" || r[0].State != reach.OK || r[1].Host != "c" || r[1].State == reach.OK || r[1].Detail == "" {
 		t.Errorf("b: %+v", r)
 	}
 	if r := found["a"]; len(r) != 1 || r[0].Host != "c" {
 		t.Errorf("a: %+v", r)
 	}
-	if r := found["c"]; len(r) != 1 || r[0].Host != "a" || r[0].State != node.ReachOK || r[0].Use != "a test" {
+	if r := found["c"]; len(r) != 1 || r[0].Host != "a" || r[0].State != reach.OK || r[0].Use != "a test" {
 		t.Errorf("c: %+v", r)
 	}
 	if found, err := Reach(t.Context(), []ReachHost{{Name: "a"}}); len(found) != 0 || err != nil {
@@ -91,11 +91,11 @@ func TestReachOutside(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	open := node.ReachPort{Protocol: "tcp", Port: l.Addr().(*net.TCPAddr).Port}
+	open := reach.Endpoint{Protocol: "tcp", Port: l.Addr().(*net.TCPAddr).Port}
 	outside := []Outside{
-		{ReachPort: open, Address: "127.0.0.1", Use: "the registry"},
-		{ReachPort: ports(t)[0].ReachPort, Address: "127.0.0.1", Use: "the registry"},
-		{ReachPort: open, Address: "nobody.invalid", Use: "the registry"},
+		{Endpoint: open, Address: "127.0.0.1", Use: "the registry"},
+		{Endpoint: ports(t)[0].Endpoint, Address: "127.0.0.1", Use: "the registry"},
+		{Endpoint: open, Address: "nobody.invalid", Use: "the registry"},
 	}
 	a := ReachHost{Name: "a", Address: "127.0.0.1", Role: config.Server, Outside: outside, Start: here}
 	b := ReachHost{Name: "b", Address: "127.0.0.1", Role: config.Agent, Ports: ports(t), Start: here}
@@ -108,7 +108,7 @@ func TestReachOutside(t *testing.T) {
 		if len(r) != len(outside)+len(hosts)-1 {
 			t.Fatalf("%d hosts: %+v", len(hosts), r)
 		}
-		for i, state := range []node.ReachState{node.ReachOK, node.ReachRefused, node.ReachFailed} {
+		for i, state := range []reach.State{reach.OK, reach.Refused, reach.Failed} {
 			if r[i].Host != "" || r[i].State != state || r[i].Use != "the registry" || r[i].Address != outside[i].Address {
 				t.Errorf("%d hosts: %+v, want %s", len(hosts), r[i], state)
 			}
@@ -119,7 +119,7 @@ func TestReachOutside(t *testing.T) {
 		t.Errorf("without an external registry: %+v", got)
 	}
 	need.Config.Seeding.External = &config.ExternalRegistry{Address: "[fd00::5]:5000"}
-	want := Outside{ReachPort: node.ReachPort{Protocol: "tcp", Port: 5000}, Address: "fd00::5", Use: "the registry"}
+	want := Outside{Endpoint: reach.Endpoint{Protocol: "tcp", Port: 5000}, Address: "fd00::5", Use: "the registry"}
 	if got := ReachOutside(need); len(got) != 1 || got[0] != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -151,7 +151,7 @@ func TestReachBadHosts(t *testing.T) {
 			}
 			for name, list := range found {
 				for _, r := range list {
-					if r.State == node.ReachOK || r.Detail == "" {
+					if r.State == reach.OK || r.Detail == "" {
 						t.Errorf("%s: %+v", name, r)
 					}
 				}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/liteboxd/boxlift/install/config"
-	"github.com/liteboxd/boxlift/node"
+	"github.com/liteboxd/boxlift/node/reach"
 )
 
 // defaultNodePorts is what k3s takes when service-node-port-range is not given.
@@ -34,9 +34,9 @@ func judgeSeeding(j *judgement) {
 func (j *judgement) judgeRegistryPort(number int) {
 	const hint = "write another seeding.registry.port, such as 5443"
 	found := fmt.Sprintf("seeding.registry.port is %d", number)
-	registry := node.ReachPort{Protocol: "tcp", Port: number}
+	registry := reach.Endpoint{Protocol: "tcp", Port: number}
 	for _, p := range j.ports(j.Subject) {
-		if p.ReachPort == registry && p.use != registryUse {
+		if p.Endpoint == registry && p.use != registryUse {
 			j.fail(found+", the port for "+p.use, "a port that nothing else on servers needs", hint)
 		}
 	}

@@ -1,0 +1,2 @@
+// Package database copies SQLite databases that others have in use.
+package database

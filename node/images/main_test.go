@@ -1,0 +1,11 @@
+//go:build linux
+
+package images_test
+
+import (
+	"testing"
+
+	"github.com/liteboxd/boxlift/test/nodelab"
+)
+
+func TestMain(m *testing.M) { nodelab.Main(m) }
