@@ -36,7 +36,9 @@ func build(t *testing.T, arch string) string {
 }
 
 func TestSmallAndStatic(t *testing.T) {
-	const maxSize = 12 << 20
+	// 4 MB of it are SQLite, which copies databases with its own backup API: more than a
+	// reading of its files by hand took, and no code of our own to keep in step with it.
+	const maxSize = 16 << 20
 	for _, arch := range []string{"amd64", "arm64"} {
 		name := build(t, arch)
 		content, err := os.ReadFile(name)
@@ -73,14 +75,24 @@ func TestImports(t *testing.T) {
 		"github.com/liteboxd/boxlift/internal/printable",
 		"github.com/liteboxd/boxlift/internal/progress",
 		"github.com/liteboxd/boxlift/registry",
+		"github.com/dustin/go-humanize", // through SQLite
+		"github.com/google/uuid",
 		"github.com/mdlayher/netlink",
 		"github.com/mdlayher/netlink/",
 		"github.com/mdlayher/socket",
 		"github.com/opencontainers/go-digest",
-		"golang.org/x/net/bpf", // through netlink
+		"github.com/opencontainers/image-spec/", // through registry
+		"github.com/remyoudompheng/bigfft",      // through SQLite
+		"golang.org/x/net/bpf",                  // through netlink
 		"golang.org/x/sync/errgroup",
 		"golang.org/x/sys/",
 		"golang.org/x/term", // through progress, which is only asked for its interfaces
+		"modernc.org/libc",
+		"modernc.org/libc/",
+		"modernc.org/mathutil",
+		"modernc.org/memory",
+		"modernc.org/sqlite", // copies databases
+		"modernc.org/sqlite/",
 	}
 	for _, p := range strings.Fields(string(out)) {
 		ok := false

@@ -27,7 +27,7 @@ import (
 func TestStall(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	l := nodelab.NewNetwork(ctx, t, 1)
+	l := nodelab.NewNetwork(ctx, t, "stall", 1)
 	h := l.Hosts[0]
 	run := func(args ...string) (stdin io.WriteCloser, stdout *bufio.Reader, wait func() error) {
 		t.Helper()

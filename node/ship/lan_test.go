@@ -27,7 +27,7 @@ type lan struct {
 
 func newLAN(ctx context.Context, t *testing.T, n int) *lan {
 	t.Helper()
-	l := &lan{swarm: &swarm{Store: nodelab.Store{}}, Network: nodelab.NewNetwork(ctx, t, n)}
+	l := &lan{swarm: &swarm{Store: nodelab.Store{}}, Network: nodelab.NewNetwork(ctx, t, "swarm", n)}
 	for _, h := range l.Hosts {
 		// The hosts' disks as they are seen from here.
 		l.nodes = append(l.nodes, &nodelab.Lab{

@@ -25,11 +25,12 @@ type Network struct {
 	Known string
 }
 
-// NewNetwork makes n hosts. It leaves the test out where that is impossible.
-func NewNetwork(ctx context.Context, t *testing.T, n int) *Network {
+// NewNetwork makes n hosts on a LAN of that name, which no other test has. It leaves the
+// test out where that is impossible.
+func NewNetwork(ctx context.Context, t *testing.T, name string, n int) *Network {
 	t.Helper()
 	hosts.Require(t)
-	made, err := hosts.New(ctx, hosts.Options{Name: "swarm", Log: func(line string) { t.Log(line) }})
+	made, err := hosts.New(ctx, hosts.Options{Name: name, Log: func(line string) { t.Log(line) }})
 	if err != nil {
 		t.Fatal(err)
 	}

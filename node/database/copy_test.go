@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,12 +35,12 @@ const (
 	writerEnv = "BOXLIFT_TEST_SQLITE_WRITER"
 	// hangEnv makes such a writer stop within a transaction.
 	hangEnv = "BOXLIFT_TEST_SQLITE_HANG"
-	// snapshotEnv: it makes copies of the database that the value names, again and again.
-	snapshotEnv = "BOXLIFT_TEST_SQLITE_SNAPSHOT"
+	// copyEnv: it makes copies of the database that the value names, again and again.
+	copyEnv = "BOXLIFT_TEST_SQLITE_COPY"
 )
 
-// snapshotPrograms are what the test binary is with these in its environment.
-func snapshotPrograms() {
+// copyPrograms are what the test binary is with these in its environment.
+func copyPrograms() {
 	run := func(err error) {
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -50,7 +51,7 @@ func snapshotPrograms() {
 	if name, ok := os.LookupEnv(writerEnv); ok {
 		run(writeDatabase(name, os.Getenv(hangEnv) != ""))
 	}
-	if name, ok := os.LookupEnv(snapshotEnv); ok {
+	if name, ok := os.LookupEnv(copyEnv); ok {
 		for i := 0; ; i++ {
 			if _, err := database.Copy(context.Background(), database.Options{Source: name, Target: name + ".copy"}); err != nil {
 				run(err)
@@ -63,7 +64,7 @@ func snapshotPrograms() {
 }
 
 func TestMain(m *testing.M) {
-	snapshotPrograms()
+	copyPrograms()
 	os.Exit(m.Run())
 }
 
@@ -273,7 +274,7 @@ func readDatabase(t *testing.T, name string) state {
 	return s
 }
 
-func snapshot(t *testing.T, source string) (state, database.Report) {
+func makeCopy(t *testing.T, source string) (state, database.Report) {
 	t.Helper()
 	target := filepath.Join(t.TempDir(), "copy.db")
 	report, err := database.Copy(t.Context(), database.Options{Source: source, Target: target, Wait: time.Minute})
@@ -298,22 +299,40 @@ func snapshot(t *testing.T, source string) (state, database.Report) {
 	return s, report
 }
 
+// files are the digests of all files in a directory.
+func files(t *testing.T, dir string) map[string]digest.Digest {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]digest.Digest)
+	for _, e := range entries {
+		content, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[e.Name()] = digest.FromBytes(content)
+	}
+	return all
+}
+
 // journalModes are those of SQLite that keep a journal on disk, and what a report calls
 // them.
 var journalModes = map[string]string{"delete": "rollback", "truncate": "rollback", "persist": "rollback", "wal": "wal"}
 
 // Whatever another process is writing, each copy is whole, and holds whole transactions
 // and none that are older than in the copy before.
-func TestSnapshotsWhileItIsWrittenTo(t *testing.T) {
-	const snapshots = 220
+func TestCopiesWhileItIsWrittenTo(t *testing.T) {
+	const copies = 220
 	for _, mode := range []string{"delete", "wal"} {
 		t.Run(mode, func(t *testing.T) {
 			source := makeDatabase(t, mode)
 			writer := startProgram(t, writerEnv+"="+source)
 			var first, last state
 			var held []int64
-			for i := range snapshots {
-				got, report := snapshot(t, source)
+			for i := range copies {
+				got, report := makeCopy(t, source)
 				if report.JournalMode != journalModes[mode] || report.RolledBack {
 					t.Fatalf("report %+v", report)
 				}
@@ -345,7 +364,7 @@ func TestSnapshotsWhileItIsWrittenTo(t *testing.T) {
 			if mode == "wal" && did.Busy > 0 {
 				t.Errorf("%d transactions failed because of copies", did.Busy)
 			}
-			got, _ := snapshot(t, source)
+			got, _ := makeCopy(t, source)
 			if diff := cmp.Diff(readDatabase(t, source), got); diff != "" {
 				t.Error(diff)
 			}
@@ -354,7 +373,7 @@ func TestSnapshotsWhileItIsWrittenTo(t *testing.T) {
 }
 
 // A writer that was killed has left its journal, or a log that nobody has open.
-func TestSnapshotAfterWriterDied(t *testing.T) {
+func TestCopyAfterWriterDied(t *testing.T) {
 	for mode, called := range journalModes {
 		t.Run(mode, func(t *testing.T) {
 			source := makeDatabase(t, mode)
@@ -365,12 +384,27 @@ func TestSnapshotAfterWriterDied(t *testing.T) {
 			}
 			writer := startProgram(t, writerEnv+"="+source, hangEnv+"=1")
 
-			_, err = database.Copy(t.Context(), database.Options{Source: source, Target: source + ".copy", Wait: 50 * time.Millisecond})
-			if !errors.Is(err, database.ErrLocked) || !strings.Contains(err.Error(), fmt.Sprintf("the process %d (", writer.Process.Pid)) {
-				t.Errorf("while %d writes: %v", writer.Process.Pid, err)
-			}
-			if _, err := os.Lstat(source + ".copy"); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("a copy is there: %v", err)
+			if mode == "wal" {
+				// Nobody has to wait, and nothing is written: not where SQLite keeps what belongs
+				// to the log either.
+				untouched := files(t, filepath.Dir(source))
+				got, report := makeCopy(t, source)
+				if diff := cmp.Diff(before, got); diff != "" || report.JournalMode != called {
+					t.Errorf("while it is written to: %+v\n%s", report, diff)
+				}
+				if diff := cmp.Diff(untouched, files(t, filepath.Dir(source))); diff != "" {
+					t.Errorf("something was written beside the database: %s", diff)
+				}
+			} else {
+				wait := 50 * time.Millisecond
+				_, err = database.Copy(t.Context(), database.Options{Source: source, Target: source + ".copy", Wait: wait})
+				by := fmt.Sprintf("the process %d (", writer.Process.Pid)
+				if !errors.Is(err, database.ErrLocked) || !strings.Contains(err.Error(), by) {
+					t.Errorf("while %d writes: %v", writer.Process.Pid, err)
+				}
+				if _, err := os.Lstat(source + ".copy"); !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("a copy is there: %v", err)
+				}
 			}
 
 			writer.kill()
@@ -381,7 +415,11 @@ func TestSnapshotAfterWriterDied(t *testing.T) {
 			if mode != "wal" && slices.Equal(now, changed) {
 				t.Fatal("the writer has written nothing before it was killed, so that there is nothing to roll back")
 			}
-			got, report := snapshot(t, source)
+			untouched := files(t, filepath.Dir(source))
+			got, report := makeCopy(t, source)
+			if diff := cmp.Diff(untouched, files(t, filepath.Dir(source))); diff != "" {
+				t.Errorf("something was written beside the database: %s", diff)
+			}
 			if report.JournalMode != called || report.RolledBack != (called == "rollback") {
 				t.Errorf("report %+v", report)
 			}
@@ -397,8 +435,12 @@ func TestSnapshotAfterWriterDied(t *testing.T) {
 				if err := os.Remove(source + "-shm"); err != nil {
 					t.Fatal(err)
 				}
-				if got, _ := snapshot(t, source); !cmp.Equal(before, got) {
+				untouched := files(t, filepath.Dir(source))
+				if got, _ := makeCopy(t, source); !cmp.Equal(before, got) {
 					t.Error("the copy is another one without the shared memory")
+				}
+				if diff := cmp.Diff(untouched, files(t, filepath.Dir(source))); diff != "" {
+					t.Errorf("something was written beside the database: %s", diff)
 				}
 			}
 			// SQLite itself comes to the same.
@@ -410,7 +452,7 @@ func TestSnapshotAfterWriterDied(t *testing.T) {
 }
 
 // What was committed is in the log alone when the writer dies before a checkpoint.
-func TestSnapshotOfALogThatNobodyReads(t *testing.T) {
+func TestCopyOfALogThatNobodyReads(t *testing.T) {
 	source := makeDatabase(t, "wal")
 	writer := startProgram(t, writerEnv+"="+source)
 	writer.kill()
@@ -418,19 +460,19 @@ func TestSnapshotOfALogThatNobodyReads(t *testing.T) {
 	if err != nil || wal.Size() == 0 {
 		t.Fatalf("there is no log: %v", err)
 	}
-	got, _ := snapshot(t, source)
+	got, _ := makeCopy(t, source)
 	if diff := cmp.Diff(readDatabase(t, source), got); diff != "" {
 		t.Error(diff)
 	}
 }
 
 // A helper that is killed leaves no lock, and no target that is not whole.
-func TestSnapshotIsKilled(t *testing.T) {
+func TestCopyIsKilled(t *testing.T) {
 	for _, mode := range []string{"delete", "wal"} {
 		t.Run(mode, func(t *testing.T) {
 			source := makeDatabase(t, mode)
 			for range 12 {
-				helper := startProgram(t, snapshotEnv+"="+source)
+				helper := startProgram(t, copyEnv+"="+source)
 				time.Sleep(time.Duration(rand.IntN(5000)) * time.Microsecond) // at any moment
 				helper.kill()
 				db, err := openDatabase(source)
@@ -464,7 +506,7 @@ func TestSnapshotIsKilled(t *testing.T) {
 	}
 }
 
-func TestSnapshotRefuses(t *testing.T) {
+func TestCopyRefuses(t *testing.T) {
 	source := makeDatabase(t, "wal")
 	db, err := openDatabase(source) // so that the log is there
 	if err != nil {
@@ -526,4 +568,177 @@ func TestSnapshotRefuses(t *testing.T) {
 	if err != nil || report.Bytes != 0 || report.JournalMode != "rollback" {
 		t.Errorf("an empty database: %+v, %v", report, err)
 	}
+}
+
+// What was closed in an orderly way has neither log nor shared memory, and gets none.
+func TestCopyOfADatabaseThatNobodyHasOpen(t *testing.T) {
+	for mode, called := range journalModes {
+		source := makeDatabase(t, mode)
+		untouched := files(t, filepath.Dir(source))
+		got, report := makeCopy(t, source)
+		if report.JournalMode != called || report.RolledBack {
+			t.Errorf("%s: report %+v", mode, report)
+		}
+		if diff := cmp.Diff(untouched, files(t, filepath.Dir(source))); diff != "" {
+			t.Errorf("%s: something was written beside the database: %s", mode, diff)
+		}
+		if diff := cmp.Diff(readDatabase(t, source), got); diff != "" {
+			t.Errorf("%s: %s", mode, diff)
+		}
+	}
+}
+
+// Of a log that is damaged, the transactions before the damage count.
+func TestCopyOfADamagedLog(t *testing.T) {
+	source := makeDatabase(t, "wal")
+	before := readDatabase(t, source)
+	writer := startProgram(t, writerEnv+"="+source)
+	writer.kill()
+	if err := os.Remove(source + "-shm"); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.ReadFile(source + "-wal")
+	if err != nil || len(log) < 100 {
+		t.Fatalf("the log has %d bytes: %v", len(log), err)
+	}
+	for name, damaged := range map[string][]byte{
+		"no head":         nil,
+		"part of a head":  log[:20],
+		"a head alone":    log[:32],
+		"overwritten":     append(make([]byte, 32), log[32:]...),
+		"cut in a frame":  log[:len(log)-1],
+		"a byte is wrong": slices.Concat(log[:60], []byte{log[60] ^ 1}, log[61:]),
+	} {
+		if err := os.WriteFile(source+"-wal", damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, _ := makeCopy(t, source) // it proves that it has whole transactions
+		if name != "cut in a frame" && got.Generation < before.Generation {
+			t.Errorf("%s: generation %d, but %d was there before the log", name, got.Generation, before.Generation)
+		}
+	}
+}
+
+// A journal that names another file is not SQLite's to follow: it would delete that one.
+func TestCopyOfAJournalThatNamesAnotherFile(t *testing.T) {
+	source := makeDatabase(t, "delete")
+	victim := filepath.Join(t.TempDir(), "victim")
+	if err := os.WriteFile(victim, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	writer := startProgram(t, writerEnv+"="+source, hangEnv+"=1")
+	writer.kill()
+	journal, err := os.ReadFile(source + "-journal")
+	if err != nil || len(journal) == 0 {
+		t.Fatalf("there is no journal: %v", err)
+	}
+	var sum uint32
+	for _, b := range []byte(victim) {
+		sum += uint32(b)
+	}
+	// The page that only locks lie on, the name, its length, its checksum, and the magic.
+	tail := binary.BigEndian.AppendUint32(nil, 1<<30/4096+1)
+	tail = append(tail, victim...)
+	tail = binary.BigEndian.AppendUint32(tail, uint32(len(victim)))
+	tail = binary.BigEndian.AppendUint32(tail, sum)
+	tail = append(tail, journal[:8]...)
+	if err := os.WriteFile(source+"-journal", append(journal, tail...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	untouched := files(t, filepath.Dir(source))
+	_, err = database.Copy(t.Context(), database.Options{Source: source, Target: filepath.Join(t.TempDir(), "copy")})
+	if err == nil || !strings.Contains(err.Error(), "a transaction over several databases") {
+		t.Errorf("it says %v", err)
+	}
+	if diff := cmp.Diff(untouched, files(t, filepath.Dir(source))); diff != "" {
+		t.Errorf("something was written beside the database: %s", diff)
+	}
+	if _, err := os.Lstat(victim); err != nil {
+		t.Errorf("the file that the journal names: %v", err)
+	}
+}
+
+// A context that ends is an end, and leaves nothing.
+func TestCopyEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	over := errors.New("it is over")
+	cancel(over)
+	for mode := range journalModes {
+		source := makeDatabase(t, mode)
+		dir := t.TempDir()
+		_, err := database.Copy(ctx, database.Options{Source: source, Target: filepath.Join(dir, "copy")})
+		if !errors.Is(err, over) && !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", mode, err)
+		}
+		if left := files(t, dir); len(left) > 0 {
+			t.Errorf("%s: %v is left", mode, left)
+		}
+	}
+}
+
+// FuzzCopy lets a database and what lies beside it be anything. A copy stays within its
+// bound, and nothing else is written.
+func FuzzCopy(f *testing.F) {
+	sample := func(mode string) (content, beside []byte) {
+		dir := f.TempDir()
+		name := filepath.Join(dir, "db")
+		db, err := openDatabase(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		defer db.Close()
+		for _, statement := range []string{
+			"PRAGMA page_size=512", "PRAGMA journal_mode=" + mode, "CREATE TABLE a (b)", "INSERT INTO a VALUES (1)",
+		} {
+			if _, err := db.Exec(statement); err != nil {
+				f.Fatal(err)
+			}
+		}
+		if content, err = os.ReadFile(name); err != nil {
+			f.Fatal(err)
+		}
+		suffix := map[string]string{"wal": "-wal", "persist": "-journal"}[mode]
+		if beside, err = os.ReadFile(name + suffix); err != nil {
+			f.Fatal(err)
+		}
+		return content, beside
+	}
+	content, log := sample("wal")
+	f.Add(content, log, false)
+	f.Add(content, log[:len(log)-1], false)
+	content, journal := sample("persist")
+	f.Add(content, journal, true)
+	f.Add(content, append([]byte("\xd9\xd5\x05\xf9\x20\xa1\x63\xd7\xff\xff\xff\xff"), journal[12:]...), true)
+	f.Add(content[:100], []byte{}, true)
+	f.Add([]byte("SQLite format 3\x00"), []byte{}, true)
+	f.Fuzz(func(t *testing.T, content, beside []byte, rollback bool) {
+		const most = 1 << 20
+		dir, to := t.TempDir(), t.TempDir()
+		suffix := "-wal"
+		if rollback {
+			suffix = "-journal"
+		}
+		for name, b := range map[string][]byte{"db": content, "db" + suffix: beside} {
+			if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		untouched := files(t, dir)
+		report, err := database.Copy(t.Context(), database.Options{
+			Source: filepath.Join(dir, "db"), Target: filepath.Join(to, "copy"), MaxBytes: most, Wait: time.Millisecond,
+		})
+		if diff := cmp.Diff(untouched, files(t, dir)); diff != "" {
+			t.Errorf("something was written beside the database: %s", diff)
+		}
+		want := map[string]digest.Digest{}
+		if err == nil {
+			want["copy"] = digest.NewDigestFromEncoded(digest.SHA256, report.SHA256)
+		}
+		if diff := cmp.Diff(want, files(t, to)); diff != "" {
+			t.Errorf("%v, and in the folder of the copy: %s", err, diff)
+		}
+		if report.Bytes > most {
+			t.Errorf("the copy has %d bytes", report.Bytes)
+		}
+	})
 }
