@@ -7,6 +7,7 @@ export GOTOOLCHAIN := local
 
 # The tag, or the tag and the commit after it.
 VERSION ?= $(shell git describe --tags --match 'v*' --dirty 2>/dev/null || echo v0.0.0-dev)
+COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 FUZZTIME ?= 30s
 FUZZFLAGS ?=
 # How many clusters the tests have at a time. One keeps a core and a half busy.
@@ -15,7 +16,7 @@ BIN ?= bin
 
 # bin/ has the programs for this machine, bin/linux-*/ the static ones for nodes.
 build:
-	@build() { CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o "$$1" ./cmd/boxlift ./cmd/boxlift-node; }
+	@build() { CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o "$$1" ./cmd/boxlift ./cmd/boxlift-node; }
 	GOOS=linux GOARCH=amd64 build $(BIN)/linux-amd64/
 	GOOS=linux GOARCH=arm64 build $(BIN)/linux-arm64/
 	host=$$(go env GOOS)-$$(go env GOARCH)

@@ -17,8 +17,11 @@ import (
 	"github.com/liteboxd/boxlift/install/kube"
 )
 
-// version is set when the program is linked.
-var version = "v0.0.0-dev"
+// version and commit are set when the program is linked.
+var (
+	version = "v0.0.0-dev"
+	commit  = ""
+)
 
 func main() {
 	if kube.RendersChart() {

@@ -135,18 +135,6 @@ func arguments(names ...string) cobra.PositionalArgs {
 	}
 }
 
-func newVersionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version of boxlift",
-		Args:  arguments(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), version)
-			return err
-		},
-	}
-}
-
 // checkFormat accepts the output formats that commands have.
 func checkFormat(format string) error {
 	if format != "table" && format != "json" {
