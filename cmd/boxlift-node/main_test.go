@@ -129,7 +129,8 @@ func TestCommandLine(t *testing.T) {
 			`{"ok":false,"pending":"containerd has no content yet",`, ""},
 		{[]string{"check", "-containerd", "-pack", "../x", "-images", t.TempDir()}, 1, "", "is not the name of a pack"},
 		{[]string{"check", "-after", "1", "-images", filepath.Join(t.TempDir(), "none")}, 0, `{"blobs":0,"after":0}`, ""},
-		{[]string{"check", "-after", "-1", "-images", t.TempDir()}, 1, "", "find out when process -1 was started: open /proc/-1/stat"},
+		{[]string{"check", "-after", "-1", "-images", t.TempDir()}, 1, "",
+			"find out when process -1 was started: open /proc/-1/stat"},
 		{[]string{"clean", "more"}, 2, "", "unexpected argument"},
 		{[]string{"clean", "-age", "soon"}, 2, "", "-age"},
 		{[]string{"digest", "-file", empty}, 0, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\n", ""},
@@ -147,14 +148,17 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"serve"}, 1, "", "read the configuration: open : no such file"},
 		{[]string{"serve", "-config", filepath.Join(t.TempDir(), "none")}, 1, "", "none: no such file"},
 		{[]string{"serve", "-images", "/x"}, 2, "", "not defined: -images"},
-		{[]string{"snapshot-sqlite", "-source", "x", "-target", "/x"}, 1, "", `copy the database x: "x": expected an absolute path`},
+		{[]string{"snapshot-sqlite", "-source", "x", "-target", "/x"}, 1, "",
+			`copy the database x: "x": expected an absolute path`},
 		{[]string{"snapshot-sqlite", "-source", empty, "-target", empty + ".copy", "-wait", "1s", "-max-bytes", "1"}, 0,
-			`{"bytes":0,"sha256":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","journalMode":"rollback",`, ""},
+			`{"bytes":0,"sha256":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",` +
+				`"journalMode":"rollback",`, ""},
 	}
 	for _, test := range tests {
 		var stdout, stderr bytes.Buffer
 		code := run(t.Context(), test.args, strings.NewReader(""), &stdout, &stderr)
-		if code != test.code || !strings.Contains(stdout.String(), test.stdout) || !strings.Contains(stderr.String(), test.stderr) {
+		if code != test.code || !strings.Contains(stdout.String(), test.stdout) ||
+			!strings.Contains(stderr.String(), test.stderr) {
 			t.Errorf("%q: exit code %d, stdout %q, stderr %q", test.args, code, stdout.String(), stderr.String())
 		}
 	}
@@ -171,7 +175,8 @@ func TestBinary(t *testing.T) {
 	layer := []byte(strings.Repeat("layer", 1000))
 	index := []byte(`{"schemaVersion":2,"manifests":[]}`)
 	want := wire.Want{Version: wire.Version, ImagesDir: images, Packs: []wire.PackWant{{
-		Name: wire.PackName("k3s", index), Index: index, Blobs: []wire.Blob{{Digest: digest.FromBytes(layer), Size: int64(len(layer))}},
+		Name: wire.PackName("k3s", index), Index: index,
+		Blobs: []wire.Blob{{Digest: digest.FromBytes(layer), Size: int64(len(layer))}},
 	}}}
 	receive, in, out := startReceive(t, binary)
 	_, err := ship.ToOne(t.Context(), in, out, want,
@@ -210,7 +215,8 @@ func TestBinary(t *testing.T) {
 	}
 	report, err := exec.Command(binary, "check", "-images", images).Output()
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != exitFailed || !strings.Contains(string(report), string(digest.FromBytes(layer))) {
+	if !errors.As(err, &exit) || exit.ExitCode() != exitFailed ||
+		!strings.Contains(string(report), string(digest.FromBytes(layer))) {
 		t.Errorf("check of a damaged pack: %v\n%s", err, report)
 	}
 }

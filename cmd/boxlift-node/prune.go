@@ -29,7 +29,8 @@ func (p *pruneFlags) run(ctx context.Context, stdin io.Reader, stdout io.Writer,
 	if err != nil {
 		return err
 	}
-	report, err := images.Prune(ctx, images.PruneOptions{ImagesDir: dir, FilesDir: p.files, Ctr: []string{p.k3s, "ctr"}}, request)
+	options := images.PruneOptions{ImagesDir: dir, FilesDir: p.files, Ctr: []string{p.k3s, "ctr"}}
+	report, err := images.Prune(ctx, options, request)
 	if err != nil {
 		return err
 	}
@@ -37,5 +38,6 @@ func (p *pruneFlags) run(ctx context.Context, stdin io.Reader, stdout io.Writer,
 }
 
 func (p *pruneFlags) disk(ctx context.Context, stdout io.Writer, dir string) error {
-	return printJSON(stdout, images.MeasureDisk(ctx, images.DiskOptions{ImagesDir: dir, FilesDir: p.files, Ctr: []string{p.k3s, "ctr"}}))
+	options := images.DiskOptions{ImagesDir: dir, FilesDir: p.files, Ctr: []string{p.k3s, "ctr"}}
+	return printJSON(stdout, images.MeasureDisk(ctx, options))
 }

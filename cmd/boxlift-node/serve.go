@@ -84,7 +84,9 @@ func parseServeConfig(content []byte) (*serveConfig, *registry.Auth, error) {
 	if _, port, err := net.SplitHostPort(c.Address); err != nil || port == "" {
 		return nil, nil, fmt.Errorf("address %q: expected an address and a port, such as 192.0.2.1:5443", c.Address)
 	}
-	for _, p := range []struct{ name, path string }{{"imagesDir", c.ImagesDir}, {"certificate", c.Certificate}, {"key", c.Key}} {
+	for _, p := range []struct{ name, path string }{
+		{"imagesDir", c.ImagesDir}, {"certificate", c.Certificate}, {"key", c.Key},
+	} {
 		if !filepath.IsAbs(p.path) {
 			return nil, nil, fmt.Errorf("%s %q: expected an absolute path", p.name, p.path)
 		}
@@ -132,7 +134,8 @@ func (f *serveFlags) run(ctx context.Context, stderr io.Writer) error {
 		}
 	}()
 	handler := registry.New(packs, registry.Options{Auth: auth, Secured: true, Log: log})
-	return registry.Serve(ctx, listener, handler, registry.ServeOptions{TLS: certificate.Config(), Grace: serveGrace, Log: log})
+	return registry.Serve(ctx, listener, handler,
+		registry.ServeOptions{TLS: certificate.Config(), Grace: serveGrace, Log: log})
 }
 
 // withoutTime leaves out what the journal adds to every line.

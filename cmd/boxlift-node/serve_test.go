@@ -33,7 +33,8 @@ import (
 
 func TestServeConfig(t *testing.T) {
 	good := map[string]any{
-		"address": "192.0.2.1:5443", "imagesDir": "/var/lib/rancher/k3s/agent/images", "certificate": "/a/server.crt", "key": "/a/server.key",
+		"address": "192.0.2.1:5443", "imagesDir": "/var/lib/rancher/k3s/agent/images",
+		"certificate": "/a/server.crt", "key": "/a/server.key",
 		"username": "boxlift", "passwordSHA256": strings.Repeat("0a", 32),
 	}
 	tests := []struct {
@@ -103,14 +104,16 @@ type served struct {
 func startServe(t *testing.T) *served {
 	t.Helper()
 	dir := t.TempDir()
-	s := &served{images: filepath.Join(dir, "images"), cert: filepath.Join(dir, "server.crt"), key: filepath.Join(dir, "server.key"), pool: x509.NewCertPool(), states: make(chan string, 8)}
+	s := &served{images: filepath.Join(dir, "images"), cert: filepath.Join(dir, "server.crt"),
+		key: filepath.Join(dir, "server.key"), pool: x509.NewCertPool(), states: make(chan string, 8)}
 	s.certify(t)
 	if err := os.Mkdir(s.images, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	sum := sha256.Sum256([]byte("password"))
 	config, err := json.Marshal(serveConfig{
-		Address: "127.0.0.1:0", ImagesDir: s.images, Certificate: s.cert, Key: s.key, Username: "boxlift", PasswordSHA256: hex.EncodeToString(sum[:]),
+		Address: "127.0.0.1:0", ImagesDir: s.images, Certificate: s.cert, Key: s.key,
+		Username: "boxlift", PasswordSHA256: hex.EncodeToString(sum[:]),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -298,7 +301,8 @@ func TestServe(t *testing.T) {
 	if strings.Contains(log, "time=") {
 		t.Errorf("the journal has the time by itself: %s", log)
 	}
-	for _, want := range []string{"msg=listening", `msg="serving pack"`, "path=/v2/library/app/manifests/1 ns=docker.io status=200"} {
+	for _, want := range []string{"msg=listening", `msg="serving pack"`,
+		"path=/v2/library/app/manifests/1 ns=docker.io status=200"} {
 		if !strings.Contains(log, want) {
 			t.Errorf("the log lacks %q: %s", want, log)
 		}
@@ -317,7 +321,8 @@ func TestServeErrors(t *testing.T) {
 	file := filepath.Join(dir, "serve.json")
 	run := func(change func(*serveConfig)) string {
 		t.Helper()
-		c := serveConfig{Address: "127.0.0.1:0", ImagesDir: dir, Certificate: s.cert, Key: s.key, Username: "u", PasswordSHA256: strings.Repeat("00", 32)}
+		c := serveConfig{Address: "127.0.0.1:0", ImagesDir: dir, Certificate: s.cert, Key: s.key, Username: "u",
+			PasswordSHA256: strings.Repeat("00", 32)}
 		change(&c)
 		content, err := json.Marshal(c)
 		if err != nil {
@@ -325,7 +330,8 @@ func TestServeErrors(t *testing.T) {
 		}
 		write(t, file, content)
 		var stderr bytes.Buffer
-		if code := run(t.Context(), []string{"serve", "-config", file}, strings.NewReader(""), io.Discard, &stderr); code != exitFailed {
+		args := []string{"serve", "-config", file}
+		if code := run(t.Context(), args, strings.NewReader(""), io.Discard, &stderr); code != exitFailed {
 			t.Errorf("exit code %d: %s", code, &stderr)
 		}
 		return stderr.String()

@@ -24,7 +24,8 @@ func TestClean(t *testing.T) {
 	write := func(dir, name string, when time.Time) string {
 		t.Helper()
 		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("1234"), 0o600), os.Chtimes(path, when, when)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("1234"), 0o600),
+			os.Chtimes(path, when, when)); err != nil {
 			t.Fatal(err)
 		}
 		return path
@@ -63,7 +64,9 @@ func TestClean(t *testing.T) {
 	kept = append(kept, used, link)
 	run := func(all bool, want ...string) {
 		t.Helper()
-		r, err := clean.Run(t.Context(), clean.Options{ImagesDir: l.Images, FilesDir: l.Files, Dirs: []string{other, "/boxlift-test-none"}, Unfinished: all})
+		r, err := clean.Run(t.Context(), clean.Options{
+			ImagesDir: l.Images, FilesDir: l.Files, Dirs: []string{other, "/boxlift-test-none"}, Unfinished: all,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -53,7 +53,8 @@ func copyPrograms() {
 	}
 	if name, ok := os.LookupEnv(copyEnv); ok {
 		for i := 0; ; i++ {
-			if _, err := database.Copy(context.Background(), database.Options{Source: name, Target: name + ".copy"}); err != nil {
+			if _, err := database.Copy(context.Background(),
+				database.Options{Source: name, Target: name + ".copy"}); err != nil {
 				run(err)
 			}
 			if i == 0 {
@@ -71,7 +72,8 @@ func TestMain(m *testing.M) {
 // openDatabase opens a database with one connection. The cache is so small that much is
 // written before a transaction ends.
 func openDatabase(name string) (*sql.DB, error) {
-	db, err := sql.Open("sqlite", "file:"+name+"?_pragma=cache_size(10)&_pragma=wal_autocheckpoint(40)&_pragma=busy_timeout(0)")
+	db, err := sql.Open("sqlite", "file:"+name+
+		"?_pragma=cache_size(10)&_pragma=wal_autocheckpoint(40)&_pragma=busy_timeout(0)")
 	if err == nil {
 		db.SetMaxOpenConns(1)
 	}
@@ -125,13 +127,15 @@ func transact(db *sql.DB, n int, commit bool) error {
 
 func change(tx *sql.Tx, n int) error {
 	for range n {
-		if _, err := tx.Exec("INSERT INTO entries (amount, filler) VALUES (?, randomblob(?))", rand.IntN(1000), rand.IntN(3000)); err != nil {
+		if _, err := tx.Exec("INSERT INTO entries (amount, filler) VALUES (?, randomblob(?))",
+			rand.IntN(1000), rand.IntN(3000)); err != nil {
 			return err
 		}
 	}
 	for _, statement := range []string{
 		"DELETE FROM entries WHERE id <= (SELECT max(id) FROM entries) - 300",
-		"UPDATE totals SET generation = generation + 1, count = (SELECT count(*) FROM entries), sum = (SELECT coalesce(sum(amount), 0) FROM entries)",
+		"UPDATE totals SET generation = generation + 1, count = (SELECT count(*) FROM entries), " +
+			"sum = (SELECT coalesce(sum(amount), 0) FROM entries)",
 	} {
 		if _, err := tx.Exec(statement); err != nil {
 			return err
@@ -254,7 +258,8 @@ func readDatabase(t *testing.T, name string) state {
 		t.Fatal(err)
 	}
 	if count != s.Count || sum != s.Sum {
-		t.Fatalf("%s has parts of a transaction: %d entries with the sum %d, but its totals say %d and %d", name, count, sum, s.Count, s.Sum)
+		t.Fatalf("%s has parts of a transaction: %d entries with the sum %d, but its totals say %d and %d", name, count, sum,
+			s.Count, s.Sum)
 	}
 	rows, err := db.Query("SELECT id || ' ' || amount || ' ' || hex(filler) FROM entries ORDER BY id")
 	if err != nil {
@@ -480,7 +485,8 @@ func TestCopyIsKilled(t *testing.T) {
 					t.Fatal(err)
 				}
 				// Changing the mode needs the database for itself, and the log's locks.
-				for _, statement := range []string{"PRAGMA journal_mode=delete", "BEGIN EXCLUSIVE", "COMMIT", "PRAGMA journal_mode=" + mode} {
+				for _, statement := range []string{"PRAGMA journal_mode=delete", "BEGIN EXCLUSIVE", "COMMIT",
+					"PRAGMA journal_mode=" + mode} {
 					if _, err := db.Exec(statement); err != nil {
 						t.Errorf("%s: %v", statement, err)
 					}

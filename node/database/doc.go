@@ -11,8 +11,8 @@
 //     (readonly_shm), and only when both files are there already. What others write there
 //     is mapped into this process: a database of somebody who means harm can end it, but
 //     what it leaves is a file that "boxlift-node clean" knows.
-//   - What SQLite would first have to mend, since the last writer died, and what nobody has
-//     open, is copied as it is, with its journal or log, and SQLite mends the copy.
+//   - What SQLite would first have to mend, since the last writer died, and a log without its
+//     shared memory, which nobody has open, is copied as it is, and SQLite mends the copy.
 //
 // For as long as it takes, the database is locked with the locks that SQLite itself uses
 // (https://sqlite.org/lockingv3.html): to others the copy is one more reader. They belong

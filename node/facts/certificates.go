@@ -47,7 +47,8 @@ type CertificatesReport struct {
 
 // CertificatePaths are where k3s has certificates on servers and agents (k3s v1.36): in
 // folders, and in the administrator's kubeconfig.
-var CertificatePaths = []string{"/var/lib/rancher/k3s/server/tls", "/var/lib/rancher/k3s/agent", "/etc/rancher/k3s/k3s.yaml"}
+var CertificatePaths = []string{"/var/lib/rancher/k3s/server/tls", "/var/lib/rancher/k3s/agent",
+	"/etc/rancher/k3s/k3s.yaml"}
 
 // Certificates reads the certificates in files and folders: those whose names end with
 // .crt, and what a kubeconfig (.yaml) has within itself. Paths that are not there have none.
@@ -146,7 +147,8 @@ func ParseCertificatesReport(document []byte) (CertificatesReport, error) {
 	var r CertificatesReport
 	err := wire.DecodeStrictly(document, maxCertificatesReport, &r)
 	if err == nil && r.Version != CertificatesVersion {
-		err = fmt.Errorf("its version is %d, expected %d: boxlift-node is of another version than boxlift", r.Version, CertificatesVersion)
+		err = fmt.Errorf("its version is %d, expected %d: boxlift-node is of another version than boxlift", r.Version,
+			CertificatesVersion)
 	}
 	if err == nil && len(r.Certificates) > maxCertificates {
 		err = fmt.Errorf("it has %d certificates, more than %d", len(r.Certificates), maxCertificates)

@@ -16,7 +16,8 @@ import (
 
 // FuzzCertificatesReport reads what a node says of its certificates.
 func FuzzCertificatesReport(f *testing.F) {
-	f.Add([]byte(`{"version":1,"certificates":[{"path":"/a.crt","subject":"CN=a","ca":true,"notBefore":"2026-01-02T03:04:05Z","notAfter":"2027-01-02T03:04:05Z"}],"problems":["b"]}`))
+	f.Add([]byte(`{"version":1,"certificates":[{"path":"/a.crt","subject":"CN=a","ca":true,` +
+		`"notBefore":"2026-01-02T03:04:05Z","notAfter":"2027-01-02T03:04:05Z"}],"problems":["b"]}`))
 	f.Add([]byte(`{"version":1,"certificates":[]} x`))
 	f.Add([]byte(`{"version":2,"certificates":null}`))
 	f.Fuzz(func(t *testing.T, document []byte) {

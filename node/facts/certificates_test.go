@@ -56,7 +56,8 @@ func TestCertificates(t *testing.T) {
 	write("tls/empty.crt", "")
 	write("agent/containerd/x/io.crt", "of an image")
 	write("agent/client-kubelet.crt", certificatePEM(t, "kubelet", false))
-	write("k3s.yaml", "users:\n- name: default\n  user:\n    client-certificate-data: "+base64.StdEncoding.EncodeToString([]byte(certificatePEM(t, "admin", false)))+"\n")
+	admin := base64.StdEncoding.EncodeToString([]byte(certificatePEM(t, "admin", false)))
+	write("k3s.yaml", "users:\n- name: default\n  user:\n    client-certificate-data: "+admin+"\n")
 	write("none.yaml", "users: []\n")
 	write("nonsense.yaml", "client-certificate-data: '*'\n")
 

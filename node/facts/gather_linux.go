@@ -213,8 +213,10 @@ func (h *host) release() string {
 // kernelModules are those that k3s and Cilium use.
 func kernelModules() []string {
 	return []string{
-		"algif_hash", "br_netfilter", "cls_bpf", "geneve", "ip6_tables", "ip_set", "ip_set_hash_ip", "ip_tables", "iptable_filter", "iptable_mangle",
-		"iptable_nat", "iptable_raw", "nf_conntrack", "nf_tables", "overlay", "sch_fq", "sch_ingress", "veth", "vxlan", "wireguard",
+		"algif_hash", "br_netfilter", "cls_bpf", "geneve", "ip6_tables", "ip_set", "ip_set_hash_ip", "ip_tables",
+		"iptable_filter", "iptable_mangle",
+		"iptable_nat", "iptable_raw", "nf_conntrack", "nf_tables", "overlay", "sch_fq", "sch_ingress",
+		"veth", "vxlan", "wireguard",
 		"xt_CT", "xt_TPROXY", "xt_comment", "xt_mark", "xt_set", "xt_socket",
 	}
 }
@@ -225,7 +227,8 @@ func kernelOptions() []string {
 		"BPF", "BPF_JIT", "BPF_SYSCALL", "BRIDGE_NETFILTER", "CGROUPS", "CGROUP_BPF", "CRYPTO_SHA1", "CRYPTO_USER_API_HASH",
 		"FIB_RULES", "GENEVE", "IP_SET", "IP_SET_HASH_IP", "NETFILTER_XT_MATCH_COMMENT", "NETFILTER_XT_MATCH_MARK",
 		"NETFILTER_XT_MATCH_SOCKET", "NETFILTER_XT_SET", "NETFILTER_XT_TARGET_CT", "NETFILTER_XT_TARGET_MARK",
-		"NETFILTER_XT_TARGET_TPROXY", "NET_CLS_ACT", "NET_CLS_BPF", "NET_SCH_FQ", "NET_SCH_INGRESS", "OVERLAY_FS", "PERF_EVENTS",
+		"NETFILTER_XT_TARGET_TPROXY", "NET_CLS_ACT", "NET_CLS_BPF", "NET_SCH_FQ", "NET_SCH_INGRESS",
+		"OVERLAY_FS", "PERF_EVENTS",
 		"SCHEDSTATS", "VETH", "VXLAN", "WIREGUARD",
 	}
 }
@@ -253,7 +256,8 @@ func (h *host) kernel(k *Kernel) {
 		}
 	}
 	if len(available) == 0 {
-		h.problem("read /lib/modules/%s/modules.dep: it is missing or empty, so that modules that are not loaded are not known", k.Release)
+		h.problem("read /lib/modules/%s/modules.dep: it is missing or empty, so that modules that are not loaded are not "+
+			"known", k.Release)
 	}
 	config := h.kernelConfig(k.Release)
 	if config == nil {
@@ -508,8 +512,10 @@ func (h *host) sysctls() map[string]string {
 	values := make(map[string]string)
 	for _, name := range []string{
 		"fs.file-max", "fs.inotify.max_user_instances", "fs.inotify.max_user_watches", "kernel.keys.root_maxbytes",
-		"kernel.keys.root_maxkeys", "kernel.panic", "kernel.panic_on_oops", "kernel.pid_max", "net.bridge.bridge-nf-call-iptables",
-		"net.ipv4.conf.all.rp_filter", "net.ipv4.ip_forward", "net.ipv6.conf.all.disable_ipv6", "net.ipv6.conf.all.forwarding",
+		"kernel.keys.root_maxkeys", "kernel.panic", "kernel.panic_on_oops", "kernel.pid_max",
+		"net.bridge.bridge-nf-call-iptables",
+		"net.ipv4.conf.all.rp_filter", "net.ipv4.ip_forward", "net.ipv6.conf.all.disable_ipv6",
+		"net.ipv6.conf.all.forwarding",
 		"vm.max_map_count", "vm.overcommit_memory", "vm.panic_on_oom",
 	} {
 		if value := h.line(path.Join("/proc/sys", strings.ReplaceAll(name, ".", "/"))); value != "" {
@@ -649,8 +655,10 @@ func (h *host) systemd(ctx context.Context) Systemd {
 
 func unitNames() []string {
 	return []string{
-		"containerd.service", "docker.service", "firewalld.service", "k0scontroller.service", "k0sworker.service", "k3s-agent.service",
-		"k3s.service", "kubelet.service", "nm-cloud-setup.service", "nm-cloud-setup.timer", "rke2-agent.service", "rke2-server.service",
+		"containerd.service", "docker.service", "firewalld.service", "k0scontroller.service", "k0sworker.service",
+		"k3s-agent.service",
+		"k3s.service", "kubelet.service", "nm-cloud-setup.service", "nm-cloud-setup.timer",
+		"rke2-agent.service", "rke2-server.service",
 		"snap.microk8s.daemon-kubelite.service", "ufw.service",
 	}
 }
@@ -659,7 +667,8 @@ func (h *host) units(ctx context.Context) []Unit {
 	if !h.exists("/run/systemd/system") {
 		return nil
 	}
-	args := []string{"show", "-p", "Id,LoadState,ActiveState,SubState,UnitFileState,ExecMainStartTimestamp,MainPID,NRestarts", "--"}
+	const properties = "Id,LoadState,ActiveState,SubState,UnitFileState,ExecMainStartTimestamp,MainPID,NRestarts"
+	args := []string{"show", "-p", properties, "--"}
 	names := unitNames()
 	// With a name of one's own, k3s' install.sh makes such units.
 	for _, name := range h.list(unitDir) {
@@ -830,7 +839,8 @@ func parseSocket(protocol, line string) (Port, string, bool) {
 		return Port{}, "", false
 	}
 	// An open UDP socket without a peer takes in what comes to its port.
-	if strings.HasPrefix(protocol, "tcp") && fields[3] != listen || strings.HasPrefix(protocol, "udp") && fields[3] != udpOpen {
+	if strings.HasPrefix(protocol, "tcp") && fields[3] != listen || strings.HasPrefix(protocol, "udp") &&
+		fields[3] != udpOpen {
 		return Port{}, "", false
 	}
 	address, portHex, ok := strings.Cut(fields[1], ":")
@@ -863,7 +873,8 @@ func hexIP(s string) net.IP {
 // the kernel has them: cut off after 15 bytes.
 func kubernetesProcesses() []string {
 	return []string{
-		"calico-node", "cilium-agent", "flanneld", "k0s", "k3s-agent", "k3s-server", "kube-apiserver", "kube-controller", "kube-proxy",
+		"calico-node", "cilium-agent", "flanneld", "k0s", "k3s-agent", "k3s-server", "kube-apiserver", "kube-controller",
+		"kube-proxy",
 		"kube-scheduler", "kubelet", "kubelite", "rke2",
 	}
 }
@@ -1003,7 +1014,8 @@ func parseRoute(line string) (Route, bool) {
 	flags, err := strconv.ParseUint(f[3], 16, 32)
 	metric, metricErr := strconv.Atoi(f[6])
 	destination, gateway, mask := hexIP(f[1]), hexIP(f[2]), hexIP(f[7])
-	if err != nil || metricErr != nil || flags&routeUp == 0 || flags&routeReject != 0 || destination == nil || mask == nil {
+	if err != nil || metricErr != nil || flags&routeUp == 0 || flags&routeReject != 0 || destination == nil ||
+		mask == nil {
 		return Route{}, false
 	}
 	if _, bits := net.IPMask(mask).Size(); bits == 0 {

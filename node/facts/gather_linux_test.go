@@ -113,9 +113,12 @@ func TestMounts(t *testing.T) {
 	}
 	// /usr does not exist there: the root is what /usr/local/bin would be made on.
 	want := []Mount{
-		{Path: "/", MountPoint: "/", Source: "/dev/sda1", Type: "ext4", Options: []string{"rw", "relatime", "errors=remount-ro"}, Device: "8:1"},
-		{Path: "/var/lib/rancher/k3s", MountPoint: "/", Source: "/dev/sda1", Type: "ext4", Options: []string{"rw", "relatime", "errors=remount-ro"}, Device: "8:1"},
-		{Path: "/usr/local/bin", MountPoint: "/", Source: "/dev/sda1", Type: "ext4", Options: []string{"rw", "relatime", "errors=remount-ro"}, Device: "8:1"},
+		{Path: "/", MountPoint: "/", Source: "/dev/sda1", Type: "ext4",
+			Options: []string{"rw", "relatime", "errors=remount-ro"}, Device: "8:1"},
+		{Path: "/var/lib/rancher/k3s", MountPoint: "/", Source: "/dev/sda1", Type: "ext4",
+			Options: []string{"rw", "relatime", "errors=remount-ro"}, Device: "8:1"},
+		{Path: "/usr/local/bin", MountPoint: "/", Source: "/dev/sda1", Type: "ext4",
+			Options: []string{"rw", "relatime", "errors=remount-ro"}, Device: "8:1"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -124,7 +127,8 @@ func TestMounts(t *testing.T) {
 		mkdirFor(t, filepath.Join(h.root, dir, "x"))
 	}
 	got = h.mounts([]string{"/var/lib/rancher/k3s", "/usr/local/bin"})
-	if m := got[0]; m.MountPoint != "/var" || !m.NoExec || m.ReadOnly || m.Source != "/dev/mapper/my var" || m.Device != "8:2" {
+	if m := got[0]; m.MountPoint != "/var" || !m.NoExec || m.ReadOnly || m.Source != "/dev/mapper/my var" ||
+		m.Device != "8:2" {
 		t.Errorf("got %+v, want the noexec mount on /var", m)
 	}
 	if m := got[1]; m.MountPoint != "/usr" || m.NoExec || !m.ReadOnly || slices.Contains(m.Options, "rw") {
@@ -189,7 +193,8 @@ func TestK3sVersion(t *testing.T) {
 	}
 	h = script("sleep 1000\n")
 	h.patience = 100 * time.Millisecond
-	if k := h.k3s(t.Context()); k.Version != "" || len(h.problems) != 1 || !strings.Contains(h.problems[0], "did not end") {
+	if k := h.k3s(t.Context()); k.Version != "" || len(h.problems) != 1 ||
+		!strings.Contains(h.problems[0], "did not end") {
 		t.Errorf("a k3s that does not end: got %+v, problems %q", k, h.problems)
 	}
 }
@@ -223,15 +228,20 @@ func TestK3sState(t *testing.T) {
 		{"nothing", nil, "", false},
 		{"boxlift's", map[string]string{"/etc/rancher/k3s/boxlift-token": "x"}, "", true},
 		{"boxlift's service", map[string]string{"/var/lib/boxlift/k3s-service": "x"}, "", true},
-		{"config", map[string]string{"/etc/rancher/k3s/config.yaml": "token: x\n\"data-dir\": '/data/k3s' # big\n"}, "/data/k3s", false},
+		{"config", map[string]string{"/etc/rancher/k3s/config.yaml": "token: x\n\"data-dir\": '/data/k3s' # big\n"},
+			"/data/k3s", false},
 		{"drop-in wins", map[string]string{
-			"/etc/rancher/k3s/config.yaml": "data-dir: /data/k3s\n", "/etc/rancher/k3s/config.yaml.d/10.yaml": "data-dir: /more\n",
+			"/etc/rancher/k3s/config.yaml":           "data-dir: /data/k3s\n",
+			"/etc/rancher/k3s/config.yaml.d/10.yaml": "data-dir: /more\n",
 		}, "/more", false},
-		{"comment", map[string]string{"/etc/rancher/k3s/config.yaml": "# data-dir: /data/k3s\nother-data-dir: /x\n"}, "", false},
+		{"comment", map[string]string{"/etc/rancher/k3s/config.yaml": "# data-dir: /data/k3s\nother-data-dir: /x\n"}, "",
+			false},
 		{"flag", map[string]string{
-			"/etc/systemd/system/k3s-agent.service": "ExecStart=/usr/local/bin/k3s \\\n    agent \\\n\t'--data-dir' \\\n\t'/srv/k3s' \\\n",
+			"/etc/systemd/system/k3s-agent.service": "ExecStart=/usr/local/bin/k3s \\\n    agent \\\n\t'--data-dir' " +
+				"\\\n\t'/srv/k3s' \\\n",
 		}, "/srv/k3s", false},
-		{"flag with =", map[string]string{"/etc/systemd/system/k3s.service": "ExecStart=/usr/local/bin/k3s server '--data-dir=/srv/k3s'\n"}, "/srv/k3s", false},
+		{"flag with =", map[string]string{"/etc/systemd/system/k3s.service": "ExecStart=/usr/local/bin/k3s server " +
+			"'--data-dir=/srv/k3s'\n"}, "/srv/k3s", false},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -286,7 +296,8 @@ func TestGatherHere(t *testing.T) {
 	if err != nil || f.Hostname != hostname {
 		t.Errorf("host name %q, want %q", f.Hostname, hostname)
 	}
-	if f.OS.ID == "" || f.Kernel.Release == "" || f.CPUs < 1 || f.Memory.Total < 1<<20 || f.Memory.Available > f.Memory.Total {
+	if f.OS.ID == "" || f.Kernel.Release == "" || f.CPUs < 1 || f.Memory.Total < 1<<20 ||
+		f.Memory.Available > f.Memory.Total {
 		t.Errorf("os %+v, kernel %q, %d CPUs, memory %+v", f.OS, f.Kernel.Release, f.CPUs, f.Memory)
 	}
 	if !slices.ContainsFunc(f.Network.Interfaces, func(i Interface) bool { return i.Name == "lo" && i.Up }) {

@@ -29,7 +29,8 @@ func Parse(document []byte) (*Facts, error) {
 		return nil, fmt.Errorf("read facts: %w", err)
 	}
 	if version.Version != Version {
-		return nil, fmt.Errorf("read facts: their version is %d, expected %d: boxlift-node is of another version than boxlift; build the bundle with this boxlift, or install with the one that built it", version.Version, Version)
+		return nil, fmt.Errorf("read facts: their version is %d, expected %d: boxlift-node is of another version than "+
+			"boxlift; build the bundle with this boxlift, or install with the one that built it", version.Version, Version)
 	}
 	f := &Facts{}
 	if err := wire.DecodeStrictly(document, MaxSize, f); err != nil {
@@ -76,7 +77,8 @@ func (f *Facts) check() error {
 			return fmt.Errorf("a pack's name is %q", p.Name)
 		}
 	}
-	for name, text := range map[string]string{"clock's time": f.Clock.Now, "time of the certificate authority": f.K3s.Created} {
+	for name, text := range map[string]string{"clock's time": f.Clock.Now,
+		"time of the certificate authority": f.K3s.Created} {
 		if _, err := time.Parse(time.RFC3339Nano, text); text != "" && err != nil {
 			return fmt.Errorf("the %s is %q", name, text)
 		}

@@ -60,9 +60,12 @@ func TestParseFactsRefuses(t *testing.T) {
 		{valid(`,"ports":[{"protocol":"tcp","address":"1.2.3.4","port":65536}]`), "a port is"},
 		{valid(`,"ports":[{"protocol":"icmp","address":"1.2.3.4","port":1}]`), "a port's protocol"},
 		{valid(`,"ports":[{"protocol":"tcp","address":"here","port":1}]`), "a port is"},
-		{valid(`,"network":{"interfaces":[{"name":"eth0","mtu":1,"up":true,"addresses":["10.0.0.1"]}],"routes":[]}`), "an address of eth0"},
-		{valid(`,"network":{"interfaces":[],"routes":[{"destination":"default","interface":"eth0","metric":0}]}`), "a route's destination"},
-		{valid(`,"network":{"interfaces":[],"routes":[{"destination":"::/0","gateway":"x","interface":"eth0","metric":0}]}`), "a route's gateway"},
+		{valid(`,"network":{"interfaces":[{"name":"eth0","mtu":1,"up":true,"addresses":["10.0.0.1"]}],"routes":[]}`),
+			"an address of eth0"},
+		{valid(`,"network":{"interfaces":[],"routes":[{"destination":"default","interface":"eth0","metric":0}]}`),
+			"a route's destination"},
+		{valid(`,"network":{"interfaces":[],"routes":[{"destination":"::/0","gateway":"x","interface":"eth0","metric":0}]}`),
+			"a route's gateway"},
 		{valid(`,"packs":[{"name":"../x","size":1,"digest":""}]`), "a pack's name"},
 		{valid(`,"clock":{"now":"noon","synchronized":true}`), "the clock's time"},
 		{`{"version":2,"selinux":"perhaps"}`, "state of SELinux"},
@@ -75,7 +78,8 @@ func TestParseFactsRefuses(t *testing.T) {
 }
 
 func TestParseFactsMakesPrintable(t *testing.T) {
-	f, err := Parse([]byte(`{"version":2,"selinux":"disabled","hostname":"a\u001b[2Jb","sysctls":{"x\n":"\u0007"},"problems":["\u202e"]}`))
+	f, err := Parse([]byte(`{"version":2,"selinux":"disabled","hostname":"a\u001b[2Jb","sysctls":{"x\n":"\u0007"},` +
+		`"problems":["\u202e"]}`))
 	if err != nil {
 		t.Fatal(err)
 	}

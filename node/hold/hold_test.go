@@ -72,7 +72,8 @@ func TestHold(t *testing.T) {
 		t.Error(diff)
 	}
 	other.By.Since = since
-	if want := "another boxlift is working on this host: root@ops, process 7, since " + since.Format(time.RFC3339); !strings.HasPrefix(err.Error(), want) {
+	want := "another boxlift is working on this host: root@ops, process 7, since " + since.Format(time.RFC3339)
+	if !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %q, want %q", err, want)
 	}
 
@@ -87,7 +88,8 @@ func TestHold(t *testing.T) {
 		t.Fatalf("a node that was let go: %v", err)
 	}
 	_, err = ask(t, dir, first, hold.Options{})
-	if !errors.As(err, &other) || other.By.Run != "2" || strings.ContainsAny(other.By.Name, "\n\x1b") || len(other.By.Name) > 200 {
+	if !errors.As(err, &other) || other.By.Run != "2" || strings.ContainsAny(other.By.Name, "\n\x1b") ||
+		len(other.By.Name) > 200 {
 		t.Errorf("got %q", err)
 	}
 
@@ -118,7 +120,8 @@ func TestHoldEndsWithoutSignOfLife(t *testing.T) {
 }
 
 func TestHoldRefusesWhatItCannotRead(t *testing.T) {
-	for _, input := range []string{"", "{}", "null x\n", `{"run":"1","else":2}` + "\n", strings.Repeat("x", wire.MaxLine+1)} {
+	for _, input := range []string{"", "{}", "null x\n", `{"run":"1","else":2}` + "\n",
+		strings.Repeat("x", wire.MaxLine+1)} {
 		dir := t.TempDir()
 		if err := hold.Run(t.Context(), strings.NewReader(input), io.Discard, hold.Options{Dir: dir}); err == nil {
 			t.Errorf("%.20q: no error", input)

@@ -81,7 +81,8 @@ func dropPackets(port uint16, most time.Duration) error {
 	conn.DelTable(table)
 	conn.AddTable(table)
 	ports := &nftables.Set{Table: table, Name: "ports", KeyType: nftables.TypeInetService, HasTimeout: true}
-	if err := conn.AddSet(ports, []nftables.SetElement{{Key: binaryutil.BigEndian.PutUint16(port), Timeout: most}}); err != nil {
+	element := nftables.SetElement{Key: binaryutil.BigEndian.PutUint16(port), Timeout: most}
+	if err := conn.AddSet(ports, []nftables.SetElement{element}); err != nil {
 		return err
 	}
 	accept := nftables.ChainPolicyAccept
@@ -151,7 +152,8 @@ func isReady(ctx context.Context, o StallOptions) bool {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority)
-	own, err := tls.LoadX509KeyPair(filepath.Join(o.TLSDir, "client-admin.crt"), filepath.Join(o.TLSDir, "client-admin.key"))
+	own, err := tls.LoadX509KeyPair(filepath.Join(o.TLSDir, "client-admin.crt"),
+		filepath.Join(o.TLSDir, "client-admin.key"))
 	if err != nil {
 		return false
 	}

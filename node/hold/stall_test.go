@@ -31,8 +31,9 @@ func TestStall(t *testing.T) {
 	h := l.Hosts[0]
 	run := func(args ...string) (stdin io.WriteCloser, stdout *bufio.Reader, wait func() error) {
 		t.Helper()
-		c := l.OperatorCommand(ctx, "ssh", append([]string{"-F", "none", "-i", l.KeyFile(), "-l", "root", "-o", "BatchMode=yes",
-			"-o", "UserKnownHostsFile=" + l.Known, h.Address.String()}, args...)...)
+		c := l.OperatorCommand(ctx, "ssh",
+			append([]string{"-F", "none", "-i", l.KeyFile(), "-l", "root", "-o", "BatchMode=yes",
+				"-o", "UserKnownHostsFile=" + l.Known, h.Address.String()}, args...)...)
 		stdin, err := c.StdinPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -81,10 +82,12 @@ func TestStall(t *testing.T) {
 	if err := hold.AskStall(stdout); err != nil {
 		t.Fatalf("%v, %v", err, wait())
 	}
-	if err := connect(1500 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
+	if err := connect(1500 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) &&
+		!errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a connection while connections wait: %v", err)
 	}
-	if out, err := h.Exec(ctx, "/"+nodelab.Helper, "probe", "-tcp", "127.0.0.1:6443"); err != nil || !bytes.Contains(out, []byte(`"state":"ok"`)) {
+	if out, err := h.Exec(ctx, "/"+nodelab.Helper, "probe", "-tcp", "127.0.0.1:6443"); err != nil ||
+		!bytes.Contains(out, []byte(`"state":"ok"`)) {
 		t.Errorf("from the host itself: %s, %v", out, err)
 	}
 	late := make(chan error, 1)
@@ -110,7 +113,8 @@ func TestAwaitRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	for name, content := range map[string][]byte{"server-ca.crt": certPEM, "client-admin.crt": certPEM, "client-admin.key": keyPEM} {
+	for name, content := range map[string][]byte{"server-ca.crt": certPEM, "client-admin.crt": certPEM,
+		"client-admin.key": keyPEM} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +132,8 @@ func TestAwaitRestart(t *testing.T) {
 		w.WriteHeader(int(status.Load()))
 		asked.Add(1)
 	}))
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAnyClientCert,
+		MinVersion: tls.VersionTLS12}
 	server.StartTLS()
 	defer server.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

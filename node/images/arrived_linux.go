@@ -76,8 +76,8 @@ func startOf(pid int) (time.Time, error) {
 	return time.Now().Add(time.Duration(ticks)*tick - time.Duration(boot.Nano())), nil
 }
 
-// startTicks reads the 22nd field of /proc/PID/stat. The second is the program's name in parentheses, which may hold any
-// character.
+// startTicks reads the 22nd field of /proc/PID/stat. The second is the program's name in parentheses, which may hold
+// any character.
 func startTicks(stat string) (int64, error) {
 	const fields = 22 - 2
 	after := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])

@@ -207,7 +207,8 @@ func TestPulledTag(t *testing.T) {
 	l := withContainerd(t)
 	const moved, same = "docker.io/library/ubuntu:24.04", "docker.io/library/nginx:alpine"
 	const foreign, pause = "docker.io/library/mine:1", "docker.io/rancher/pause:3"
-	pulled := l.bring(t, "pulled", member{moved, [][]byte{nodelab.Random(310, 5000)}}, member{same, nil}, member{foreign, nil})
+	pulled := l.bring(t, "pulled", member{moved, [][]byte{nodelab.Random(310, 5000)}}, member{same, nil},
+		member{foreign, nil})
 	boot := l.bring(t, "boot", member{pause, nil})
 	if err := os.Remove(filepath.Join(l.Images, pulled.Name)); err != nil {
 		t.Fatal(err)

@@ -304,7 +304,8 @@ func (c *imageCheck) readPromises() error {
 		}
 	}
 	if len(c.blobs) > maxImageBlobs {
-		return fmt.Errorf("the packs in %s name %d blobs, more than the %d that are looked at", c.ImagesDir, len(c.blobs), maxImageBlobs)
+		return fmt.Errorf("the packs in %s name %d blobs, more than the %d that are looked at", c.ImagesDir, len(c.blobs),
+			maxImageBlobs)
 	}
 	return nil
 }
@@ -422,7 +423,8 @@ func (c *imageCheck) ctr(ctx context.Context, timeout time.Duration, args ...str
 		err = fmt.Errorf("it printed more than %d bytes", maxCtrOutput)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w: %s", c.Ctr[0], strings.Join(args, " "), err, printable.Line(strings.TrimSpace(complaints.String())))
+		return nil, fmt.Errorf("%s %s: %w: %s", c.Ctr[0], strings.Join(args, " "), err,
+			printable.Line(strings.TrimSpace(complaints.String())))
 	}
 	return out.Bytes(), nil
 }
@@ -457,7 +459,8 @@ func (c *imageCheck) state(ctx context.Context) (*containerdState, error) {
 	if s.targets, err = parseImages(out); err != nil {
 		return nil, fmt.Errorf("list the images of containerd: %w", err)
 	}
-	if out, err = c.ctr(ctx, listTimeout, "images", "ls", "-q", fmt.Sprintf("labels.%q==%s", pinLabel, pinned)); err != nil {
+	if out, err = c.ctr(ctx, listTimeout, "images", "ls", "-q",
+		fmt.Sprintf("labels.%q==%s", pinLabel, pinned)); err != nil {
 		return nil, err
 	}
 	for line := range strings.Lines(string(out)) {
@@ -523,7 +526,8 @@ func (c *imageCheck) look(ctx context.Context) error {
 			continue // the name is another release's now
 		}
 		problem := func(kind ProblemKind, blob digest.Digest, format string, args ...any) {
-			r.Problems = append(r.Problems, Problem{Kind: kind, Image: p.name, Pack: p.pack, Blob: blob, Text: fmt.Sprintf(format, args...)})
+			r.Problems = append(r.Problems,
+				Problem{Kind: kind, Image: p.name, Pack: p.pack, Blob: blob, Text: fmt.Sprintf(format, args...)})
 			inPlace := kind == ProblemPin || kind == ProblemDigest
 			if !inPlace && !slices.Contains(r.Packs, p.pack) {
 				r.Packs = append(r.Packs, p.pack)
@@ -674,7 +678,9 @@ func (c *imageCheck) readContent(ctx context.Context, state *containerdState) (m
 
 // readBlob compares a blob's bytes, unless it is as it was when that was last done. What
 // it returns is empty when the file changed meanwhile.
-func readBlob(root *os.Root, d digest.Digest, size int64, known verified, buffer []byte) (now verified, read int64, bad *badBlob) {
+func readBlob(root *os.Root, d digest.Digest, size int64, known verified, buffer []byte) (
+	now verified, read int64, bad *badBlob,
+) {
 	f, err := hostfile.Open(root, d.Encoded(), os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return now, 0, &badBlob{ProblemMissing, "is not on the disk"}
@@ -969,7 +975,8 @@ func (c *imageCheck) repair(ctx context.Context) error {
 		if err := c.content.Remove(d.Encoded()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("delete blob %s from containerd's content: %w", d, err)
 		}
-		if _, err := c.ctr(ctx, listTimeout, "content", "rm", d.String()); err != nil && !strings.Contains(err.Error(), "not found") {
+		if _, err := c.ctr(ctx, listTimeout, "content", "rm", d.String()); err != nil &&
+			!strings.Contains(err.Error(), "not found") {
 			return err
 		}
 	}

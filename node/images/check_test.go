@@ -46,9 +46,11 @@ func imagePack(t testing.TB, s nodelab.Store, component, name string, layers ...
 	}
 	const manifestType = "application/vnd.oci.image.manifest.v1+json"
 	manifest := s.Add(encode(object{
-		"schemaVersion": 2, "mediaType": manifestType, "config": described("application/vnd.oci.image.config.v1+json", config), "layers": list,
+		"schemaVersion": 2, "mediaType": manifestType,
+		"config": described("application/vnd.oci.image.config.v1+json", config), "layers": list,
 	}))
-	here, there := described(manifestType, manifest), described(manifestType, wire.Blob{Digest: digest.FromString("elsewhere"), Size: 9})
+	here := described(manifestType, manifest)
+	there := described(manifestType, wire.Blob{Digest: digest.FromString("elsewhere"), Size: 9})
 	here["platform"] = object{"os": "linux", "architecture": runtime.GOARCH}
 	there["platform"] = object{"os": "linux", "architecture": "s390x"}
 	const indexType = "application/vnd.oci.image.index.v1+json"
@@ -56,7 +58,8 @@ func imagePack(t testing.TB, s nodelab.Store, component, name string, layers ...
 	entry := described(indexType, all)
 	entry["annotations"] = object{"io.containerd.image.name": name}
 	index := encode(object{"schemaVersion": 2, "manifests": []object{entry}})
-	return wire.PackWant{Name: wire.PackName(component, index), Index: index, Blobs: append([]wire.Blob{all, manifest}, blobs...)}
+	return wire.PackWant{Name: wire.PackName(component, index), Index: index,
+		Blobs: append([]wire.Blob{all, manifest}, blobs...)}
 }
 
 func TestCheckImages(t *testing.T) {
@@ -65,7 +68,8 @@ func TestCheckImages(t *testing.T) {
 	l := nodelab.New(t)
 	ask := func(args ...string) string {
 		t.Helper()
-		out, err := exec.CommandContext(t.Context(), ctr[0], slices.Concat(ctr[1:], []string{"-n", "k8s.io"}, args)...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), ctr[0],
+			slices.Concat(ctr[1:], []string{"-n", "k8s.io"}, args)...).CombinedOutput()
 		if err != nil {
 			t.Fatalf("ctr %q: %v\n%s", args, err, out)
 		}
@@ -73,7 +77,8 @@ func TestCheckImages(t *testing.T) {
 	}
 	const one, two = "docker.io/rancher/one:1", "quay.io/cilium/two:v2"
 	shared, layer := nodelab.Random(240, 300_000), nodelab.Random(241, 2_000_000)
-	a, b := imagePack(t, l.Store, "a", one, layer, shared), imagePack(t, l.Store, "b", two, shared, nodelab.Random(242, 100_000))
+	a := imagePack(t, l.Store, "a", one, layer, shared)
+	b := imagePack(t, l.Store, "b", two, shared, nodelab.Random(242, 100_000))
 	l.MustSend(t, l.Want(a, b))
 	all := int64(0)
 	for d, bytes := range l.Store {
@@ -88,7 +93,8 @@ func TestCheckImages(t *testing.T) {
 			ask("images", "label", name, "io.cri-containerd.pinned=pinned", "io.cattle.k3s.pinned=pinned")
 		}
 	}
-	options := images.Options{ImagesDir: l.Images, Ctr: ctr, ContentDir: content, VerifiedFile: filepath.Join(l.Files, "verified.json")}
+	options := images.Options{ImagesDir: l.Images, Ctr: ctr, ContentDir: content,
+		VerifiedFile: filepath.Join(l.Files, "verified.json")}
 	check := func(change func(*images.Options)) images.Report {
 		t.Helper()
 		o := options
@@ -110,7 +116,8 @@ func TestCheckImages(t *testing.T) {
 	// expect compares kinds, images and blobs.
 	expect := func(what string, r images.Report, packs []string, problems ...images.Problem) {
 		t.Helper()
-		if diff := cmp.Diff(problems, r.Problems, cmpopts.IgnoreFields(images.Problem{}, "Text"), cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(problems, r.Problems, cmpopts.IgnoreFields(images.Problem{}, "Text"),
+			cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s: problems (-want +got):\n%s", what, diff)
 		}
 		if diff := cmp.Diff(packs, r.Packs, cmpopts.EquateEmpty()); diff != "" {
@@ -158,7 +165,8 @@ func TestCheckImages(t *testing.T) {
 	r = check(nil)
 	expect("all imported", r, nil)
 	if r.Bytes != all || r.Read != all || r.Blobs != len(l.Store) {
-		t.Errorf("%d blobs of %d bytes, of which %d were read; there are %d of %d", r.Blobs, r.Bytes, r.Read, len(l.Store), all)
+		t.Errorf("%d blobs of %d bytes, of which %d were read; there are %d of %d", r.Blobs, r.Bytes, r.Read,
+			len(l.Store), all)
 	}
 	if r = check(nil); r.Read != 0 || !r.OK {
 		t.Errorf("once more: %+v", r)
@@ -238,7 +246,8 @@ func TestCheckImages(t *testing.T) {
 	other := strings.Fields(ask("images", "ls", "name=="+one)[len("REF"):])
 	ask("images", "tag", "--force", one, two)
 	r = check(nil)
-	if r.Problems[0].Kind != images.ProblemTarget || !strings.Contains(strings.Join(other, " "), string(r.Problems[0].Blob)) {
+	if r.Problems[0].Kind != images.ProblemTarget ||
+		!strings.Contains(strings.Join(other, " "), string(r.Problems[0].Blob)) {
 		t.Errorf("other target: %+v", r)
 	}
 	imported("other target", check(repair), b)
@@ -273,7 +282,8 @@ func TestCheckImages(t *testing.T) {
 		t.Errorf("one pack: %+v, %v", r, err)
 	}
 	nodelab.Flip(t, filepath.Join(l.Images, a.Name), int64(strings.Index(string(l.Bytes(t, a)), `"layers":`))+2)
-	if r, err := images.Check(t.Context(), o); err != nil || r.OK || len(r.Problems) != 1 || r.Problems[0].Kind != images.ProblemPack {
+	if r, err := images.Check(t.Context(), o); err != nil || r.OK || len(r.Problems) != 1 ||
+		r.Problems[0].Kind != images.ProblemPack {
 		t.Errorf("damaged pack: %+v, %v", r, err)
 	}
 	o.Packs = []string{"boxlift-none-0123456789ab.tar"}
@@ -295,7 +305,9 @@ func TestParseImages(t *testing.T) {
 		err         string
 	}{
 		{"none", heading, map[string]digest.Digest{}, ""},
-		{"two", heading + "a:1 application/x " + string(d) + " 10.0 MiB linux/amd64 io.cri-containerd.pinned=pinned,k=v w\nb:1  y  " + string(d) + " - - -\n", map[string]digest.Digest{"a:1": d, "b:1": d}, ""},
+		{"two", heading + "a:1 application/x " + string(d) +
+			" 10.0 MiB linux/amd64 io.cri-containerd.pinned=pinned,k=v w\nb:1  y  " + string(d) +
+			" - - -\n", map[string]digest.Digest{"a:1": d, "b:1": d}, ""},
 		{"nothing", "", nil, "printed nothing"},
 		{"no heading", "a:1 x " + string(d) + "\n", nil, "expected the heading"},
 		{"something before", "Welcome\n" + heading, nil, "expected the heading"},
@@ -333,7 +345,8 @@ func FuzzParseImages(f *testing.F) {
 }
 
 func FuzzParseVerified(f *testing.F) {
-	f.Add([]byte(`{"version":1,"dir":"/x","blobs":{"` + string(digest.FromString("x")) + `":{"size":1,"inode":2,"device":3,"written":4,"changed":5}}}`))
+	f.Add([]byte(`{"version":1,"dir":"/x","blobs":{"` + string(digest.FromString("x")) +
+		`":{"size":1,"inode":2,"device":3,"written":4,"changed":5}}}`))
 	f.Add([]byte(`{"version":1,"blobs":{"../x":{}}}`))
 	f.Add([]byte(`{"version":1,"blobs":null}{}`))
 	f.Fuzz(func(t *testing.T, input []byte) {
@@ -356,11 +369,13 @@ func TestVerifiedFileIsNotTrusted(t *testing.T) {
 	l := nodelab.New(t)
 	pack := imagePack(t, l.Store, "a", "docker.io/rancher/one:1", nodelab.Random(250, 100_000))
 	l.MustSend(t, l.Want(pack))
-	importOut, err := exec.CommandContext(t.Context(), ctr[0], slices.Concat(ctr[1:], []string{"-n", "k8s.io", "images", "import", "--no-unpack", filepath.Join(l.Images, pack.Name)})...).CombinedOutput()
+	importOut, err := exec.CommandContext(t.Context(), ctr[0], slices.Concat(ctr[1:],
+		[]string{"-n", "k8s.io", "images", "import", "--no-unpack", filepath.Join(l.Images, pack.Name)})...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, importOut)
 	}
-	o := images.Options{ImagesDir: l.Images, Ctr: ctr, ContentDir: content, VerifiedFile: filepath.Join(l.Files, "verified.json"), Pin: true}
+	o := images.Options{ImagesDir: l.Images, Ctr: ctr, ContentDir: content,
+		VerifiedFile: filepath.Join(l.Files, "verified.json"), Pin: true}
 	for _, text := range []string{"", "{", `{"version":9,"dir":"","blobs":{}}`, strings.Repeat(" ", 17<<20)} {
 		if err := errors.Join(os.MkdirAll(l.Files, 0o755), os.WriteFile(o.VerifiedFile, []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
@@ -386,7 +401,9 @@ var sortStrings = cmpopts.SortSlices(strings.Compare)
 // A pack may name what is no digest: then the pack is at fault, and the check of all others goes on.
 func TestCheckImagesOfWrongDigests(t *testing.T) {
 	const good = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
-	for _, wrong := range []digest.Digest{"", "none", "../../etc/passwd", "sha256:../x", "sha512:" + digest.Digest(good[len("sha256:"):])} {
+	for _, wrong := range []digest.Digest{
+		"", "none", "../../etc/passwd", "sha256:../x", "sha512:" + digest.Digest(good[len("sha256:"):]),
+	} {
 		for _, manifest := range []string{
 			`{"config":{"digest":"` + string(wrong) + `","size":1}}`,
 			`{"config":{"digest":"` + good + `","size":1},"layers":[{"digest":"` + string(wrong) + `","size":1}]}`,
@@ -398,7 +415,8 @@ func TestCheckImagesOfWrongDigests(t *testing.T) {
 			if manifest == "" {
 				target = wrong
 			}
-			index := []byte(`{"manifests":[{"digest":"` + string(target) + `","size":1,"annotations":{"io.containerd.image.name":"docker.io/library/a:1"}}]}`)
+			index := []byte(`{"manifests":[{"digest":"` + string(target) +
+				`","size":1,"annotations":{"io.containerd.image.name":"docker.io/library/a:1"}}]}`)
 			pack := wire.PackWant{Name: wire.PackName("a", index), Index: index, Blobs: []wire.Blob{blob}}
 			if err := os.MkdirAll(l.Images, 0o755); err != nil {
 				t.Fatal(err)
@@ -408,11 +426,13 @@ func TestCheckImagesOfWrongDigests(t *testing.T) {
 			}
 			// A containerd that has nothing.
 			ctr := filepath.Join(t.TempDir(), "ctr")
-			if err := os.WriteFile(ctr, []byte("#!/bin/sh\n[ \"$3 $4\" != \"images ls\" ] || [ \"$5\" = -q ] || echo REF TYPE DIGEST\n"), 0o700); err != nil {
+			script := "#!/bin/sh\n[ \"$3 $4\" != \"images ls\" ] || [ \"$5\" = -q ] || echo REF TYPE DIGEST\n"
+			if err := os.WriteFile(ctr, []byte(script), 0o700); err != nil {
 				t.Fatal(err)
 			}
 			report, err := images.Check(t.Context(), images.Options{
-				ImagesDir: l.Images, Ctr: []string{ctr}, ContentDir: l.Images, FilesDir: l.Files, VerifiedFile: filepath.Join(t.TempDir(), "verified.json"),
+				ImagesDir: l.Images, Ctr: []string{ctr}, ContentDir: l.Images, FilesDir: l.Files,
+				VerifiedFile: filepath.Join(t.TempDir(), "verified.json"),
 			})
 			if err != nil || len(report.Problems) != 1 || report.Problems[0].Kind != images.ProblemPack {
 				t.Errorf("%s in %s: %+v, %v", wrong, index, report, err)

@@ -52,7 +52,8 @@ func ParseDiskUse(document []byte) (DiskUse, error) {
 
 func (u *DiskUse) check() error {
 	if u.Version != DiskVersion {
-		return fmt.Errorf("its version is %d, expected %d: boxlift-node is of another version than boxlift", u.Version, DiskVersion)
+		return fmt.Errorf("its version is %d, expected %d: boxlift-node is of another version than boxlift", u.Version,
+			DiskVersion)
 	}
 	if u.Snapshots != nil && (*u.Snapshots < 0 || *u.Snapshots > wire.MaxNumber) {
 		return fmt.Errorf("the snapshots have %d bytes", *u.Snapshots)

@@ -20,7 +20,9 @@ import (
 
 // FuzzImageID reads what ctr prints of a container, whose labels and names are users'.
 func FuzzImageID(f *testing.F) {
-	f.Add([]byte(`{"Extensions":{"io.cri-containerd.container.metadata":{"value":"eyJWZXJzaW9uIjoidjEiLCJNZXRhZGF0YSI6eyJJbWFnZVJlZiI6InNoYTI1NjowMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwIn19"}}}`))
+	f.Add([]byte(`{"Extensions":{"io.cri-containerd.container.metadata":{"value":"eyJWZXJzaW9uIjoidjEiLCJNZXRhZGF0YSI6ey` +
+		`JJbWFnZVJlZiI6InNoYTI1NjowMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwIn19` +
+		`"}}}`))
 	f.Add([]byte(`{"Extensions":{"io.cri-containerd.container.metadata":{"value":"bnVsbA=="}}}`))
 	f.Add([]byte(`{"Extensions":null}`))
 	f.Fuzz(func(t *testing.T, out []byte) {
@@ -33,12 +35,16 @@ func FuzzImageID(f *testing.F) {
 // FuzzPack lets a pack on a host say anything, in an index.json that its name goes with and in a manifest.
 // DIGEST and SIZE are the manifest's.
 func FuzzPack(f *testing.F) {
-	const index = `{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"DIGEST","size":SIZE,` +
+	const index = `{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json",` +
+		`"digest":"DIGEST","size":SIZE,` +
 		`"annotations":{"io.containerd.image.name":"docker.io/library/a:1"}}]}`
-	f.Add([]byte(index), []byte(`{"schemaVersion":2,"config":{"digest":"sha256:`+strings.Repeat("0", 64)+`","size":1},"layers":[]}`))
-	f.Add([]byte(index), []byte(`{"schemaVersion":2,"manifests":[{"digest":"DIGEST","size":1,"platform":{"os":"linux","architecture":"amd64"}}]}`))
+	f.Add([]byte(index), []byte(`{"schemaVersion":2,"config":{"digest":"sha256:`+strings.Repeat("0", 64)+
+		`","size":1},"layers":[]}`))
+	f.Add([]byte(index), []byte(`{"schemaVersion":2,"manifests":[{"digest":"DIGEST","size":1,"platform":{"os":"linux",`+
+		`"architecture":"amd64"}}]}`))
 	f.Add([]byte(index), []byte(`{"manifests":[null],"layers":[{"digest":"../../etc/passwd","size":-1}]}`))
-	f.Add([]byte(`{"manifests":[{"digest":"sha256:../x","size":9,"annotations":{"org.opencontainers.image.ref.name":"--help"}}]}`), []byte{})
+	f.Add([]byte(`{"manifests":[{"digest":"sha256:../x","size":9,`+
+		`"annotations":{"org.opencontainers.image.ref.name":"--help"}}]}`), []byte{})
 	f.Fuzz(func(t *testing.T, index, manifest []byte) {
 		l := nodelab.New(t)
 		blob := l.Add(manifest)

@@ -47,7 +47,8 @@ func TestPrunePrograms(t *testing.T) {
 	if len(gone(r)) > 0 || !strings.Contains(reasons(r)["1"], "no link") {
 		t.Errorf("without links: %+v", r)
 	}
-	if err := errors.Join(os.Symlink(in(folder("4")), in("current")), os.Symlink(folder("3"), in("previous"))); err != nil {
+	if err := errors.Join(os.Symlink(in(folder("4")), in("current")),
+		os.Symlink(folder("3"), in("previous"))); err != nil {
 		t.Fatal(err)
 	}
 	shim := exec.CommandContext(t.Context(), shimOf(folder("1")), "infinity")
@@ -71,7 +72,8 @@ func TestPrunePrograms(t *testing.T) {
 	for _, e := range entries {
 		left = append(left, e.Name()[:min(len(e.Name()), 8)])
 	}
-	if diff := cmp.Diff([]string{"33333333", "44444444", "55555555", "cni", "current", "previous"}, left); err != nil || diff != "" {
+	if diff := cmp.Diff([]string{"33333333", "44444444", "55555555", "cni", "current", "previous"}, left); err != nil ||
+		diff != "" {
 		t.Errorf("%v\n%s", err, diff)
 	}
 }

@@ -202,7 +202,8 @@ func ParsePruneReport(document []byte) (PruneReport, error) {
 
 func (r *PruneReport) check() error {
 	if r.Version != PruneVersion {
-		return fmt.Errorf("its version is %d, expected %d: boxlift-node is of another version than boxlift", r.Version, PruneVersion)
+		return fmt.Errorf("its version is %d, expected %d: boxlift-node is of another version than boxlift", r.Version,
+			PruneVersion)
 	}
 	if len(r.Items) > maxPruneItems {
 		return fmt.Errorf("it has %d items, more than %d", len(r.Items), maxPruneItems)

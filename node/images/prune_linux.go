@@ -42,7 +42,8 @@ type PruneOptions struct {
 // boxlift leave what they import; without a pin the kubelet looks after it. When k3s may
 // have imported images from other archives as well, all images stay.
 //
-// What k3s has unpacked of itself and neither runs from any more nor did before goes as well, unless processes still do.
+// What k3s has unpacked of itself and neither runs from any more nor did before goes as well, unless processes still
+// do.
 //
 // Images go before their packs, so that a run that is cut short leaves what tells the next
 // one where to go on.
@@ -126,7 +127,8 @@ func (p *pruner) prune(ctx context.Context) error {
 		p.report.Items = append(p.report.Items, item)
 	}
 	if len(p.report.Items) > maxPruneItems {
-		return fmt.Errorf("there are %d packs, files and images, more than the %d that are looked at", len(p.report.Items), maxPruneItems)
+		return fmt.Errorf("there are %d packs, files and images, more than the %d that are looked at", len(p.report.Items),
+			maxPruneItems)
 	}
 	if !p.request.Remove {
 		return nil
@@ -214,7 +216,8 @@ func (p *pruner) eachEntry(dir string, each func(name string, info fs.FileInfo))
 
 // isArchive tells whether k3s takes images from a file of that name, or a list of them.
 func isArchive(name string) bool {
-	return slices.ContainsFunc([]string{".tar", ".tar.lz4", ".tar.bz2", ".tbz", ".tar.gz", ".tgz", ".tar.zst", ".tzst", ".txt"},
+	return slices.ContainsFunc(
+		[]string{".tar", ".tar.lz4", ".tar.bz2", ".tbz", ".tar.gz", ".tgz", ".tar.zst", ".tzst", ".txt"},
 		func(suffix string) bool { return strings.HasSuffix(name, suffix) })
 }
 
@@ -444,7 +447,8 @@ func (p *pruner) addOtherNames(items map[string]PruneItem) {
 		}
 	}
 	for target, promises := range going {
-		foreign := slices.ContainsFunc(p.promises, func(other promise) bool { return other.target == target && p.stays[other.pack] != "" })
+		foreign := slices.ContainsFunc(p.promises,
+			func(other promise) bool { return other.target == target && p.stays[other.pack] != "" })
 		var ids []string
 		for name, its := range p.containerd.targets {
 			if its != target {
@@ -456,7 +460,8 @@ func (p *pruner) addOtherNames(items map[string]PruneItem) {
 				continue
 			}
 			if !listed {
-				item = PruneItem{Kind: PruneImage, Name: name, Reason: "neither boxlift nor k3s has given this name to " + promises[0].name}
+				item = PruneItem{Kind: PruneImage, Name: name,
+					Reason: "neither boxlift nor k3s has given this name to " + promises[0].name}
 				i := slices.IndexFunc(promises, func(of promise) bool { return isCopy(name, of) })
 				if i >= 0 && p.containerd.pinned[name] {
 					item.Remove, item.Reason = true, "another name of "+promises[i].name

@@ -43,7 +43,8 @@ type pruneLab struct {
 // withoutContainerd is a host whose containerd must not be asked.
 func withoutContainerd(t *testing.T) *pruneLab {
 	l := nodelab.New(t)
-	return &pruneLab{Lab: l, options: images.PruneOptions{ImagesDir: l.Images, FilesDir: l.Files, Ctr: []string{"/none/k3s", "ctr"}}}
+	return &pruneLab{Lab: l, options: images.PruneOptions{ImagesDir: l.Images, FilesDir: l.Files,
+		Ctr: []string{"/none/k3s", "ctr"}}}
 }
 
 func withContainerd(t *testing.T) *pruneLab {
@@ -57,7 +58,8 @@ func withContainerd(t *testing.T) *pruneLab {
 func (l *pruneLab) ask(t *testing.T, args ...string) string {
 	t.Helper()
 	ctr := l.options.Ctr
-	out, err := exec.CommandContext(t.Context(), ctr[0], slices.Concat(ctr[1:], []string{"-n", "k8s.io"}, args)...).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), ctr[0],
+		slices.Concat(ctr[1:], []string{"-n", "k8s.io"}, args)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("ctr %q: %v\n%s", args, err, out)
 	}
@@ -102,11 +104,13 @@ func (l *pruneLab) bring(t *testing.T, component string, members ...member) wire
 			ids = append(ids, digest.FromBytes(plain))
 		}
 		config := add(l.Add(encode(object{
-			"architecture": runtime.GOARCH, "os": "linux", "config": object{"Cmd": []string{"/" + m.name}}, "rootfs": object{"type": "layers", "diff_ids": ids},
+			"architecture": runtime.GOARCH, "os": "linux",
+			"config": object{"Cmd": []string{"/" + m.name}}, "rootfs": object{"type": "layers", "diff_ids": ids},
 		})))
 		const manifestType = "application/vnd.oci.image.manifest.v1+json"
 		manifest := add(l.Add(encode(object{
-			"schemaVersion": 2, "mediaType": manifestType, "config": described("application/vnd.oci.image.config.v1+json", config), "layers": layers,
+			"schemaVersion": 2, "mediaType": manifestType,
+			"config": described("application/vnd.oci.image.config.v1+json", config), "layers": layers,
 		})))
 		entry := described(manifestType, manifest)
 		entry["annotations"] = object{"io.containerd.image.name": m.name}
@@ -187,7 +191,8 @@ func (l *pruneLab) prune(t *testing.T, request images.PruneRequest) images.Prune
 	want := before
 	if request.Remove {
 		want = slices.DeleteFunc(slices.Clone(before), func(name string) bool {
-			return slices.ContainsFunc(report.Items, func(i images.PruneItem) bool { return i.Remove && i.Kind != images.PruneImage && i.Name == name })
+			return slices.ContainsFunc(report.Items,
+				func(i images.PruneItem) bool { return i.Remove && i.Kind != images.PruneImage && i.Name == name })
 		})
 	}
 	if diff := cmp.Diff(want, l.disk(t), cmpopts.EquateEmpty()); diff != "" {
@@ -276,7 +281,8 @@ func TestPruneReleases(t *testing.T) {
 	for range 2 {
 		r = l.prune(t, images.PruneRequest{Release: second, Current: true, Remove: true})
 		wantGone(t, r)
-		if r.Current != releaseID("2") || r.Previous != releaseID("1") || reasonOf(t, r, k3s1) != "the previous release needs it" {
+		if r.Current != releaseID("2") || r.Previous != releaseID("1") ||
+			reasonOf(t, r, k3s1) != "the previous release needs it" {
 			t.Errorf("%+v", r)
 		}
 		info, err := os.Stat(record)
@@ -366,7 +372,8 @@ func TestPruneRecordIsNotTrusted(t *testing.T) {
 		"huge":    func(name string) error { return os.WriteFile(name, bytes.Repeat([]byte(" "), 2<<20), 0o600) },
 		"other":   func(name string) error { return os.WriteFile(name, []byte(`{"version":2,"current":{}}`), 0o600) },
 		"paths": func(name string) error {
-			return os.WriteFile(name, []byte(`{"version":1,"current":{"id":"`+releaseID("1").String()+`","files":["../../../etc/passwd"]}}`), 0o600)
+			return os.WriteFile(name, []byte(`{"version":1,"current":{"id":"`+releaseID("1").String()+`",`+
+				`"files":["../../../etc/passwd"]}}`), 0o600)
 		},
 		"folder": func(name string) error { return os.Mkdir(name, 0o700) },
 		"link":   func(name string) error { return os.Symlink("/etc/passwd", name) },
@@ -380,7 +387,8 @@ func TestPruneRecordIsNotTrusted(t *testing.T) {
 			if err := write(record); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := images.Prune(t.Context(), l.options, images.PruneRequest{Version: images.PruneVersion, Remove: true}); err == nil || !strings.Contains(err.Error(), record) {
+			if _, err := images.Prune(t.Context(), l.options, images.PruneRequest{Version: images.PruneVersion,
+				Remove: true}); err == nil || !strings.Contains(err.Error(), record) {
 				t.Errorf("error %v", err)
 			}
 			given := release("1", nil, file)
@@ -390,7 +398,8 @@ func TestPruneRecordIsNotTrusted(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 			if name == "folder" { // it can be replaced by nothing
-				if _, err := images.Prune(t.Context(), l.options, images.PruneRequest{Version: images.PruneVersion, Release: given, Current: true}); err == nil {
+				if _, err := images.Prune(t.Context(), l.options,
+					images.PruneRequest{Version: images.PruneVersion, Release: given, Current: true}); err == nil {
 					t.Error("a record was made in place of a folder")
 				}
 				return
@@ -411,7 +420,8 @@ func TestPruneWithoutContainerd(t *testing.T) {
 	l.bring(t, "k3s", member{"a:1", nil})
 	l.store(t, "k3s-000000000001")
 	before := l.disk(t)
-	_, err := images.Prune(t.Context(), l.options, images.PruneRequest{Version: images.PruneVersion, Release: release("1", nil), DropPrevious: true, Remove: true})
+	_, err := images.Prune(t.Context(), l.options,
+		images.PruneRequest{Version: images.PruneVersion, Release: release("1", nil), DropPrevious: true, Remove: true})
 	if err == nil || !strings.Contains(err.Error(), "which images are used") {
 		t.Errorf("error %v", err)
 	}
@@ -432,7 +442,8 @@ func TestPruneBeside(t *testing.T) {
 	if _, err := wire.ReadFrame(p.Out); err != nil {
 		t.Fatal(err)
 	}
-	_, err := images.Prune(t.Context(), l.options, images.PruneRequest{Version: images.PruneVersion, Release: release("1", nil), DropPrevious: true, Remove: true})
+	_, err := images.Prune(t.Context(), l.options,
+		images.PruneRequest{Version: images.PruneVersion, Release: release("1", nil), DropPrevious: true, Remove: true})
 	if err == nil || !strings.Contains(err.Error(), "another boxlift-node is at work") {
 		t.Errorf("error %v", err)
 	}
@@ -448,7 +459,8 @@ func TestPruneBeside(t *testing.T) {
 func TestPrune(t *testing.T) {
 	l := withContainerd(t)
 	shared, only1, only2 := nodelab.Random(320, 200_000), nodelab.Random(321, 300_000), nodelab.Random(322, 250_000)
-	const pause, one, two, three = "docker.io/rancher/mirrored-pause:3.6", "docker.io/library/app:1", "docker.io/library/app:2", "docker.io/library/app:3"
+	const pause = "docker.io/rancher/mirrored-pause:3.6"
+	const one, two, three = "docker.io/library/app:1", "docker.io/library/app:2", "docker.io/library/app:3"
 	p1 := l.bring(t, "k3s", member{pause, [][]byte{nodelab.Random(323, 100)}}, member{one, [][]byte{shared, only1}})
 	p2 := l.bring(t, "k3s", member{pause, [][]byte{nodelab.Random(323, 100)}}, member{two, [][]byte{shared, only2}})
 	p3 := l.bring(t, "k3s", member{pause, [][]byte{nodelab.Random(323, 100)}}, member{three, [][]byte{shared}})
@@ -551,7 +563,8 @@ func TestPrune(t *testing.T) {
 			t.Errorf("image %s has %d bytes of its own, the layer has %d", one, i.Size, least)
 		}
 	}
-	o := images.Options{ImagesDir: l.Images, Ctr: l.options.Ctr, ContentDir: l.content, VerifiedFile: filepath.Join(l.Files, "verified.json"), Full: true}
+	o := images.Options{ImagesDir: l.Images, Ctr: l.options.Ctr, ContentDir: l.content,
+		VerifiedFile: filepath.Join(l.Files, "verified.json"), Full: true}
 	if report, err := images.Check(t.Context(), o); err != nil || !report.OK || report.Images != 4 {
 		t.Errorf("what stays is not whole: %+v, %v", report, err)
 	}
@@ -585,7 +598,8 @@ func TestPruneMovedName(t *testing.T) {
 // TestPruneDamagedPack: nobody knows what it brings, so that it stays, and all images with it.
 func TestPruneDamagedPack(t *testing.T) {
 	l := withContainerd(t)
-	good, bad := l.bring(t, "a", member{"docker.io/library/a:1", nil}), l.bring(t, "b", member{"docker.io/library/b:1", nil})
+	good := l.bring(t, "a", member{"docker.io/library/a:1", nil})
+	bad := l.bring(t, "b", member{"docker.io/library/b:1", nil})
 	if err := os.Truncate(filepath.Join(l.Images, bad.Name), 700); err != nil {
 		t.Fatal(err)
 	}
@@ -634,7 +648,8 @@ func TestParseImageID(t *testing.T) {
 		name, input string
 		want        digest.Digest
 	}{
-		{"from the kubelet", info(`{"Version":"v1","Metadata":{"ID":"ab","Config":{"image":{"image":"y"}},"ImageRef":"` + id.String() + `"}}`), id},
+		{"from the kubelet", info(`{"Version":"v1","Metadata":{"ID":"ab","Config":{"image":{"image":"y"}},"ImageRef":"` +
+			id.String() + `"}}`), id},
 		{"another version", info(`{"Version":"v2","Metadata":{"ImageRef":"` + id.String() + `"}}`), ""},
 		{"a name", info(`{"Version":"v1","Metadata":{"ImageRef":"docker.io/library/a:1"}}`), ""},
 		{"a sandbox", info(`{"Version":"v1","Metadata":{"ID":"ab"}}`), ""},
@@ -662,7 +677,8 @@ func TestParsePruneReport(t *testing.T) {
 		{"negative", `{"version":1,"items":[` + strings.Replace(item, "1", "-1", 1) + `]}`, "Size is -1"},
 		{"other kind", `{"version":1,"items":[` + strings.Replace(item, "pack", "disk", 1) + `]}`, "an item is a \"disk\""},
 		{"no reason", `{"version":1,"items":[` + strings.Replace(item, `"b"`, `""`, 1) + `]}`, "no reason"},
-		{"sums up to too much", `{"version":1,"items":[` + strings.Repeat(strings.Replace(item, `"size":1`, `"size":1000000000000000000`, 1)+",", 9) + item + `]}`, "together"},
+		{"sums up to too much", `{"version":1,"items":[` +
+			strings.Repeat(strings.Replace(item, `"size":1`, `"size":1000000000000000000`, 1)+",", 9) + item + `]}`, "together"},
 		{"too many", `{"version":1,"items":[` + strings.Repeat(item+",", 4096) + item + `]}`, "4097 items"},
 		{"too large", strings.Repeat(" ", images.MaxPruneReport+1), "more than"},
 	}
@@ -680,14 +696,17 @@ func TestParsePruneRequest(t *testing.T) {
 	id := releaseID("1").String()
 	tests := []struct{ name, input, err string }{
 		{"least", `{"version":1}`, ""},
-		{"whole", `{"version":1,"release":{"id":"` + id + `","packs":["boxlift-k3s-0123456789ab.tar"],"files":["k3s-0123456789ab"]},"current":true,"remove":true}`, ""},
+		{"whole", `{"version":1,"release":{"id":"` + id +
+			`","packs":["boxlift-k3s-0123456789ab.tar"],"files":["k3s-0123456789ab"]},"current":true,"remove":true}`, ""},
 		{"other version", `{"version":0}`, "speaks version 1"},
 		{"nothing", ``, "EOF"},
 		{"nothing to record", `{"version":1,"current":true}`, "no release to record"},
 		{"nameless", `{"version":1,"release":{}}`, "which bundle"},
 		{"other digest", `{"version":1,"release":{"id":"sha512:00"}}`, "not a sha256 digest"},
-		{"path as pack", `{"version":1,"release":{"id":"` + id + `","packs":["../boxlift-k3s-0123456789ab.tar"]}}`, "not the name of a pack"},
-		{"path as file", `{"version":1,"release":{"id":"` + id + `","files":["../k3s-0123456789ab"]}}`, "not the name of a file"},
+		{"path as pack", `{"version":1,"release":{"id":"` + id + `","packs":["../boxlift-k3s-0123456789ab.tar"]}}`,
+			"not the name of a pack"},
+		{"path as file", `{"version":1,"release":{"id":"` + id + `","files":["../k3s-0123456789ab"]}}`,
+			"not the name of a file"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -702,9 +721,11 @@ func TestParsePruneRequest(t *testing.T) {
 func TestReleaseOf(t *testing.T) {
 	r := images.ReleaseOf(releaseID("1"), wire.Want{
 		Packs: []wire.PackWant{{Name: "boxlift-k3s-0123456789ab.tar"}},
-		Files: []wire.FileWant{{Path: wire.FilesDir + "/files/k3s-0123456789ab"}, {Path: wire.FilesDir + "/bin/boxlift-node"}},
+		Files: []wire.FileWant{{Path: wire.FilesDir + "/files/k3s-0123456789ab"},
+			{Path: wire.FilesDir + "/bin/boxlift-node"}},
 	})
-	want := images.Release{ID: releaseID("1"), Packs: []string{"boxlift-k3s-0123456789ab.tar"}, Files: []string{"k3s-0123456789ab"}}
+	want := images.Release{ID: releaseID("1"), Packs: []string{"boxlift-k3s-0123456789ab.tar"},
+		Files: []string{"k3s-0123456789ab"}}
 	if diff := cmp.Diff(want, r); diff != "" {
 		t.Error(diff)
 	}
@@ -714,7 +735,8 @@ func TestMeasureDisk(t *testing.T) {
 	l := withContainerd(t)
 	pack := l.bring(t, "k3s", member{"docker.io/library/a:1", [][]byte{nodelab.Random(340, 500_000)}})
 	l.store(t, "k3s-000000000001")
-	o := images.DiskOptions{ImagesDir: l.Images, FilesDir: l.Files, ContentDir: l.content, Ctr: slices.Concat(l.options.Ctr)}
+	o := images.DiskOptions{ImagesDir: l.Images, FilesDir: l.Files, ContentDir: l.content,
+		Ctr: slices.Concat(l.options.Ctr)}
 	u := images.MeasureDisk(t.Context(), o)
 	document, err := json.Marshal(u)
 	if err != nil {
@@ -729,7 +751,8 @@ func TestMeasureDisk(t *testing.T) {
 	}
 	// Files take whole blocks.
 	const slack = 64 << 10
-	if u.Packs < info.Size() || u.Packs > info.Size()+slack || u.Content < 500_000 || u.Content > 500_000+slack || u.Files < 4 || u.Files > slack {
+	if u.Packs < info.Size() || u.Packs > info.Size()+slack || u.Content < 500_000 || u.Content > 500_000+slack ||
+		u.Files < 4 || u.Files > slack {
 		t.Errorf("%+v, the pack has %d bytes", u, info.Size())
 	}
 	if u.Total == 0 || u.Free > u.Total || u.Snapshots == nil || *u.Snapshots != 0 || u.Problems != nil {
@@ -753,11 +776,13 @@ func TestMeasureDisk(t *testing.T) {
 	// No containerd: what the disk itself says is there all the same.
 	o.Ctr = []string{"sh", "-c", "echo it is broken >&2; exit 3", "ctr"}
 	u = images.MeasureDisk(t.Context(), o)
-	if u.Packs == 0 || u.Content == 0 || u.Snapshots != nil || len(u.Problems) != 1 || !strings.Contains(u.Problems[0], "it is broken") {
+	if u.Packs == 0 || u.Content == 0 || u.Snapshots != nil || len(u.Problems) != 1 ||
+		!strings.Contains(u.Problems[0], "it is broken") {
 		t.Errorf("%+v", u)
 	}
 	none := filepath.Join(t.TempDir(), "none")
-	u = images.MeasureDisk(t.Context(), images.DiskOptions{ImagesDir: none, FilesDir: none, ContentDir: filepath.Join(none, "deeper"), Ctr: o.Ctr})
+	u = images.MeasureDisk(t.Context(),
+		images.DiskOptions{ImagesDir: none, FilesDir: none, ContentDir: filepath.Join(none, "deeper"), Ctr: o.Ctr})
 	if u.Packs+u.Content+u.Files != 0 || u.Total == 0 || u.Problems != nil {
 		t.Errorf("%+v", u)
 	}
@@ -792,7 +817,8 @@ func TestParseSnapshotUsage(t *testing.T) {
 }
 
 func FuzzPruneReport(f *testing.F) {
-	f.Add([]byte(`{"version":1,"items":[{"kind":"image","name":"a:1","size":1,"remove":true,"reason":"b"}],"removed":true,"note":"c"}`))
+	f.Add([]byte(`{"version":1,"items":[{"kind":"image","name":"a:1","size":1,"remove":true,"reason":"b"}],` +
+		`"removed":true,"note":"c"}`))
 	f.Fuzz(func(t *testing.T, input []byte) {
 		r, err := images.ParsePruneReport(input)
 		if err != nil {
@@ -810,7 +836,8 @@ func FuzzPruneReport(f *testing.F) {
 }
 
 func FuzzPruneRequest(f *testing.F) {
-	f.Add([]byte(`{"version":1,"release":{"id":"` + string(releaseID("1")) + `","packs":["boxlift-k3s-0123456789ab.tar"],"files":["k3s-0123456789ab"]},"current":true}`))
+	f.Add([]byte(`{"version":1,"release":{"id":"` + string(releaseID("1")) +
+		`","packs":["boxlift-k3s-0123456789ab.tar"],"files":["k3s-0123456789ab"]},"current":true}`))
 	f.Fuzz(func(t *testing.T, input []byte) {
 		r, err := images.ParsePruneRequest(input)
 		if err != nil || r.Release == nil {
@@ -825,7 +852,8 @@ func FuzzPruneRequest(f *testing.F) {
 }
 
 func FuzzPruneRecord(f *testing.F) {
-	f.Add([]byte(`{"version":1,"current":{"id":"` + string(releaseID("1")) + `"},"previous":{"packs":["boxlift-k3s-0123456789ab.tar"],"files":["k3s-0123456789ab"]}}`))
+	f.Add([]byte(`{"version":1,"current":{"id":"` + string(releaseID("1")) +
+		`"},"previous":{"packs":["boxlift-k3s-0123456789ab.tar"],"files":["k3s-0123456789ab"]}}`))
 	f.Fuzz(func(t *testing.T, input []byte) {
 		current, previous, err := images.ParseRecord(input)
 		if err != nil {

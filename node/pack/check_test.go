@@ -50,14 +50,16 @@ func TestCheck(t *testing.T) {
 		{"good", good, nil, ""},
 		{"one platform of several", multi(true), nil, ""},
 		{"no platform of several", multi(false), nil, "none of them is there"},
-		{"flipped byte", good, func(b []byte) []byte { b[2_000_000] ^= 1; return b }, "blob " + digest.FromBytes(layer).String()},
+		{"flipped byte", good, func(b []byte) []byte { b[2_000_000] ^= 1; return b },
+			"blob " + digest.FromBytes(layer).String()},
 		{"flipped header", good, func(b []byte) []byte { b[3] ^= 1; return b }, "malformed"},
 		{"cut off", good, func(b []byte) []byte { return b[:len(b)-512] }, "malformed"},
 		{"empty", good, func([]byte) []byte { return nil }, "malformed"},
 		{"manifest missing", without(0), nil, "names manifest"},
 		{"configuration missing", without(1), nil, "names blob"},
 		{"layer missing", without(2), nil, "names blob"},
-		{"name of another", func() wire.PackWant { p := good; p.Name = "boxlift-a-0123456789ab.tar"; return p }(), nil, "its name"},
+		{"name of another", func() wire.PackWant { p := good; p.Name = "boxlift-a-0123456789ab.tar"; return p }(), nil,
+			"its name"},
 		{"index is no JSON", broken, nil, "decode index.json"},
 	}
 	for _, test := range tests {
@@ -86,7 +88,8 @@ func TestCheck(t *testing.T) {
 			}
 			p := report.Packs[0]
 			problems := strings.Join(p.Problems, "\n")
-			if report.OK != (test.want == "") || (problems == "") != (test.want == "") || !strings.Contains(problems, test.want) {
+			if report.OK != (test.want == "") || (problems == "") != (test.want == "") ||
+				!strings.Contains(problems, test.want) {
 				t.Errorf("ok is %v, the problems are %q, want %q", report.OK, problems, test.want)
 			}
 			if test.name == "good" {

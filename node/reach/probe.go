@@ -183,7 +183,8 @@ func ReadProbeReport(r io.Reader, targets []ProbeTarget) (ProbeReport, error) {
 		return report, err
 	}
 	if report.Version != ProbeVersion || len(report.Results) != len(targets) {
-		return report, fmt.Errorf("%w: version %d with %d results, expected version %d with %d", wire.ErrProtocol, report.Version, len(report.Results), ProbeVersion, len(targets))
+		return report, fmt.Errorf("%w: version %d with %d results, expected version %d with %d", wire.ErrProtocol,
+			report.Version, len(report.Results), ProbeVersion, len(targets))
 	}
 	for i := range report.Results {
 		result := &report.Results[i]

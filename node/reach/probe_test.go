@@ -37,7 +37,8 @@ func TestProbe(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://"+closed)
 
 	want := []ProbeResult{
-		{ProbeTarget: ProbeTarget{ProbeName, "127.0.0.1"}, State: OK, Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}},
+		{ProbeTarget: ProbeTarget{ProbeName, "127.0.0.1"}, State: OK,
+			Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}},
 		{ProbeTarget: ProbeTarget{ProbeName, "no.such.host.invalid"}, State: Failed},
 		{ProbeTarget: ProbeTarget{ProbeTCP, healthy.Listener.Addr().String()}, State: OK},
 		{ProbeTarget: ProbeTarget{ProbeTCP, closed}, State: Refused},
@@ -119,8 +120,10 @@ func TestProbeBounds(t *testing.T) {
 
 func FuzzProbeReport(f *testing.F) {
 	targets := []ProbeTarget{{ProbeName, "a"}, {ProbeHTTP, "http://a"}}
-	f.Add([]byte(`{"version":1,"results":[{"kind":"name","target":"a","state":"ok","addresses":["10.0.0.1"]},{"kind":"http","target":"http://a","state":"failed","detail":"x"}]}` + "\n"))
-	f.Add([]byte(`{"version":1,"results":[{"kind":"name","target":"b","state":"ok"},{"kind":"http","target":"http://a","state":"ok","status":200}]}` + "\n"))
+	f.Add([]byte(`{"version":1,"results":[{"kind":"name","target":"a","state":"ok","addresses":["10.0.0.1"]},` +
+		`{"kind":"http","target":"http://a","state":"failed","detail":"x"}]}` + "\n"))
+	f.Add([]byte(`{"version":1,"results":[{"kind":"name","target":"b","state":"ok"},{"kind":"http","target":"http://a",` +
+		`"state":"ok","status":200}]}` + "\n"))
 	f.Add([]byte(`{"version":1,"results":[]}` + "\n"))
 	f.Fuzz(func(t *testing.T, input []byte) {
 		report, err := ReadProbeReport(bytes.NewReader(input), targets)

@@ -136,7 +136,8 @@ type Report struct {
 
 func checkHead(version int, nonce string, milliseconds int, most time.Duration) error {
 	if version != Version {
-		return fmt.Errorf("%w: the version is %d, but this boxlift-node speaks version %d", wire.ErrProtocol, version, Version)
+		return fmt.Errorf("%w: the version is %d, but this boxlift-node speaks version %d", wire.ErrProtocol, version,
+			Version)
 	}
 	if len(nonce) != nonceLength {
 		return fmt.Errorf("%w: the nonce has %d characters instead of %d", wire.ErrProtocol, len(nonce), nonceLength)
@@ -184,7 +185,8 @@ func ReadReport(r io.Reader, targets int) (Report, error) {
 		return report, err
 	}
 	if report.Version != Version || len(report.Results) != targets {
-		return report, fmt.Errorf("%w: version %d with %d results, expected version %d with %d", wire.ErrProtocol, report.Version, len(report.Results), Version, targets)
+		return report, fmt.Errorf("%w: version %d with %d results, expected version %d with %d", wire.ErrProtocol,
+			report.Version, len(report.Results), Version, targets)
 	}
 	for i := range report.Results {
 		result := &report.Results[i]
@@ -315,7 +317,8 @@ func (l *listener) answer(ctx context.Context, connection net.Conn) {
 		return
 	}
 	question := make([]byte, nonceLength+1)
-	if _, err := io.ReadFull(connection, question); err != nil || question[nonceLength] != '\n' || !l.knows(question[:nonceLength]) {
+	if _, err := io.ReadFull(connection, question); err != nil || question[nonceLength] != '\n' ||
+		!l.knows(question[:nonceLength]) {
 		return
 	}
 	_, _ = connection.Write(question) // the other end sees that it failed
@@ -465,7 +468,8 @@ func failed(err error) Result {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		state = Refused
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT), errors.As(err, &timeout) && timeout.Timeout():
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT),
+		errors.As(err, &timeout) && timeout.Timeout():
 		return Result{State: Silent, Detail: "no answer"}
 	}
 	var errno syscall.Errno

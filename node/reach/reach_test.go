@@ -115,7 +115,8 @@ func TestListenAndReach(t *testing.T) {
 	busy := Endpoint{"tcp", foreign.Addr().(*net.TCPAddr).Port}
 	mute := Endpoint{"udp", silent.LocalAddr().(*net.UDPAddr).Port}
 	report, stop := startListen(t, ListenRequest{
-		Version: Version, Nonce: testNonce, Address: "127.0.0.1", Ports: []Endpoint{tcp, busy, udp, mute}, Milliseconds: 20_000,
+		Version: Version, Nonce: testNonce, Address: "127.0.0.1",
+		Ports: []Endpoint{tcp, busy, udp, mute}, Milliseconds: 20_000,
 	})
 	want := ListenReport{Version: Version, Listening: []Endpoint{tcp, udp}, Busy: []Endpoint{busy, mute}}
 	if diff := cmp.Diff(want, report); diff != "" {
@@ -153,7 +154,8 @@ func TestListenAndReach(t *testing.T) {
 // Who does not know the nonce gets nothing, and holds nothing up.
 func TestListenToStrangers(t *testing.T) {
 	tcp, udp := Endpoint{"tcp", freePort(t, "tcp")}, Endpoint{"udp", freePort(t, "udp")}
-	_, stop := startListen(t, ListenRequest{Version: Version, Nonce: testNonce, Ports: []Endpoint{tcp, udp}, Milliseconds: 20_000})
+	_, stop := startListen(t, ListenRequest{Version: Version, Nonce: testNonce, Ports: []Endpoint{tcp, udp},
+		Milliseconds: 20_000})
 	for _, question := range []string{"", "\n", strings.Repeat("x", nonceLength) + "\n", testNonce[1:] + "x\n"} {
 		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", portOf(tcp)))
 		if err != nil {
@@ -193,7 +195,8 @@ func TestListenToStrangers(t *testing.T) {
 func portOf(p Endpoint) string { port, _, _ := strings.Cut(p.String(), "/"); return port }
 
 func TestListenEndsByItself(t *testing.T) {
-	request := ListenRequest{Version: Version, Nonce: testNonce, Ports: []Endpoint{{"tcp", freePort(t, "tcp")}}, Milliseconds: 50}
+	request := ListenRequest{Version: Version, Nonce: testNonce, Ports: []Endpoint{{"tcp", freePort(t, "tcp")}},
+		Milliseconds: 50}
 	never, _ := io.Pipe()
 	if err := Listen(t.Context(), io.MultiReader(line(t, request), never), io.Discard); err != nil {
 		t.Error(err)
@@ -225,7 +228,8 @@ func TestReachDocuments(t *testing.T) {
 			t.Errorf("reach: %.100q: %v", text, err)
 		}
 	}
-	for _, ports := range []string{many(MaxListenPorts + 1), `{"protocol":"tcp","port":0}`, `{"protocol":"tcp","port":65536}`, `{"protocol":"sctp","port":1}`} {
+	for _, ports := range []string{many(MaxListenPorts + 1), `{"protocol":"tcp","port":0}`,
+		`{"protocol":"tcp","port":65536}`, `{"protocol":"sctp","port":1}`} {
 		text := head + `"milliseconds":5,"ports":[` + ports + `]}` + "\n"
 		if err := Listen(t.Context(), strings.NewReader(text), io.Discard); !errors.Is(err, wire.ErrProtocol) {
 			t.Errorf("listen: %.100q: %v", text, err)
@@ -241,7 +245,8 @@ func TestReachDocuments(t *testing.T) {
 	for _, text := range []string{
 		`{"version":1,"listening":[{"protocol":"tcp","port":1}]}`,
 		`{"version":1,"listening":[{"protocol":"tcp","port":1},{"protocol":"udp","port":2},{"protocol":"udp","port":3}]}`,
-		`{"version":1,"listening":[{"protocol":"tcp","port":1},{"protocol":"udp","port":2}],"busy":[{"protocol":"udp","port":2}]}`,
+		`{"version":1,"listening":[{"protocol":"tcp","port":1},{"protocol":"udp","port":2}],` +
+			`"busy":[{"protocol":"udp","port":2}]}`,
 		`{"version":2,"listening":[{"protocol":"tcp","port":1},{"protocol":"udp","port":2}]}`,
 	} {
 		if _, err := ReadListenReport(strings.NewReader(text+"\n"), asked); !errors.Is(err, wire.ErrProtocol) {
@@ -259,7 +264,8 @@ func TestReachDocuments(t *testing.T) {
 	}
 	hostile := `{"version":1,"results":[{"state":"refused","detail":"\u001b[2Jgone"}]}` + "\n"
 	report, err := ReadReport(strings.NewReader(hostile), 1)
-	if err != nil || slices.ContainsFunc(report.Results, func(r Result) bool { return strings.Contains(r.Detail, "\x1b") }) {
+	escapes := func(r Result) bool { return strings.Contains(r.Detail, "\x1b") }
+	if err != nil || slices.ContainsFunc(report.Results, escapes) {
 		t.Errorf("got %+v, %v", report, err)
 	}
 }
@@ -273,7 +279,8 @@ func FuzzReachLines(f *testing.F) {
 			t.Errorf("%d results", len(r.Results))
 		}
 		asked := []Endpoint{{"tcp", 1}}
-		if r, err := ReadListenReport(bytes.NewReader(text), asked); err == nil && len(r.Listening)+len(r.Busy)+len(r.Failed) != 1 {
+		if r, err := ReadListenReport(bytes.NewReader(text), asked); err == nil &&
+			len(r.Listening)+len(r.Busy)+len(r.Failed) != 1 {
 			t.Errorf("got %+v", r)
 		}
 	})

@@ -220,7 +220,8 @@ func (p *puller) pull(t *target, s segment) error {
 			passed[peer] = true
 			peer.damaged++
 			peer.gone = peer.damaged >= maxDamaged
-			if err := p.complain(wire.Trouble{Peer: peer.Name, Blob: s.digest, Damaged: true, Text: fmt.Sprintf("blob %s came in wrong: %v", s.digest, err)}); err != nil {
+			if err := p.complain(wire.Trouble{Peer: peer.Name, Blob: s.digest, Damaged: true,
+				Text: fmt.Sprintf("blob %s came in wrong: %v", s.digest, err)}); err != nil {
 				return err
 			}
 		} else if tries++; tries >= maxTries {
@@ -248,7 +249,8 @@ func (p *puller) next(d digest.Digest, passed map[*peer]bool) (*peer, error) {
 			return peer, nil
 		}
 		peer.gone = true
-		if err := p.complain(wire.Trouble{Peer: peer.Name, Text: fmt.Sprintf("reach %s: %v", peer.Address, peer.probeErr)}); err != nil {
+		if err := p.complain(wire.Trouble{Peer: peer.Name,
+			Text: fmt.Sprintf("reach %s: %v", peer.Address, peer.probeErr)}); err != nil {
 			return nil, err
 		}
 	}

@@ -93,14 +93,15 @@ func asFailure(err error) *wire.Failure {
 	case errors.Is(err, stream.ErrIdle):
 		return &wire.Failure{Reason: wire.ReasonInterrupted, Text: err.Error() + "; run again to go on from here"}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return &wire.Failure{Reason: wire.ReasonInterrupted, Text: "boxlift-node was told to stop; run again to go on from here"}
+		return &wire.Failure{Reason: wire.ReasonInterrupted,
+			Text: "boxlift-node was told to stop; run again to go on from here"}
 	default:
 		return &wire.Failure{Reason: wire.ReasonIO, Text: err.Error()}
 	}
 }
 
 type receiver struct {
-	ctx  context.Context //nolint:containedctx // the life of one Receive call
+	ctx  context.Context //nolint:containedctx // the life of one call of Run
 	end  context.CancelCauseFunc
 	opts Options
 	in   *stream.Stream
@@ -480,7 +481,8 @@ func (r *receiver) removeStale() error {
 		if t.layout != nil {
 			continue
 		}
-		pattern := regexp.MustCompile(`^` + regexp.QuoteMeta(path.Base(t.rel)) + `\.[0-9a-f]{12}` + regexp.QuoteMeta(wire.PartSuffix) + `$`)
+		pattern := regexp.MustCompile(`^` + regexp.QuoteMeta(path.Base(t.rel)) + `\.[0-9a-f]{12}` +
+			regexp.QuoteMeta(wire.PartSuffix) + `$`)
 		if err := r.removeIn(t.root, t.dir(), pattern.MatchString); err != nil {
 			return err
 		}
@@ -636,7 +638,8 @@ func (r *receiver) checkSpace() error {
 	}
 	for _, s := range r.space {
 		if s.Needed > s.Free {
-			return wire.Failuref(wire.ReasonSpace, "not enough space on the filesystem of %s: %d bytes (%d MiB) are needed, %d (%d MiB) are free",
+			return wire.Failuref(wire.ReasonSpace,
+				"not enough space on the filesystem of %s: %d bytes (%d MiB) are needed, %d (%d MiB) are free",
 				s.Path, s.Needed, s.Needed>>20, s.Free, s.Free>>20)
 		}
 	}
@@ -769,7 +772,8 @@ func (r *receiver) takeBlob(t *target, s segment) error {
 	for t.inCurrent < s.size {
 		b, err := r.in.Next(s.size - t.inCurrent)
 		if errors.Is(err, io.EOF) {
-			return wire.Failuref(wire.ReasonInterrupted, "the stream ended at byte %d of the %d of blob %s of %s; run again to go on from there",
+			return wire.Failuref(wire.ReasonInterrupted,
+				"the stream ended at byte %d of the %d of blob %s of %s; run again to go on from there",
 				t.inCurrent, s.size, s.digest, t.name)
 		}
 		if err != nil {
@@ -791,7 +795,8 @@ func (r *receiver) takeBlob(t *target, s segment) error {
 	case errors.Is(err, errContent):
 		return &wire.Failure{
 			Reason: wire.ReasonContent, Blob: s.digest,
-			Text: fmt.Sprintf("blob %s of %s came in wrong: %v; it has been dropped, and the next run fetches it from its start", s.digest, t.name, err),
+			Text: fmt.Sprintf("blob %s of %s came in wrong: %v; it has been dropped, and the next run fetches it from its start",
+				s.digest, t.name, err),
 		}
 	}
 	return err
@@ -802,7 +807,9 @@ func (r *receiver) nextData(s segment, offset int64) (int64, error) {
 	select {
 	case d := <-r.dataFrame:
 		if d.Digest != s.digest || d.Offset != offset || d.Size != s.size-offset {
-			return 0, wire.Failuref(wire.ReasonRequest, "the operator sends %d bytes of blob %q from %d on, which is not what was asked for", d.Size, string(d.Digest), d.Offset)
+			return 0, wire.Failuref(wire.ReasonRequest,
+				"the operator sends %d bytes of blob %q from %d on, which is not what was asked for",
+				d.Size, string(d.Digest), d.Offset)
 		}
 		return d.Size, nil
 	case <-r.ctx.Done():
@@ -889,7 +896,8 @@ func (r *receiver) drain(t *target, from map[digest.Digest]*target) error {
 		for left > 0 {
 			b, err := r.in.Next(left)
 			if errors.Is(err, io.EOF) {
-				return wire.Failuref(wire.ReasonInterrupted, "the stream ended within blob %s of %s; run again to go on", s.digest, t.name)
+				return wire.Failuref(wire.ReasonInterrupted, "the stream ended within blob %s of %s; run again to go on", s.digest,
+					t.name)
 			}
 			if err != nil {
 				return err

@@ -51,7 +51,8 @@ func TestReceive(t *testing.T) {
 		t.Error(diff)
 	}
 	if report.Blobs != len(l.Store) || report.Bytes != c.Total || c.Count != c.Total || c.Ended != 1 {
-		t.Errorf("%d blobs and %d bytes travelled; there are %d blobs, %d of %d bytes were counted, and the task ended %d times",
+		t.Errorf("%d blobs and %d bytes travelled; there are %d blobs, %d of %d bytes were counted, "+
+			"and the task ended %d times",
 			report.Blobs, report.Bytes, len(l.Store), c.Count, c.Total, c.Ended)
 	}
 
@@ -223,9 +224,11 @@ func TestReceiveGivesUpOnASilentOperator(t *testing.T) {
 	l := nodelab.New(t)
 	inR, inW := io.Pipe()
 	defer func() { _ = inW.Close() }()
-	err := receive.Run(t.Context(), inR, io.Discard, receive.Options{FilesDir: l.Files, IdleTimeout: 50 * time.Millisecond})
+	err := receive.Run(t.Context(), inR, io.Discard,
+		receive.Options{FilesDir: l.Files, IdleTimeout: 50 * time.Millisecond})
 	var failure *wire.Failure
-	if !errors.As(err, &failure) || failure.Reason != wire.ReasonInterrupted || !strings.Contains(failure.Text, "nothing came for 50ms") {
+	if !errors.As(err, &failure) || failure.Reason != wire.ReasonInterrupted ||
+		!strings.Contains(failure.Text, "nothing came for 50ms") {
 		t.Errorf("got %v, want an interruption", err)
 	}
 }
@@ -270,7 +273,8 @@ func TestBlobsTravelOnce(t *testing.T) {
 		travelled += p.Blobs[0].Size + p.Blobs[1].Size
 	}
 	if report.Blobs != 6 || report.Bytes != travelled || report.Copied != copied {
-		t.Errorf("%d blobs with %d bytes travelled and %d were copied; want 6, %d and %d", report.Blobs, report.Bytes, report.Copied, travelled, copied)
+		t.Errorf("%d blobs with %d bytes travelled and %d were copied; want 6, %d and %d", report.Blobs, report.Bytes,
+			report.Copied, travelled, copied)
 	}
 
 	// A file that is there already is a source as well.
@@ -294,7 +298,8 @@ func TestDamagedCopiesOnTheNodeAreReplaced(t *testing.T) {
 	nodelab.Flip(t, filepath.Join(l.Images, old.Name), int64(bytes.Index(l.Bytes(t, old), two))+60_000)
 
 	check, err := pack.Check(t.Context(), l.Images)
-	if err != nil || check.OK || len(check.Packs) != 1 || !strings.Contains(strings.Join(check.Packs[0].Problems, " "), string(digest.FromBytes(two))) {
+	if err != nil || check.OK || len(check.Packs) != 1 ||
+		!strings.Contains(strings.Join(check.Packs[0].Problems, " "), string(digest.FromBytes(two))) {
 		t.Errorf("check: %+v, %v", check, err)
 	}
 
@@ -326,7 +331,8 @@ func TestWrongBytesInTheStream(t *testing.T) {
 	l.Store[d] = wrong
 	_, err := l.Send(t, want)
 	var failure *wire.Failure
-	if !errors.As(err, &failure) || failure.Reason != wire.ReasonContent || failure.Blob != d || !strings.Contains(failure.Text, string(d)) {
+	if !errors.As(err, &failure) || failure.Reason != wire.ReasonContent || failure.Blob != d ||
+		!strings.Contains(failure.Text, string(d)) {
 		t.Fatalf("got %v, want a failure that names %s", err, d)
 	}
 	l.ProveNotDone(t, want)
@@ -489,13 +495,18 @@ func TestRefusedWants(t *testing.T) {
 	}{
 		{"version", wire.Want{Version: 1}, "version"},
 		{"pack name with directory", pack(func(p *wire.PackWant) { p.Name = "../" + p.Name }), "expected a name like"},
-		{"pack name of another index", pack(func(p *wire.PackWant) { p.Index = []byte("{}") }), "does not end with the digest"},
+		{"pack name of another index", pack(func(p *wire.PackWant) { p.Index = []byte("{}") }),
+			"does not end with the digest"},
 		{"pack name like a foreign file", pack(func(p *wire.PackWant) { p.Name = "k3s-airgap.tar" }), "expected a name like"},
 		{"no index", pack(func(p *wire.PackWant) { p.Index = nil }), "index.json"},
-		{"relative images directory", func() wire.Want { w := l.Want(good); w.ImagesDir = "images"; return w }(), "absolute path"},
-		{"images directory with ..", func() wire.Want { w := l.Want(good); w.ImagesDir += "/../x"; return w }(), "absolute path"},
+		{"relative images directory", func() wire.Want { w := l.Want(good); w.ImagesDir = "images"; return w }(),
+			"absolute path"},
+		{"images directory with ..", func() wire.Want { w := l.Want(good); w.ImagesDir += "/../x"; return w }(),
+			"absolute path"},
 		{"no images directory", func() wire.Want { w := l.Want(good); w.ImagesDir = ""; return w }(), "absolute path"},
-		{"not sha256", pack(func(p *wire.PackWant) { p.Blobs[0].Digest = "sha512:" + digest.Digest(strings.Repeat("0", 128)) }), "sha256"},
+		{"not sha256", pack(func(p *wire.PackWant) {
+			p.Blobs[0].Digest = "sha512:" + digest.Digest(strings.Repeat("0", 128))
+		}), "sha256"},
 		{"path as digest", pack(func(p *wire.PackWant) { p.Blobs[0].Digest = "sha256:../../etc" }), "sha256"},
 		{"negative size", pack(func(p *wire.PackWant) { p.Blobs[0].Size = -1 }), "out of bounds"},
 		{"huge size", pack(func(p *wire.PackWant) { p.Blobs[0].Size = 1 << 60 }), "out of bounds"},
@@ -624,7 +635,8 @@ func TestDiskFillsUp(t *testing.T) {
 		return l.Open(d, offset)
 	}, nodelab.Quiet)
 	var failure *wire.Failure
-	if !errors.As(err, &failure) || failure.Reason != wire.ReasonSpace || !strings.Contains(failure.Text, want.Packs[0].Name) {
+	if !errors.As(err, &failure) || failure.Reason != wire.ReasonSpace ||
+		!strings.Contains(failure.Text, want.Packs[0].Name) {
 		t.Fatalf("got %v, want a failure because of space that names the pack", err)
 	}
 	if err := p.Wait(); err == nil {
@@ -693,7 +705,8 @@ func FuzzReceive(f *testing.F) {
 	s := nodelab.Store{}
 	seed(wire.Want{Version: wire.Version}, "")
 	var more bytes.Buffer
-	for _, m := range []wire.Message{{Alive: &wire.Alive{}}, {Peers: &wire.Peers{}}, {Data: &wire.Data{Digest: digest.FromString("x"), Size: 1}}} {
+	for _, m := range []wire.Message{{Alive: &wire.Alive{}}, {Peers: &wire.Peers{}},
+		{Data: &wire.Data{Digest: digest.FromString("x"), Size: 1}}} {
 		if err := wire.WriteFrame(&more, m); err != nil {
 			f.Fatal(err)
 		}
@@ -701,13 +714,15 @@ func FuzzReceive(f *testing.F) {
 	seed(wire.Want{Version: wire.Version}, more.String()+"x")
 	// Not absolute, so that whatever is made of it stays out of the machine.
 	seed(wire.Want{Version: wire.Version, ImagesDir: "images", Packs: []wire.PackWant{s.Pack(f, "a", []byte("x"))}}, "xyz")
-	seed(wire.Want{Version: wire.Version, Files: []wire.FileWant{{Path: "/boxlift-fuzz/x", Digest: digest.FromString("x"), Size: 1}}}, "x")
+	seed(wire.Want{Version: wire.Version,
+		Files: []wire.FileWant{{Path: "/boxlift-fuzz/x", Digest: digest.FromString("x"), Size: 1}}}, "x")
 	f.Add([]byte("\x00\x00\x00\x02{}"))
 	f.Add([]byte("GET / HTTP/1.1\r\n"))
 	f.Fuzz(func(t *testing.T, input []byte) {
 		// A want that would be accepted is not run: it may name any images directory, and any
 		// address to listen on.
-		if m, err := wire.ReadFrame(bytes.NewReader(input)); err == nil && m.Want != nil && (m.Want.ImagesDir != "" || m.Want.Swarm != nil) && m.Want.Validate("/boxlift-fuzz") == nil {
+		if m, err := wire.ReadFrame(bytes.NewReader(input)); err == nil && m.Want != nil &&
+			(m.Want.ImagesDir != "" || m.Want.Swarm != nil) && m.Want.Validate("/boxlift-fuzz") == nil {
 			t.Skip()
 		}
 		dir := t.TempDir()

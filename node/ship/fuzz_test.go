@@ -33,7 +33,8 @@ type ledger struct {
 func FuzzSend(f *testing.F) {
 	s := nodelab.Store{}
 	want := wire.Want{
-		Version: wire.Version, ImagesDir: "/images", Packs: []wire.PackWant{s.Pack(f, "a", nodelab.Random(260, 300), nodelab.Random(261, 40))},
+		Version: wire.Version, ImagesDir: "/images",
+		Packs: []wire.PackWant{s.Pack(f, "a", nodelab.Random(260, 300), nodelab.Random(261, 40))},
 		Files: []wire.FileWant{{Path: "/files/x", Mode: 0o644, Digest: s.Add([]byte("file")).Digest, Size: 4}},
 	}
 	total, lacks := int64(4), []wire.Lack{{Digest: want.Files[0].Digest, Size: 4}}
@@ -58,14 +59,17 @@ func FuzzSend(f *testing.F) {
 	f.Add(say(state, wire.Message{Lacks: &wire.Lacks{Blobs: lacks}}, placed[0], placed[1], end))
 	f.Add(say(wire.Message{State: &wire.State{Held: []string{"/files/x", want.Packs[0].Name}}}, end))
 	f.Add(say(state, wire.Message{Pulled: &wire.Pulled{Bytes: 40}}, wire.Message{Pulled: &wire.Pulled{Bytes: -40}}, end))
-	f.Add(say(state, wire.Message{Lacks: &wire.Lacks{Blobs: lacks[:1], Again: 4}}, wire.Message{Lacks: &wire.Lacks{Blobs: lacks[:1]}}, placed[1]))
-	f.Add(say(state, wire.Message{Trouble: &wire.Trouble{Peer: "b", Text: "\x1b[2J"}}, wire.Message{Failure: &wire.Failure{Reason: wire.ReasonReadOnly, Text: "no"}}))
+	f.Add(say(state, wire.Message{Lacks: &wire.Lacks{Blobs: lacks[:1], Again: 4}},
+		wire.Message{Lacks: &wire.Lacks{Blobs: lacks[:1]}}, placed[1]))
+	f.Add(say(state, wire.Message{Trouble: &wire.Trouble{Peer: "b", Text: "\x1b[2J"}},
+		wire.Message{Failure: &wire.Failure{Reason: wire.ReasonReadOnly, Text: "no"}}))
 	shown, _, err := certificate.New()
 	if err != nil {
 		f.Fatal(err)
 	}
 	block, _ := pem.Decode(shown)
-	f.Add(say(wire.Message{State: &wire.State{Serving: &wire.Serving{Address: "127.0.0.1:1", Certificate: block.Bytes}}}, end))
+	f.Add(say(wire.Message{State: &wire.State{Serving: &wire.Serving{Address: "127.0.0.1:1",
+		Certificate: block.Bytes}}}, end))
 	f.Fuzz(func(t *testing.T, lines []byte) {
 		var out bytes.Buffer
 		for line := range bytes.Lines(lines) {

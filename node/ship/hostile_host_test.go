@@ -130,7 +130,8 @@ func saying(messages ...wire.Message) hostile {
 
 // shipWith ships to a host that is played by a function and to honest ones; the hostile
 // one is the first.
-func (s *swarm) shipWith(ctx context.Context, t *testing.T, play hostile, stall time.Duration, want wire.Want, atOnce int,
+func (s *swarm) shipWith(ctx context.Context, t *testing.T, play hostile, stall time.Duration,
+	want wire.Want, atOnce int,
 ) (bad ship.Result, honest []ship.Result) {
 	t.Helper()
 	s.counters = nil
@@ -215,7 +216,8 @@ func TestSwarmWithAHostileHost(t *testing.T) {
 		{"its certificate is not DER", constant(at("127.0.0.1:1", []byte("not DER"))), "malformed certificate"},
 		{"its certificate is empty", constant(at("127.0.0.1:1", nil)), "has 0 bytes"},
 		{"its certificate is long", constant(at("127.0.0.1:1", make([]byte, 5<<10))), "has 5120 bytes"},
-		{"its certificate is followed by something", constant(at("127.0.0.1:1", append(good[:len(good):len(good)], 0))), "trailing data"},
+		{"its certificate is followed by something", constant(at("127.0.0.1:1", append(good[:len(good):len(good)], 0))),
+			"trailing data"},
 		{"its certificate is another one's", func(t *testing.T, have nodelab.Store) hostile {
 			s := peerServer(t, "boxlift", http.NotFound)
 			s.Certificate = good
@@ -282,8 +284,12 @@ func TestSwarmWithAHostileHost(t *testing.T) {
 		{"a frame without end", constant(func(_ io.Reader, out io.Writer, _ <-chan struct{}) {
 			_, _ = out.Write(binary.BigEndian.AppendUint32(nil, math.MaxUint32))
 		}), ""},
-		{"half a frame", constant(func(_ io.Reader, out io.Writer, _ <-chan struct{}) { _, _ = io.WriteString(out, "\x00\x00\x00\x08{") }), ""},
-		{"a shell speaks", constant(func(_ io.Reader, out io.Writer, _ <-chan struct{}) { _, _ = io.WriteString(out, "Welcome!\n") }), ""},
+		{"half a frame", constant(func(_ io.Reader, out io.Writer, _ <-chan struct{}) {
+			_, _ = io.WriteString(out, "\x00\x00\x00\x08{")
+		}), ""},
+		{"a shell speaks", constant(func(_ io.Reader, out io.Writer, _ <-chan struct{}) {
+			_, _ = io.WriteString(out, "Welcome!\n")
+		}), ""},
 		{"ends at once", constant(func(io.Reader, io.Writer, <-chan struct{}) {}), ""},
 	}
 	for _, test := range tests {

@@ -44,7 +44,8 @@ func (l *lan) ship(ctx context.Context, t *testing.T, packs ...wire.PackWant) []
 	l.counters = nil
 	var commands []*exec.Cmd
 	for _, h := range l.Hosts {
-		c := l.OperatorCommand(ctx, "ssh", "-F", "none", "-i", l.KeyFile(), "-l", "root", "-o", "BatchMode=yes", "-o", "UserKnownHostsFile="+l.Known,
+		c := l.OperatorCommand(ctx, "ssh", "-F", "none", "-i", l.KeyFile(), "-l", "root", "-o", "BatchMode=yes",
+			"-o", "UserKnownHostsFile="+l.Known,
 			"-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=5", h.Address.String(), "/"+nodelab.Helper, "receive")
 		in, err := c.StdinPipe()
 		if err != nil {
@@ -212,7 +213,8 @@ func TestSwarmOnHosts(t *testing.T) {
 		}
 		for _, h := range l.Hosts {
 			left := []byte("x")
-			for end := time.Now().Add(20 * time.Second); len(left) > 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			end := time.Now().Add(20 * time.Second)
+			for ; len(left) > 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 				left, _ = h.Exec(ctx, "pgrep", "-l", "boxlift-node") // fails when there is none
 			}
 			if len(left) > 0 {

@@ -66,15 +66,15 @@ const (
 // ToOne is the operator's end of the protocol: in and out are the standard input and
 // output of "boxlift-node receive" on the node, and after it want is there.
 //
-// Open returns the content of a blob from an offset on; Send closes what it returns.
+// Open returns the content of a blob from an offset on; ToOne closes what it returns.
 // Start is called once, when the node has said what it lacks, with the bytes of all blobs
-// wanted; those that need not travel are skipped on the task, which Send ends.
+// wanted; those that need not travel are skipped on the task, which ToOne ends.
 //
-// When the node says that it failed, the error is a [*wire.Failure]. Send closes in and does
+// When the node says that it failed, the error is a [*wire.Failure]. ToOne closes in and does
 // not return before its last Write to it has, which a node that has ended brings about.
 // Only when ctx ends, or the node makes no progress for [StallTimeout], it does not wait:
 // then a Write, or a Read from what open returned, may be under way until the caller has
-// closed the connection. Out is Send's until its end.
+// closed the connection. Out is ToOne's until its end.
 func ToOne(ctx context.Context, in io.WriteCloser, out io.Reader, want wire.Want, open Open,
 	start func(total int64) progress.Task,
 ) (Report, error) {
@@ -369,7 +369,8 @@ func (s *sender) take(m wire.Message) error {
 		return nil
 	case m.Placed != nil:
 		if !s.outstanding[m.Placed.Name] {
-			return fmt.Errorf("%w: boxlift-node placed %.200q, which it was not to, or not again", wire.ErrProtocol, m.Placed.Name)
+			return fmt.Errorf("%w: boxlift-node placed %.200q, which it was not to, or not again", wire.ErrProtocol,
+				m.Placed.Name)
 		}
 		delete(s.outstanding, m.Placed.Name)
 		s.moves.Add(1)
@@ -403,7 +404,8 @@ func (s *sender) takeState(state *wire.State) error {
 	s.report.Held, s.report.Removed, s.report.Space = state.Held, state.Removed, state.Space
 	s.report.NotServing = said(state.NotServing)
 	if state.Missing < 0 || state.Missing > s.total {
-		return fmt.Errorf("%w: boxlift-node lacks %d bytes of the %d that are wanted", wire.ErrProtocol, state.Missing, s.total)
+		return fmt.Errorf("%w: boxlift-node lacks %d bytes of the %d that are wanted", wire.ErrProtocol, state.Missing,
+			s.total)
 	}
 	if err := state.Serving.Check(); err != nil {
 		// Its peers, which did nothing wrong, go without it, and so may it without them.
@@ -426,7 +428,8 @@ func (s *sender) takeLacks(l *wire.Lacks) error {
 	for _, b := range l.Blobs {
 		size, ok := s.known[b.Digest]
 		if !ok || seen[b.Digest] || b.Size != size || b.Offset < 0 || b.Offset > size {
-			return fmt.Errorf("%w: boxlift-node asks for blob %q of %d bytes from %d on, which is not as it was offered", wire.ErrProtocol, string(b.Digest), b.Size, b.Offset)
+			return fmt.Errorf("%w: boxlift-node asks for blob %q of %d bytes from %d on, which is not as it was offered",
+				wire.ErrProtocol, string(b.Digest), b.Size, b.Offset)
 		}
 		seen[b.Digest] = true
 	}
@@ -471,7 +474,8 @@ func (s *sender) sendBlob(ctx context.Context, l wire.Lack, b *batch) (err error
 			err = &openError{fmt.Errorf("close blob %s: %w", l.Digest, closeErr)}
 		}
 	}()
-	if err := b.frame(wire.Message{Data: &wire.Data{Digest: l.Digest, Offset: l.Offset, Size: l.Size - l.Offset}}); err != nil {
+	data := wire.Data{Digest: l.Digest, Offset: l.Offset, Size: l.Size - l.Offset}
+	if err := b.frame(wire.Message{Data: &data}); err != nil {
 		return err
 	}
 	for left := l.Size - l.Offset; left > 0; {

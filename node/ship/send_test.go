@@ -18,9 +18,11 @@ import (
 	"github.com/liteboxd/boxlift/test/nodelab"
 )
 
-// against runs Send against a node that is played by a function. The function's end
+// against runs ToOne against a node that is played by a function. The function's end
 // closes both of the node's pipes, as a process' does.
-func against(ctx context.Context, l *nodelab.Lab, want wire.Want, play func(in io.Reader, out io.Writer)) (ship.Report, error) {
+func against(ctx context.Context, l *nodelab.Lab, want wire.Want, play func(in io.Reader, out io.Writer)) (
+	ship.Report, error,
+) {
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
 	done := make(chan struct{})
@@ -43,7 +45,7 @@ func TestSendAgainstBadNodes(t *testing.T) {
 	blob := pack.Blobs[2]
 	say := func(w io.Writer, messages ...wire.Message) {
 		for _, m := range messages {
-			_ = wire.WriteFrame(w, m) // Send may have given up on this node
+			_ = wire.WriteFrame(w, m) // ToOne may have given up on this node
 		}
 	}
 	lacks := func(blobs ...wire.Lack) wire.Message { return wire.Message{Lacks: &wire.Lacks{Blobs: blobs}} }
@@ -64,18 +66,24 @@ func TestSendAgainstBadNodes(t *testing.T) {
 	}{
 		{"ends at once", func(io.Reader, io.Writer) {}, "ended"},
 		{"ends after the want", func(in io.Reader, _ io.Writer) { readWant(in) }, "ended before it had said"},
-		{"a shell speaks", func(_ io.Reader, out io.Writer) { _, _ = io.WriteString(out, "bash: no such command\n") }, "protocol error"},
+		{"a shell speaks", func(_ io.Reader, out io.Writer) { _, _ = io.WriteString(out, "bash: no such command\n") },
+			"protocol error"},
 		{"finished at once", func(in io.Reader, out io.Writer) { readWant(in); say(out, finished) }, "did not begin with"},
-		{"asks before its state", func(in io.Reader, out io.Writer) { readWant(in); say(out, lacks()) }, "did not begin with"},
+		{"asks before its state", func(in io.Reader, out io.Writer) { readWant(in); say(out, lacks()) },
+			"did not begin with"},
 		{"its state twice", func(in io.Reader, out io.Writer) { begin(in, out); say(out, state) }, "did not begin with"},
-		{"speaks like an operator", func(in io.Reader, out io.Writer) { begin(in, out); say(out, wire.Message{Alive: &wire.Alive{}}) }, "only the operator"},
+		{"speaks like an operator", func(in io.Reader, out io.Writer) {
+			begin(in, out)
+			say(out, wire.Message{Alive: &wire.Alive{}})
+		}, "only the operator"},
 		{"complains for ever", func(in io.Reader, out io.Writer) {
 			begin(in, out)
 			for range wire.MaxTroubles + 1 {
 				say(out, wire.Message{Trouble: &wire.Trouble{}})
 			}
 		}, "complains of its peers"},
-		{"finished without the pack", func(in io.Reader, out io.Writer) { begin(in, out); say(out, lacks(), finished) }, "did not name 1 of 1"},
+		{"finished without the pack", func(in io.Reader, out io.Writer) { begin(in, out); say(out, lacks(), finished) },
+			"did not name 1 of 1"},
 		{"asks for an unknown blob", func(in io.Reader, out io.Writer) {
 			begin(in, out)
 			say(out, lacks(wire.Lack{Digest: digest.FromString("secret"), Size: 1}))
@@ -84,8 +92,12 @@ func TestSendAgainstBadNodes(t *testing.T) {
 			begin(in, out)
 			say(out, lacks(wire.Lack{Digest: blob.Digest, Size: blob.Size, Offset: blob.Size + 1}))
 		}, "not as it was offered"},
-		{"asks twice in one breath", func(in io.Reader, out io.Writer) { begin(in, out); say(out, lacks(all, all)) }, "not as it was offered"},
-		{"asks while it is fed", func(in io.Reader, out io.Writer) { begin(in, out); say(out, lacks(all), lacks(all), finished) }, "did not name 1 of 1"},
+		{"asks twice in one breath", func(in io.Reader, out io.Writer) { begin(in, out); say(out, lacks(all, all)) },
+			"not as it was offered"},
+		{"asks while it is fed", func(in io.Reader, out io.Writer) {
+			begin(in, out)
+			say(out, lacks(all), lacks(all), finished)
+		}, "did not name 1 of 1"},
 		{"asks for ever", func(in io.Reader, out io.Writer) {
 			begin(in, out)
 			for range 4*wire.MaxTargets + 1 {
@@ -166,7 +178,8 @@ func TestSendEndsWithItsContext(t *testing.T) {
 		_, _ = wire.ReadFrame(in)
 		_ = wire.WriteFrame(out, wire.Message{State: &wire.State{Missing: 3_000_000}})
 		_, _ = wire.ReadFrame(in)
-		_ = wire.WriteFrame(out, wire.Message{Lacks: &wire.Lacks{Blobs: []wire.Lack{{Digest: want.Packs[0].Blobs[2].Digest, Size: 3_000_000}}}})
+		lack := wire.Lack{Digest: want.Packs[0].Blobs[2].Digest, Size: 3_000_000}
+		_ = wire.WriteFrame(out, wire.Message{Lacks: &wire.Lacks{Blobs: []wire.Lack{lack}}})
 		cancel() // and never reads
 		_, _ = io.Copy(io.Discard, bytes.NewReader(nil))
 	})

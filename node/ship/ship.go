@@ -25,7 +25,7 @@ type Host struct {
 	// 10.0.0.7:0 leaves the port to the host. "" means that peers cannot reach the host; it
 	// may take from them all the same.
 	Address string
-	// Want says what is to be there; its Swarm is Ship's to set.
+	// Want says what is to be there; its Swarm is ToAll's to set.
 	Want wire.Want
 	// In and Out are the standard input and output of "boxlift-node receive" on the host,
 	// as for [ToOne].
@@ -57,7 +57,7 @@ const (
 // the end from here. So what several hosts want leaves this machine once.
 //
 // Each host has a result of its own, in the order of hosts, and none of them fails
-// because another did. What is said of Send's arguments and errors holds for each. Ship
+// because another did. What is said of ToOne's arguments and errors holds for each. ToAll
 // returns when the last host has ended, and until then those that are done serve the
 // others.
 func ToAll(ctx context.Context, hosts []Host, atOnce int, open Open) []Result {

@@ -123,7 +123,8 @@ func (s *swarm) prove(t testing.TB, wants []wire.Want, results []ship.Result, wi
 // layers are large enough for something to happen while they travel.
 func (s *swarm) bigPack(t testing.TB, component string) wire.PackWant {
 	t.Helper()
-	return s.Pack(t, component, nodelab.Random(200, 6_000_000), nodelab.Random(201, 300), nodelab.Random(202, 9_000_000), nil, nodelab.Random(203, 5_000_000))
+	return s.Pack(t, component, nodelab.Random(200, 6_000_000), nodelab.Random(201, 300), nodelab.Random(202, 9_000_000),
+		nil, nodelab.Random(203, 5_000_000))
 }
 
 func (s *swarm) wants(packs ...wire.PackWant) []wire.Want {
@@ -173,7 +174,8 @@ func TestSwarm(t *testing.T) {
 			t.Errorf("node%d: %+v", i, r.Report)
 		}
 		if r.Report.Bytes+r.Report.Pulled != s.size() {
-			t.Errorf("node%d: %d bytes from the operator and %d from peers, want %d", i, r.Report.Bytes, r.Report.Pulled, s.size())
+			t.Errorf("node%d: %d bytes from the operator and %d from peers, want %d", i, r.Report.Bytes, r.Report.Pulled,
+				s.size())
 		}
 	}
 	if fed != 1 {
@@ -195,7 +197,9 @@ func TestSwarm(t *testing.T) {
 // Nodes of different kinds: what nobody else wants comes from the operator, at once.
 func TestSwarmOfDifferentWants(t *testing.T) {
 	s := newSwarm(t, 4)
-	common, server, other := s.bigPack(t, "common"), s.Pack(t, "server", nodelab.Random(210, 4_000_000)), s.Pack(t, "other", nodelab.Random(211, 4_000_000))
+	common := s.bigPack(t, "common")
+	server := s.Pack(t, "server", nodelab.Random(210, 4_000_000))
+	other := s.Pack(t, "other", nodelab.Random(211, 4_000_000))
 	wants := []wire.Want{
 		s.nodes[0].Want(common), s.nodes[1].Want(server, common), s.nodes[2].Want(other), s.nodes[3].Want(common, server),
 	}
@@ -292,7 +296,8 @@ func TestSwarmWithoutWays(t *testing.T) {
 	for i, l := range s.nodes {
 		p, c := l.Start(t), &nodelab.Counter{}
 		s.processes, s.counters = append(s.processes, p), append(s.counters, c)
-		hosts = append(hosts, ship.Host{Name: "n", Address: addresses[i], Want: wants[i], In: p.In, Out: p.Out, Start: c.Start})
+		hosts = append(hosts, ship.Host{Name: "n", Address: addresses[i], Want: wants[i], In: p.In, Out: p.Out,
+			Start: c.Start})
 	}
 	results := s.run(t.Context(), t, hosts)
 	s.prove(t, wants, results)
@@ -313,7 +318,8 @@ func TestSwarmWithDamagedSource(t *testing.T) {
 	wants := s.wants(pack)
 	s.nodes[1].MustSend(t, wants[1])
 	bad := pack.Blobs[4]
-	nodelab.Flip(t, filepath.Join(s.nodes[1].Images, pack.Name), int64(strings.Index(string(s.Bytes(t, pack)), string(s.Store[bad.Digest])))+4_000_000)
+	nodelab.Flip(t, filepath.Join(s.nodes[1].Images, pack.Name),
+		int64(strings.Index(string(s.Bytes(t, pack)), string(s.Store[bad.Digest])))+4_000_000)
 	results := s.ship(t.Context(), t, wants)
 	if results[1].Err != nil {
 		t.Error(results[1].Err)
@@ -441,7 +447,8 @@ func TestServingIsGuarded(t *testing.T) {
 		{"other method", "POST", "/blobs/" + layer.String(), token, "", 405},
 	}
 	for _, test := range tests {
-		request, err := http.NewRequestWithContext(t.Context(), test.method, "https://"+state.Serving.Address+test.path, http.NoBody)
+		request, err := http.NewRequestWithContext(t.Context(), test.method, "https://"+state.Serving.Address+test.path,
+			http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -469,7 +476,10 @@ func TestServingIsGuarded(t *testing.T) {
 		}
 	}
 	// Other certificates, older TLS, and no TLS at all.
-	for name, c := range map[string]*http.Client{"empty pool": client(x509.NewCertPool(), tls.VersionTLS13), "TLS 1.2": client(pool, tls.VersionTLS12)} {
+	for name, c := range map[string]*http.Client{
+		"empty pool": client(x509.NewCertPool(), tls.VersionTLS13),
+		"TLS 1.2":    client(pool, tls.VersionTLS12),
+	} {
 		if response, err := c.Get("https://" + state.Serving.Address + "/progress"); err == nil {
 			t.Errorf("%s: status %d", name, response.StatusCode)
 			_ = response.Body.Close()
@@ -483,7 +493,8 @@ func TestServingIsGuarded(t *testing.T) {
 		}
 		defer c.Close()
 	}
-	request, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+state.Serving.Address+"/progress", http.NoBody)
+	request, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+state.Serving.Address+"/progress",
+		http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -288,7 +288,8 @@ func (m Message) single() error {
 	n := 0
 	for _, set := range []bool{
 		m.Want != nil, m.Peers != nil, m.Data != nil, m.Alive != nil,
-		m.State != nil, m.Lacks != nil, m.Pulled != nil, m.Trouble != nil, m.Placed != nil, m.Finished != nil, m.Failure != nil,
+		m.State != nil, m.Lacks != nil, m.Pulled != nil, m.Trouble != nil, m.Placed != nil, m.Finished != nil,
+		m.Failure != nil,
 	} {
 		if set {
 			n++

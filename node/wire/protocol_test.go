@@ -20,11 +20,16 @@ import (
 
 func TestFrames(t *testing.T) {
 	messages := []wire.Message{
-		{Want: &wire.Want{Version: 1, ImagesDir: "/images", Packs: []wire.PackWant{{Name: "p", Index: []byte{0, 0xff}}}, Swarm: &wire.Swarm{Address: "10.0.0.1:0", Token: []byte{1}}}},
-		{Peers: &wire.Peers{Peers: []wire.Peer{{Name: "a", Serving: wire.Serving{Address: "10.0.0.1:1", Certificate: []byte{1}}}}, Operator: []digest.Digest{digest.FromString("x")}}},
+		{Want: &wire.Want{Version: 1, ImagesDir: "/images", Packs: []wire.PackWant{{Name: "p", Index: []byte{0, 0xff}}},
+			Swarm: &wire.Swarm{Address: "10.0.0.1:0", Token: []byte{1}}}},
+		{Peers: &wire.Peers{
+			Peers:    []wire.Peer{{Name: "a", Serving: wire.Serving{Address: "10.0.0.1:1", Certificate: []byte{1}}}},
+			Operator: []digest.Digest{digest.FromString("x")},
+		}},
 		{Data: &wire.Data{Digest: digest.FromString("x"), Offset: 1, Size: 2}},
 		{Alive: &wire.Alive{}},
-		{State: &wire.State{Held: []string{"p"}, Missing: 1, Serving: &wire.Serving{Address: "10.0.0.1:1", Certificate: []byte{1}}}},
+		{State: &wire.State{Held: []string{"p"}, Missing: 1,
+			Serving: &wire.Serving{Address: "10.0.0.1:1", Certificate: []byte{1}}}},
 		{Pulled: &wire.Pulled{Bytes: -1}},
 		{Trouble: &wire.Trouble{Peer: "a", Text: "text", Damaged: true}},
 		{Lacks: &wire.Lacks{Blobs: []wire.Lack{{Digest: digest.FromString("x"), Size: 3, Offset: 1}}}},
@@ -54,7 +59,8 @@ func TestFrames(t *testing.T) {
 	if err := wire.WriteFrame(&b, wire.Message{}); err == nil {
 		t.Error("an empty frame was written")
 	}
-	if err := wire.WriteFrame(&b, wire.Message{Failure: &wire.Failure{Text: strings.Repeat("x", wire.MaxFrame)}}); err == nil {
+	long := wire.Failure{Text: strings.Repeat("x", wire.MaxFrame)}
+	if err := wire.WriteFrame(&b, wire.Message{Failure: &long}); err == nil {
 		t.Error("a frame that is too long was written")
 	}
 }
@@ -155,7 +161,8 @@ func FuzzWant(f *testing.F) {
 			}
 		}
 		for _, file := range w.Files {
-			if path.Clean(file.Path) != file.Path || !strings.HasPrefix(file.Path, "/files/") || strings.HasSuffix(file.Path, wire.PartSuffix) {
+			if path.Clean(file.Path) != file.Path || !strings.HasPrefix(file.Path, "/files/") ||
+				strings.HasSuffix(file.Path, wire.PartSuffix) {
 				t.Fatalf("file %q", file.Path)
 			}
 		}

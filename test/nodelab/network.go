@@ -41,7 +41,8 @@ func NewNetwork(ctx context.Context, t *testing.T, name string, n int) *Network 
 	})
 	l := &Network{Lab: made, Known: filepath.Join(t.TempDir(), "known_hosts"), Hosts: make([]*hosts.Host, n)}
 	binary := filepath.Join(t.TempDir(), "boxlift-node")
-	build := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", binary, "github.com/liteboxd/boxlift/cmd/boxlift-node")
+	build := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", binary,
+		"github.com/liteboxd/boxlift/cmd/boxlift-node")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
