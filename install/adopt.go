@@ -13,9 +13,9 @@ import (
 	"github.com/liteboxd/boxlift/install/adoption"
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/config"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/release"
-	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -306,7 +306,7 @@ func (h *host) readK3s(ctx context.Context) (*adoption.Found, error) {
 	if h.foreignUnit != "" {
 		service = h.foreignUnit
 	}
-	result, err := h.conn.Run(ctx, remote.Command{
+	result, err := h.conn.Run(ctx, machine.Command{
 		Title: "read what k3s runs with", Root: true, HideOutput: true, // there may be tokens among it
 		Args: []string{"/bin/sh", "-c", readK3sScript, "sh", service, unitDir + service + ".service.env", k3sConfigFile, k3sConfigDropIns},
 	})

@@ -19,10 +19,10 @@ import (
 
 	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/config"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/release"
-	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/node/images"
 	"github.com/liteboxd/boxlift/node/wire"
@@ -384,7 +384,7 @@ func (g *gathering) serverFiles(ctx context.Context, h *host) error {
 	if err != nil {
 		return err
 	}
-	return h.fetchOutput(ctx, remote.Command{Title: "gather k3s' files", Args: append([]string{"/bin/sh", "-c", script, "sh"}, paths...), Root: true}, to, "")
+	return h.fetchOutput(ctx, machine.Command{Title: "gather k3s' files", Args: append([]string{"/bin/sh", "-c", script, "sh"}, paths...), Root: true}, to, "")
 }
 
 // snapshotsDir is where snapshots of etcd lie until they have been fetched.

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/install/config"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube"
-	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/facts"
 )
@@ -186,7 +186,7 @@ func (in *installer) certificatesOf(ctx context.Context, h *host, now time.Time)
 		args = append(args, "-path", path)
 	}
 	out, err := h.root(ctx, "read the certificates", args...)
-	var exit *remote.ExitError
+	var exit *machine.ExitError
 	if errors.As(err, &exit) && exit.Code == usageExit {
 		return found, fmt.Errorf("%w: %s does not know certificates, since it is of an older boxlift: install with a bundle that this boxlift built", err, helperPath)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/config"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
@@ -128,7 +129,7 @@ type identity struct {
 func identify(ctx context.Context, conn *remote.Host) (identity, error) {
 	const script = `date +%s.%N && uname -sm && uname -n && { cat /etc/machine-id 2>/dev/null || echo; }`
 	begin := time.Now()
-	result, err := conn.Run(ctx, remote.Command{Title: "find out the platform", Args: []string{"/bin/sh", "-c", script}})
+	result, err := conn.Run(ctx, machine.Command{Title: "find out the platform", Args: []string{"/bin/sh", "-c", script}})
 	if err != nil {
 		return identity{}, err
 	}

@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube"
-	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/node/reach"
@@ -265,7 +265,7 @@ shift 2
 exec nsenter --net="${found%/cgroup}/ns/net" -- "$@"`
 	targets := []reach.ProbeTarget{target}
 	args := append([]string{"/bin/sh", "-c", script, "sh", p.UID, strings.ReplaceAll(p.UID, "-", "_"), helperPath}, probeArgs(targets)...)
-	result, err := h.conn.Run(ctx, remote.Command{Title: "try the network of " + p.String(), Args: args, Root: true})
+	result, err := h.conn.Run(ctx, machine.Command{Title: "try the network of " + p.String(), Args: args, Root: true})
 	if err != nil {
 		return reach.ProbeResult{}, err
 	}

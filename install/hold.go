@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/liteboxd/boxlift/install/remote"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/node/hold"
 )
 
@@ -63,7 +63,7 @@ func (in *installer) hold(ctx context.Context, h *host) error {
 func (in *installer) tryHold(ctx context.Context, h *host) error {
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
-	p, err := h.conn.Start(life, remote.Command{Title: "hold the host", Args: []string{helperPath, "hold"}, Root: true})
+	p, err := h.conn.Start(life, machine.Command{Title: "hold the host", Args: []string{helperPath, "hold"}, Root: true})
 	if err != nil {
 		stop()
 		end(nil)
@@ -95,7 +95,7 @@ func (in *installer) tryHold(ctx context.Context, h *host) error {
 }
 
 // keep gives signs of life until the run is over.
-func (h *holds) keep(p *remote.Process) {
+func (h *holds) keep(p *machine.Process) {
 	ticker := time.NewTicker(hold.Interval)
 	defer ticker.Stop()
 	for {

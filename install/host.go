@@ -12,6 +12,7 @@ import (
 	"github.com/liteboxd/boxlift/install/adoption"
 	"github.com/liteboxd/boxlift/install/atrest"
 	"github.com/liteboxd/boxlift/install/config"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/jointoken"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/node/facts"
@@ -143,7 +144,7 @@ func (h *host) placeHelper(ctx context.Context, r *bundle.Reader, contents *bund
 	if err != nil {
 		return err
 	}
-	_, err = h.conn.Put(ctx, remote.PutOptions{
+	_, err = h.conn.Put(ctx, machine.PutOptions{
 		Path: helperPath, Mode: 0o755, Size: file.Size, SHA256: file.Digest.Encoded(), Root: true,
 	}, content)
 	return err
@@ -163,7 +164,7 @@ func (h *host) gatherFacts(ctx context.Context) error {
 
 // root runs a program as root and returns its output.
 func (h *host) root(ctx context.Context, title string, args ...string) ([]byte, error) {
-	result, err := h.conn.Run(ctx, remote.Command{Title: title, Args: args, Root: true})
+	result, err := h.conn.Run(ctx, machine.Command{Title: title, Args: args, Root: true})
 	return result.Stdout, err
 }
 
@@ -189,7 +190,7 @@ func (h *host) digests(ctx context.Context, paths ...string) (map[string]string,
 // read returns the content of a small file without the space around it, or "" when the
 // file is not there.
 func (h *host) read(ctx context.Context, name string) (string, error) {
-	result, err := h.conn.Run(ctx, remote.Command{
+	result, err := h.conn.Run(ctx, machine.Command{
 		Title: "read " + name, Args: []string{"/bin/sh", "-c", `[ ! -f "$1" ] || cat "$1"`, "sh", name}, Root: true,
 		// Tokens and keys are among what is read.
 		HideOutput: true,
@@ -199,6 +200,6 @@ func (h *host) read(ctx context.Context, name string) (string, error) {
 
 // put writes a file of root's, which only root can read unless mode says otherwise.
 func (h *host) put(ctx context.Context, name string, mode uint32, content []byte) error {
-	_, err := h.conn.PutBytes(ctx, remote.PutOptions{Path: name, Mode: fileMode(mode), Root: true}, content)
+	_, err := machine.PutBytes(ctx, h.conn, machine.PutOptions{Path: name, Mode: fileMode(mode), Root: true}, content)
 	return err
 }

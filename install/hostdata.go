@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/install/gate"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/localdata"
-	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/manifests"
 )
@@ -187,7 +187,7 @@ func (r *removal) lookForData(ctx context.Context, facts localdata.Facts) (local
 	if err != nil {
 		return h, nil //nolint:nilerr // the removal itself says that it is not reached
 	}
-	result, err := conn.Run(ctx, remote.Command{
+	result, err := conn.Run(ctx, machine.Command{
 		Title: "look for data", Args: []string{"/bin/sh", "-c", dataScript, "sh", localStorage}, Root: true,
 		Stdin: strings.NewReader(strings.Join(localdata.Folders(facts, h), "\x00")),
 	})

@@ -18,8 +18,8 @@ import (
 	"github.com/google/renameio/v2"
 
 	"github.com/liteboxd/boxlift/install/database"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube"
-	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/manifests"
 	nodedatabase "github.com/liteboxd/boxlift/node/database"
 	"github.com/liteboxd/boxlift/node/wire"
@@ -349,11 +349,11 @@ const snapshotTarget = wire.FilesDir + "/.boxlift-put-liteboxd.db"
 
 // fetch brings a file of the host here and compares its content with a sha256.
 func (h *host) fetch(ctx context.Context, from, to, digest string) error {
-	return h.fetchOutput(ctx, remote.Command{Title: "read " + from, Args: []string{"cat", from}, Root: true}, to, digest)
+	return h.fetchOutput(ctx, machine.Command{Title: "read " + from, Args: []string{"cat", from}, Root: true}, to, digest)
 }
 
 // fetchOutput brings what a command prints here, which has to have a sha256 unless that is "".
-func (h *host) fetchOutput(ctx context.Context, cmd remote.Command, to, digest string) error {
+func (h *host) fetchOutput(ctx context.Context, cmd machine.Command, to, digest string) error {
 	out, err := renameio.NewPendingFile(to, renameio.WithPermissions(0o600))
 	if err != nil {
 		return err

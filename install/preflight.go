@@ -15,8 +15,8 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/preflight"
-	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/facts"
 )
@@ -429,7 +429,7 @@ func (in *installer) checkReach(ctx context.Context, subjects []preflight.Subjec
 		hosts = append(hosts, preflight.ReachHost{
 			Name: s.Name, Address: preflight.NodeAddress(s), Role: s.Config.Role, Ports: preflight.ReachPorts(need, subjects, i), Outside: outside,
 			Start: func(ctx context.Context, args ...string) (io.WriteCloser, io.Reader, func() error, error) {
-				p, err := h.conn.Start(ctx, remote.Command{Title: "see which hosts it reaches", Args: append([]string{helperPath}, args...), Root: true})
+				p, err := h.conn.Start(ctx, machine.Command{Title: "see which hosts it reaches", Args: append([]string{helperPath}, args...), Root: true})
 				if err != nil {
 					return nil, nil, nil, err
 				}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/journal"
-	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node/images"
 )
@@ -149,7 +149,7 @@ func (in *installer) pruneConnected(ctx context.Context, h *host, o PruneOptions
 // checkHelper makes sure that the helper is there: this command puts nothing on hosts.
 func (in *installer) checkHelper(ctx context.Context, h *host) error {
 	_, err := h.root(ctx, "look for boxlift-node", "test", "-x", helperPath)
-	var exit *remote.ExitError
+	var exit *machine.ExitError
 	if errors.As(err, &exit) && exit.Code == 1 {
 		return errNoHelper
 	}
@@ -174,10 +174,10 @@ func (h *host) prune(ctx context.Context, request images.PruneRequest) (images.P
 	if err != nil {
 		return images.PruneReport{}, err
 	}
-	result, err := h.conn.Run(ctx, remote.Command{
+	result, err := h.conn.Run(ctx, machine.Command{
 		Title: "look for old packs", Args: []string{helperPath, "prune"}, Root: true, Stdin: bytes.NewReader(document),
 	})
-	var exit *remote.ExitError
+	var exit *machine.ExitError
 	if errors.As(err, &exit) && exit.Code == usageExit {
 		return images.PruneReport{}, fmt.Errorf("%w: %s does not know old packs, since it is of an older boxlift: install with a bundle that this boxlift built", err, helperPath)
 	}

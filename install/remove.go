@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/install/config"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/localdata"
 	"github.com/liteboxd/boxlift/install/remote"
@@ -447,7 +448,7 @@ func (r *removal) kubeletIsGone(ctx context.Context, conn *remote.Host) (bool, e
 		return !r.node.Ready && r.unreachable, nil
 	}
 	const script = `for name in k3s k3s-agent; do ! systemctl is-active --quiet "$name.service" || echo active; done`
-	result, err := conn.Run(ctx, remote.Command{Title: "ask systemd about k3s", Args: []string{"/bin/sh", "-c", script}, Root: true})
+	result, err := conn.Run(ctx, machine.Command{Title: "ask systemd about k3s", Args: []string{"/bin/sh", "-c", script}, Root: true})
 	return len(result.Stdout) == 0, err
 }
 
@@ -526,7 +527,7 @@ func installed(ctx context.Context, conn *remote.Host) (string, error) {
 	const script = `for f in /usr/local/bin/k3s-uninstall.sh /usr/local/bin/k3s-agent-uninstall.sh /usr/local/bin/k3s /usr/local/bin/k3s-killall.sh /var/lib/rancher/k3s ` + registryUnit + ` ` + registryDir + ` /var/lib/boxlift; do
 [ ! -e "$f" ] || { echo "$f"; exit; }
 done`
-	result, err := conn.Run(ctx, remote.Command{Title: "look for k3s", Args: []string{"/bin/sh", "-c", script}, Root: true})
+	result, err := conn.Run(ctx, machine.Command{Title: "look for k3s", Args: []string{"/bin/sh", "-c", script}, Root: true})
 	found := strings.TrimSpace(string(result.Stdout))
 	if err != nil || found == "" {
 		return "", err
@@ -576,7 +577,7 @@ func (r *removal) uninstall(ctx context.Context, conn *remote.Host) error {
 	return r.meter.wait(func() error {
 		ctx, cancel := context.WithTimeout(ctx, max(r.Config.Runtime.CommandTimeout, time.Minute))
 		defer cancel()
-		_, err := conn.Run(ctx, remote.Command{Title: "uninstall k3s", Args: []string{"/bin/sh", "-c", uninstallScript}, Root: true})
+		_, err := conn.Run(ctx, machine.Command{Title: "uninstall k3s", Args: []string{"/bin/sh", "-c", uninstallScript}, Root: true})
 		if err != nil {
 			return err
 		}

@@ -16,10 +16,10 @@ import (
 
 	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/config"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/release"
-	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/wire"
 )
@@ -238,7 +238,7 @@ sync
 		},
 		run: func(ctx context.Context) error {
 			return in.meter.wait(func() error {
-				_, err := h.conn.Run(ctx, remote.Command{
+				_, err := h.conn.Run(ctx, machine.Command{
 					Title: "stop " + service, Args: []string{"/bin/sh", "-c", script, "sh", service, restoringFile}, Root: true,
 					Stdin: strings.NewReader(in.restoring.id + "\n"),
 				})
@@ -314,7 +314,7 @@ systemd-run --quiet --collect --wait --unit "$1" -- "$3" server --cluster-reset 
 		_, err := n.root(ctx, "reset the cluster to the snapshot", "/bin/sh", "-c", script, "sh", restoreUnit, k3sDatabases, k3sBinary, snapshot)
 		return err
 	})
-	var exit *remote.ExitError
+	var exit *machine.ExitError
 	if !errors.As(err, &exit) {
 		return err
 	}
@@ -332,7 +332,7 @@ func (n *k3sNode) putEntry(ctx context.Context, entry, to string) error {
 	if err != nil {
 		return err
 	}
-	_, err = n.conn.Put(ctx, remote.PutOptions{Path: to, Mode: 0o600, Size: e.Size, SHA256: e.SHA256, Root: true}, content)
+	_, err = n.conn.Put(ctx, machine.PutOptions{Path: to, Mode: 0o600, Size: e.Size, SHA256: e.SHA256, Root: true}, content)
 	return err
 }
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
-	"github.com/liteboxd/boxlift/install/remote"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node/ship"
 	"github.com/liteboxd/boxlift/node/wire"
@@ -89,7 +89,7 @@ type shipment struct {
 	*host
 	want wire.Want
 	// process is nil when it could not be started; cancel ends it.
-	process *remote.Process
+	process *machine.Process
 	cancel  context.CancelCauseFunc
 	// ended notes the end of the step in the state.
 	ended func(error) error
@@ -238,7 +238,7 @@ func (in *installer) startAll(ctx context.Context, shipments []*shipment) {
 			})
 			defer timer.Stop()
 			s.cancel = cancel
-			receive := remote.Command{Title: "receive packs", Args: []string{helperPath, "receive"}, Root: true}
+			receive := machine.Command{Title: "receive packs", Args: []string{helperPath, "receive"}, Root: true}
 			process, err := s.conn.Start(ctx, receive)
 			if err != nil {
 				s.host.fail(errors.Join(err, s.ended(err)))

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/liteboxd/boxlift/install/config"
-	"github.com/liteboxd/boxlift/install/remote"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/hold"
 )
@@ -19,7 +19,7 @@ func (n *k3sNode) stallAPI(ctx context.Context, state map[string]string) (end fu
 	if n.host.config.Role != config.Server || len(n.servers()) > 1 || state["ActiveState"] != "active" {
 		return func() {}
 	}
-	p, err := n.conn.Start(ctx, remote.Command{Title: "let clients of the API wait", Args: []string{helperPath, "stall"}, Root: true})
+	p, err := n.conn.Start(ctx, machine.Command{Title: "let clients of the API wait", Args: []string{helperPath, "stall"}, Root: true})
 	if err == nil {
 		if err = hold.AskStall(p.Stdout); err != nil {
 			_ = p.Stdin.Close() // fails when it has ended by itself

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/printable"
@@ -63,7 +64,7 @@ const cannotExecute = 126
 
 // helperError makes a notRunError of an error of the helper, if it is one.
 func helperError(err error) error {
-	var exit *remote.ExitError
+	var exit *machine.ExitError
 	if errors.As(err, &exit) && exit.Code == cannotExecute {
 		return &notRunError{err}
 	}

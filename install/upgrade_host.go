@@ -15,8 +15,8 @@ import (
 
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/gate"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube"
-	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/wire"
 )
@@ -281,7 +281,7 @@ sync
 rm -rf "$dir"
 mv "$dir.boxlift-new" "$dir"
 sync`
-	_, err = m.conn.Run(ctx, remote.Command{
+	_, err = m.conn.Run(ctx, machine.Command{
 		Title: "keep what k3s is", Root: true, Stdin: bytes.NewReader(document),
 		Args: append([]string{"/bin/sh", "-c", script, "sh", previousDir, k3sBinary}, m.keptFiles()...),
 	})

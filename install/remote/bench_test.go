@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/liteboxd/boxlift/install/host"
 )
 
 // BenchmarkStream compares what goes through a Process's stdin with what OpenSSH's own
@@ -24,7 +26,7 @@ func BenchmarkStream(b *testing.B) {
 	}
 	h := s.dial(b)
 	ours := func(in *os.File, script string) error {
-		p, err := h.Start(b.Context(), Command{Script: script})
+		p, err := h.Start(b.Context(), host.Command{Script: script})
 		if err != nil {
 			return err
 		}

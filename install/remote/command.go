@@ -15,12 +15,11 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/liteboxd/boxlift/internal/printable"
+	"github.com/liteboxd/boxlift/install/host"
+	"github.com/liteboxd/boxlift/internal/tail"
 )
 
 const (
-	// maxKept bounds what is kept of a command's stdout and of its stderr: the tail.
-	maxKept = 1 << 20
 	// maxCommandLine is below the 128 KiB that Linux allows one argument; sshd passes
 	// the command on as one.
 	maxCommandLine = 120 << 10
@@ -37,53 +36,10 @@ const (
 	answerGrace = 3 * time.Second
 )
 
-// Command is what to run. Exactly one of Args and Script is given. Neither may hold a
-// secret, other users of the host can see them: secrets go through Stdin.
-type Command struct {
-	// Title is what errors call the command; "" means the beginning of what is run.
-	Title string
-	// Args are a program and its arguments, passed on unchanged.
-	Args []string
-	// Script is run by /bin/sh -c.
-	Script string
-	// Root runs it as root, through sudo where needed. Where sudo is set to lecture
-	// always, stderr begins with that.
-	Root bool
-	// HideOutput keeps what the command printed out of errors: it may hold secrets.
-	HideOutput bool
-	// Stdin is copied to the command by Run; nil means an empty stdin. It must be nil
-	// for Start. Run does not wait for a Read that is still going on when the command
-	// has ended.
-	Stdin io.Reader
-}
-
-func (c Command) title() string {
-	const maxTitle = 100
-	text := c.Title
-	if text == "" {
-		text = strings.Join(c.Args, " ")
-	}
-	if text == "" {
-		text, _, _ = strings.Cut(strings.TrimSpace(c.Script), "\n")
-	}
-	return printable.Short(text, maxTitle)
-}
-
-// line returns the command for a shell.
-func (c Command) line() (string, error) {
-	var line string
-	switch {
-	case len(c.Args) > 0 && c.Script == "":
-		line = quoteAll(c.Args)
-	case len(c.Args) == 0 && c.Script != "":
-		line = "/bin/sh -c " + quote(c.Script)
-	default:
-		return "", errors.New("a command needs either Args or Script")
-	}
-	if strings.ContainsRune(line, 0) {
-		return "", errors.New("a command cannot contain a NUL byte")
-	}
-	return line, nil
+// shellLine returns a command for a shell.
+func shellLine(c host.Command) (string, error) {
+	words, err := c.Words()
+	return quoteAll(words), err
 }
 
 // quote makes text one word for a POSIX shell, which takes it as it is.
@@ -105,21 +61,10 @@ func quoteAll(words []string) string {
 	return strings.Join(quoted, " ")
 }
 
-// Result is what a command left.
-type Result struct {
-	// Stdout and Stderr are the last MiB of each.
-	Stdout, Stderr []byte
-	// Truncated says that Stdout or Stderr was longer.
-	Truncated bool
-	// ExitCode is the exit code; 128 + n when signal n ended the command, -1 when it
-	// did not get to end.
-	ExitCode int
-}
-
 // Run runs a command to its end. A non-zero exit is an *ExitError, with the Result
 // filled; a connection that breaks matches ErrConnectionLost. When ctx or
 // CommandTimeout ends, the command is told to end and the error matches the context's.
-func (h *Host) Run(ctx context.Context, cmd Command) (Result, error) {
+func (h *Host) Run(ctx context.Context, cmd host.Command) (host.Result, error) {
 	if h.target.CommandTimeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, h.target.CommandTimeout,
@@ -130,58 +75,55 @@ func (h *Host) Run(ctx context.Context, cmd Command) (Result, error) {
 	cmd.Stdin = nil
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	p, err := h.Start(ctx, cmd)
+	p, err := h.begin(ctx, cmd)
 	if err != nil {
-		return Result{ExitCode: -1}, err
+		return host.Result{ExitCode: -1}, err
 	}
 	go func() {
 		if stdin != nil {
-			if _, err := copyChunks(p.Stdin, stdin, nil); err != nil && !errors.Is(err, errWrite) {
+			if _, err := copyChunks(p.stdin, stdin, nil); err != nil && !errors.Is(err, errWrite) {
 				// An end of stdin would look like the end of the data.
 				cancel(fmt.Errorf("read its input: %w", err))
 				return
 			}
 		}
-		_ = p.Stdin.Close() // fails only when the command has ended
+		_ = p.stdin.Close() // fails only when the command has ended
 	}()
-	stdout := newTail(maxKept)
+	stdout := tail.New(host.MaxKept)
 	read := make(chan struct{})
 	go func() {
-		_, _ = io.Copy(stdout, p.Stdout) // a broken connection is Wait's to tell
+		_, _ = io.Copy(stdout, p.stdout) // a broken connection is Wait's to tell
 		close(read)
 	}()
-	err = p.Wait()
+	err = p.wait()
 	if ctx.Err() == nil {
 		<-read
 	}
-	result := Result{ExitCode: -1}
+	result := host.Result{ExitCode: -1}
 	var cutOut, cutErr bool
-	result.Stdout, cutOut = stdout.bytes()
-	result.Stderr, cutErr = p.stderr.bytes()
+	result.Stdout, cutOut = stdout.Bytes()
+	result.Stderr, cutErr = p.stderr.kept.Bytes()
 	result.Truncated = cutOut || cutErr
-	var exit *ExitError
+	var exit *host.ExitError
 	switch {
 	case err == nil:
 		result.ExitCode = 0
 	case errors.As(err, &exit):
 		result.ExitCode = exit.Code
 		if len(exit.Lines) == 0 && !cmd.HideOutput {
-			err = newExitError(h.Name(), cmd, exit.Code, nil, result.Stdout)
+			err = host.NewExitError(h.Name(), cmd, exit.Code, nil, result.Stdout)
 		}
 	}
 	return result, err
 }
 
-// Process is a command that is running.
-type Process struct {
-	// Stdin is the command's. Write large pieces (256 KiB); Close is the end of file.
-	// When the command has ended, Write fails: Wait tells why.
-	Stdin io.WriteCloser
-	// Stdout must be read, or the command will block once about 2 MiB are waiting.
-	Stdout io.Reader
+// process is a command that is running.
+type process struct {
+	stdin  io.WriteCloser
+	stdout io.Reader
 
 	host    *Host
-	cmd     Command
+	cmd     host.Command
 	ctx     context.Context
 	session *ssh.Session
 	stderr  *stderr
@@ -198,14 +140,23 @@ type Process struct {
 // its streams fail, a few seconds later at the latest, also when it has not ended. The
 // connection is closed only if the host does not answer any more, so that nothing waits
 // for ever.
-func (h *Host) Start(ctx context.Context, cmd Command) (*Process, error) {
-	fail := func(err error) (*Process, error) {
-		return nil, fmt.Errorf("%s: start %s: %w", h.Name(), cmd.title(), err)
+func (h *Host) Start(ctx context.Context, cmd host.Command) (*host.Process, error) {
+	p, err := h.begin(ctx, cmd)
+	if err != nil {
+		return nil, err
+	}
+	return host.NewProcess(p.stdin, p.stdout, p.wait, p.errors), nil
+}
+
+// begin starts a command.
+func (h *Host) begin(ctx context.Context, cmd host.Command) (*process, error) {
+	fail := func(err error) (*process, error) {
+		return nil, fmt.Errorf("%s: start %s: %w", h.Name(), cmd.Label(), err)
 	}
 	if cmd.Stdin != nil {
 		return fail(errors.New("Start takes no Stdin: write to the process"))
 	}
-	line, err := cmd.line()
+	line, err := shellLine(cmd)
 	if err != nil {
 		return fail(err)
 	}
@@ -220,8 +171,8 @@ func (h *Host) Start(ctx context.Context, cmd Command) (*Process, error) {
 		return fail(err)
 	}
 	if len(first) > 0 {
-		if _, err := p.Stdin.Write(first); err != nil {
-			if waitErr := p.Wait(); waitErr != nil {
+		if _, err := p.stdin.Write(first); err != nil {
+			if waitErr := p.wait(); waitErr != nil {
 				return nil, waitErr
 			}
 			return fail(h.orLost(err))
@@ -231,15 +182,15 @@ func (h *Host) Start(ctx context.Context, cmd Command) (*Process, error) {
 }
 
 // start runs line, which is ready for the user's shell.
-func (h *Host) start(ctx context.Context, cmd Command, line string) (*Process, error) {
+func (h *Host) start(ctx context.Context, cmd host.Command, line string) (*process, error) {
 	if len(line) > maxCommandLine {
 		return nil, fmt.Errorf("the command is %d bytes long, %d is the most: pass data through Stdin", len(line), maxCommandLine)
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	p := &Process{host: h, cmd: cmd, ctx: ctx, stderr: newStderr(), ended: make(chan struct{}), abandoned: make(chan struct{})}
-	log, begin := h.target.log().With("host", h.Name(), "what", cmd.title()), time.Now()
+	p := &process{host: h, cmd: cmd, ctx: ctx, stderr: newStderr(), ended: make(chan struct{}), abandoned: make(chan struct{})}
+	log, begin := h.target.log().With("host", h.Name(), "what", cmd.Label()), time.Now()
 	log.DebugContext(ctx, "run", "command", line)
 	// A host that hangs must not hold us up while the command is being started.
 	opened := make(chan error, 1)
@@ -267,7 +218,7 @@ func (h *Host) start(ctx context.Context, cmd Command, line string) (*Process, e
 	return p, nil
 }
 
-func (p *Process) open(line string) (err error) {
+func (p *process) open(line string) (err error) {
 	if p.session, err = p.host.client.NewSession(); err != nil {
 		return err
 	}
@@ -278,7 +229,7 @@ func (p *Process) open(line string) (err error) {
 		stdout, err = p.session.StdoutPipe()
 	}
 	p.input = &input{WriteCloser: stdin}
-	p.Stdin, p.Stdout = p.input, &output{in: stdout, abandoned: p.abandoned}
+	p.stdin, p.stdout = p.input, &output{in: stdout, abandoned: p.abandoned}
 	if err == nil {
 		err = p.session.Start(announcePID + line)
 	}
@@ -292,7 +243,7 @@ func (p *Process) open(line string) (err error) {
 // they do not end: sshd closes no session whose command still lives. The connection is
 // closed only when the host does not answer at all, or when somebody still waits for the
 // command to take its input: others may be at work on it.
-func (p *Process) giveUp() {
+func (p *process) giveUp() {
 	go p.kill()
 	select {
 	case <-p.ended:
@@ -320,7 +271,7 @@ func (p *Process) giveUp() {
 // latest. The signal that SSH itself can send is of no use, sshd refuses it in root's
 // sessions and it does not reach what sudo runs. And closing the session must come last:
 // the command would take it for the end of its input.
-func (p *Process) kill() {
+func (p *process) kill() {
 	signalled := make(chan struct{})
 	go func() {
 		defer close(signalled)
@@ -341,7 +292,7 @@ func (p *Process) kill() {
 // endGrace. Once is not enough: a shell with a trap for the signal, as put.sh is, loses it when
 // it comes while the shell is starting a program (dash 0.5.12 does so in vfork), and that
 // program with it; on a busy host it does come then.
-func (p *Process) signal() {
+func (p *process) signal() {
 	line := fmt.Sprintf("for i in $(seq %[2]d); do kill -s TERM -- -%[1]d || exit; sleep 1; done; kill -s KILL -- -%[1]d", p.stderr.pid, endGrace)
 	line = "/bin/sh -c " + quote(line)
 	var first []byte
@@ -360,32 +311,30 @@ func (p *Process) signal() {
 	_ = session.Close()
 }
 
-// Wait waits for the command's end. Read Stdout to its end first if what it says
-// matters. The errors are those of Run.
-func (p *Process) Wait() error {
+// wait waits for the command's end. The errors are those of Run.
+func (p *process) wait() error {
 	select {
 	case <-p.ended:
 	case <-p.abandoned:
 	}
 	p.unwatch()
 	if p.ctx.Err() != nil {
-		return fmt.Errorf("%s: %s: %w", p.host.Name(), p.cmd.title(), context.Cause(p.ctx))
+		return fmt.Errorf("%s: %s: %w", p.host.Name(), p.cmd.Label(), context.Cause(p.ctx))
 	}
 	if p.err == nil {
 		return nil
 	}
 	var exit *ssh.ExitError
 	if errors.As(p.err, &exit) {
-		stderr, _ := p.stderr.bytes()
-		return newExitError(p.host.Name(), p.cmd, exit.ExitStatus(), stderr, nil)
+		stderr, _ := p.stderr.kept.Bytes()
+		return host.NewExitError(p.host.Name(), p.cmd, exit.ExitStatus(), stderr, nil)
 	}
-	return fmt.Errorf("%s: %s: %w", p.host.Name(), p.cmd.title(), p.host.orLost(p.err))
+	return fmt.Errorf("%s: %s: %w", p.host.Name(), p.cmd.Label(), p.host.orLost(p.err))
 }
 
-// Stderr returns the tail of what the command has written to stderr so far, at most
-// 1 MiB.
-func (p *Process) Stderr() []byte {
-	out, _ := p.stderr.bytes()
+// errors returns the tail of what the command has written to stderr so far.
+func (p *process) errors() []byte {
+	out, _ := p.stderr.kept.Bytes()
 	return out
 }
 
@@ -465,7 +414,7 @@ var pidLine = regexp.MustCompile(`(?m)^boxlift-pid ([2-9]|[1-9][0-9]{1,9})\n`)
 // process id. That line is not always the first: the user's shell may have something to
 // say before.
 type stderr struct {
-	*tail
+	kept      *tail.Tail
 	announced chan struct{} // closed after pid is set
 	pid       int
 
@@ -474,14 +423,16 @@ type stderr struct {
 	through bool
 }
 
-func newStderr() *stderr { return &stderr{tail: newTail(maxKept), announced: make(chan struct{})} }
+func newStderr() *stderr {
+	return &stderr{kept: tail.New(host.MaxKept), announced: make(chan struct{})}
+}
 
 func (s *stderr) Write(p []byte) (int, error) {
 	const maxHead = 64 << 10
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.through {
-		return s.tail.Write(p)
+		return s.kept.Write(p)
 	}
 	s.head = append(s.head, p...)
 	if at := pidLine.FindSubmatchIndex(s.head); at != nil {
@@ -503,7 +454,7 @@ func (s *stderr) flush() {
 }
 
 func (s *stderr) passOn() {
-	_, _ = s.tail.Write(s.head) // never fails
+	_, _ = s.kept.Write(s.head) // never fails
 	s.head, s.through = nil, true
 }
 
@@ -532,35 +483,4 @@ func copyChunks(dst io.Writer, src io.Reader, progress func(n int64)) (int64, er
 			return total, readErr
 		}
 	}
-}
-
-// tail is a writer that keeps the last bytes. It is safe for use by one writer and
-// readers at the same time.
-type tail struct {
-	mu   sync.Mutex
-	max  int
-	kept []byte
-	lost bool
-}
-
-func newTail(limit int) *tail { return &tail{max: limit} }
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.kept = append(t.kept, p...)
-	// Cutting only at twice the size keeps the copying linear in what is written.
-	if len(t.kept) > 2*t.max {
-		t.kept = append(t.kept[:0], t.kept[len(t.kept)-t.max:]...)
-		t.lost = true
-	}
-	return len(p), nil
-}
-
-// bytes returns a copy of what is kept, and whether anything was dropped.
-func (t *tail) bytes() ([]byte, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	over := max(0, len(t.kept)-t.max)
-	return append([]byte(nil), t.kept[over:]...), t.lost || over > 0
 }

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/install/host"
 )
 
 // random returns the same n bytes for the same seed.
@@ -49,35 +51,35 @@ func TestRun(t *testing.T) {
 	big := random(1, 10<<20)
 	for _, test := range []struct {
 		name   string
-		cmd    Command
-		want   Result
-		failed *ExitError
+		cmd    host.Command
+		want   host.Result
+		failed *host.ExitError
 	}{
-		{name: "args", cmd: Command{Args: []string{"printf", "%s|", "a b", "$HOME", "it's", ""}}, want: Result{Stdout: []byte("a b|$HOME|it's||")}},
-		{name: "script", cmd: Command{Script: "echo one\necho two >&2"}, want: Result{Stdout: []byte("one\n"), Stderr: []byte("two\n")}},
-		{name: "root already", cmd: Command{Args: []string{"id", "-u"}, Root: true}, want: Result{Stdout: []byte("0\n")}},
-		{name: "no stdin", cmd: Command{Args: []string{"cat"}}, want: Result{}},
-		{name: "stdin", cmd: Command{Script: "sha256sum | cut -c1-64", Stdin: bytes.NewReader(big)}, want: Result{Stdout: []byte(hexSum(big) + "\n")}},
-		{name: "stdin and root", cmd: Command{Script: "sha256sum | cut -c1-64", Stdin: bytes.NewReader(big), Root: true}, want: Result{Stdout: []byte(hexSum(big) + "\n")}},
-		{name: "stdin not read", cmd: Command{Args: []string{"true"}, Stdin: zeros{}}, want: Result{}},
-		{name: "binary out", cmd: Command{Args: []string{"printf", `\000\377\r\n`}}, want: Result{Stdout: []byte("\x00\xff\r\n")}},
-		{name: "long out", cmd: Command{Script: "head -c 3000000 /dev/zero; printf end; head -c 5000000 /dev/zero >&2"},
-			want: Result{Stdout: append(make([]byte, maxKept-3), "end"...), Stderr: make([]byte, maxKept), Truncated: true}},
-		{name: "fails", cmd: Command{Title: "try it", Script: "echo out; printf 'x\n\n\033[1my\n' >&2; exit 3"},
-			want:   Result{Stdout: []byte("out\n"), Stderr: []byte("x\n\n\x1b[1my\n"), ExitCode: 3},
-			failed: &ExitError{Host: "node-1", Command: "try it", Code: 3, Lines: []string{"x", "\ufffd[1my"}}},
-		{name: "fails on stdout", cmd: Command{Script: "echo reason\nexit 255"},
-			want:   Result{Stdout: []byte("reason\n"), ExitCode: 255},
-			failed: &ExitError{Host: "node-1", Command: "echo reason", Code: 255, Lines: []string{"reason"}}},
-		{name: "signal", cmd: Command{Args: []string{"sh", "-c", "kill -9 $$"}},
-			want: Result{ExitCode: 137}, failed: &ExitError{Host: "node-1", Command: "sh -c kill -9 $$", Code: 137}},
-		{name: "no such program", cmd: Command{Args: []string{"/no/such"}},
-			want:   Result{ExitCode: 127},
-			failed: &ExitError{Host: "node-1", Command: "/no/such", Code: 127}},
+		{name: "args", cmd: host.Command{Args: []string{"printf", "%s|", "a b", "$HOME", "it's", ""}}, want: host.Result{Stdout: []byte("a b|$HOME|it's||")}},
+		{name: "script", cmd: host.Command{Script: "echo one\necho two >&2"}, want: host.Result{Stdout: []byte("one\n"), Stderr: []byte("two\n")}},
+		{name: "root already", cmd: host.Command{Args: []string{"id", "-u"}, Root: true}, want: host.Result{Stdout: []byte("0\n")}},
+		{name: "no stdin", cmd: host.Command{Args: []string{"cat"}}, want: host.Result{}},
+		{name: "stdin", cmd: host.Command{Script: "sha256sum | cut -c1-64", Stdin: bytes.NewReader(big)}, want: host.Result{Stdout: []byte(hexSum(big) + "\n")}},
+		{name: "stdin and root", cmd: host.Command{Script: "sha256sum | cut -c1-64", Stdin: bytes.NewReader(big), Root: true}, want: host.Result{Stdout: []byte(hexSum(big) + "\n")}},
+		{name: "stdin not read", cmd: host.Command{Args: []string{"true"}, Stdin: zeros{}}, want: host.Result{}},
+		{name: "binary out", cmd: host.Command{Args: []string{"printf", `\000\377\r\n`}}, want: host.Result{Stdout: []byte("\x00\xff\r\n")}},
+		{name: "long out", cmd: host.Command{Script: "head -c 3000000 /dev/zero; printf end; head -c 5000000 /dev/zero >&2"},
+			want: host.Result{Stdout: append(make([]byte, host.MaxKept-3), "end"...), Stderr: make([]byte, host.MaxKept), Truncated: true}},
+		{name: "fails", cmd: host.Command{Title: "try it", Script: "echo out; printf 'x\n\n\033[1my\n' >&2; exit 3"},
+			want:   host.Result{Stdout: []byte("out\n"), Stderr: []byte("x\n\n\x1b[1my\n"), ExitCode: 3},
+			failed: &host.ExitError{Host: "node-1", Command: "try it", Code: 3, Lines: []string{"x", "\ufffd[1my"}}},
+		{name: "fails on stdout", cmd: host.Command{Script: "echo reason\nexit 255"},
+			want:   host.Result{Stdout: []byte("reason\n"), ExitCode: 255},
+			failed: &host.ExitError{Host: "node-1", Command: "echo reason", Code: 255, Lines: []string{"reason"}}},
+		{name: "signal", cmd: host.Command{Args: []string{"sh", "-c", "kill -9 $$"}},
+			want: host.Result{ExitCode: 137}, failed: &host.ExitError{Host: "node-1", Command: "sh -c kill -9 $$", Code: 137}},
+		{name: "no such program", cmd: host.Command{Args: []string{"/no/such"}},
+			want:   host.Result{ExitCode: 127},
+			failed: &host.ExitError{Host: "node-1", Command: "/no/such", Code: 127}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := h.Run(t.Context(), test.cmd)
-			var failed *ExitError
+			var failed *host.ExitError
 			if errors.As(err, &failed) == (test.failed == nil) || (err == nil) != (test.failed == nil) {
 				t.Fatalf("error %v, want %v", err, test.failed)
 			}
@@ -95,20 +97,20 @@ func TestRun(t *testing.T) {
 		})
 	}
 	t.Run("message", func(t *testing.T) {
-		_, err := h.Run(t.Context(), Command{Title: "start k3s", Script: "echo a >&2; echo b >&2; exit 1"})
+		_, err := h.Run(t.Context(), host.Command{Title: "start k3s", Script: "echo a >&2; echo b >&2; exit 1"})
 		if want := "node-1: start k3s: exit code 1: a; b"; err == nil || err.Error() != want {
 			t.Errorf("got %q, want %q", err, want)
 		}
 	})
 	t.Run("too long", func(t *testing.T) {
-		_, err := h.Run(t.Context(), Command{Args: []string{"echo", strings.Repeat("x", 1<<20)}})
+		_, err := h.Run(t.Context(), host.Command{Args: []string{"echo", strings.Repeat("x", 1<<20)}})
 		if err == nil || !strings.Contains(err.Error(), "Stdin") {
 			t.Error(err)
 		}
 	})
 	t.Run("stdin breaks", func(t *testing.T) {
 		broken := errors.New("disk on fire")
-		_, err := h.Run(t.Context(), Command{Args: []string{"cat"}, Stdin: io.MultiReader(strings.NewReader("x"), failingReader{broken})})
+		_, err := h.Run(t.Context(), host.Command{Args: []string{"cat"}, Stdin: io.MultiReader(strings.NewReader("x"), failingReader{broken})})
 		if !errors.Is(err, broken) {
 			t.Errorf("got %v, want %v", err, broken)
 		}
@@ -141,22 +143,22 @@ func TestRunIsCancelled(t *testing.T) {
 		}
 		cancel()
 	}()
-	_, err := h.Run(ctx, Command{Title: "long sleep", Script: "sleep 601.5; true"})
+	_, err := h.Run(ctx, host.Command{Title: "long sleep", Script: "sleep 601.5; true"})
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "node-1: long sleep") {
 		t.Errorf("got %v, want the context's error", err)
 	}
 	eventually(t, "the command ends on the host", func() bool { return s.running("601.5") == 0 })
-	if _, err := h.Run(t.Context(), Command{Args: []string{"true"}}); err != nil {
+	if _, err := h.Run(t.Context(), host.Command{Args: []string{"true"}}); err != nil {
 		t.Errorf("the connection does not survive a cancelled command: %v", err)
 	}
-	if _, err := h.Run(ctx, Command{Args: []string{"true"}}); !errors.Is(err, context.Canceled) {
+	if _, err := h.Run(ctx, host.Command{Args: []string{"true"}}); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want the context's error", err)
 	}
 }
 
 func TestRunTimesOut(t *testing.T) {
 	h := startServer(t, serverOptions{}).dial(t, func(target *Target) { target.CommandTimeout = 300 * time.Millisecond })
-	_, err := h.Run(t.Context(), Command{Args: []string{"sleep", "600"}})
+	_, err := h.Run(t.Context(), host.Command{Args: []string{"sleep", "600"}})
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no end after 300ms") {
 		t.Errorf("got %v, want the end of the time", err)
 	}
@@ -173,7 +175,7 @@ func TestRunStubbornCommand(t *testing.T) {
 		}
 		cancel()
 	}()
-	_, err := h.Run(ctx, Command{Script: "trap '' TERM HUP; sleep 602.5; sleep 602.5", Stdin: zeros{}})
+	_, err := h.Run(ctx, host.Command{Script: "trap '' TERM HUP; sleep 602.5; sleep 602.5", Stdin: zeros{}})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want the context's error", err)
 	}
@@ -191,7 +193,7 @@ func TestRunTellsAgain(t *testing.T) {
 		}
 		cancel()
 	}()
-	_, err := h.Run(ctx, Command{Args: []string{"/bin/sh", "-c", `trap 'trap "rm \"$1\"; exit" TERM' TERM; sleep 605.5; while :; do sleep 1; done`, "sh", left}, Stdin: zeros{}})
+	_, err := h.Run(ctx, host.Command{Args: []string{"/bin/sh", "-c", `trap 'trap "rm \"$1\"; exit" TERM' TERM; sleep 605.5; while :; do sleep 1; done`, "sh", left}, Stdin: zeros{}})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want the context's error", err)
 	}
@@ -202,10 +204,10 @@ func TestRunTellsAgain(t *testing.T) {
 func TestConnectionOutlivesCommandWithoutEnd(t *testing.T) {
 	for name, test := range map[string]struct {
 		opts serverOptions
-		cmd  Command
+		cmd  host.Command
 	}{
-		"its shell never begins with it":      {serverOptions{config: "ForceCommand sleep 604.5\n"}, Command{Args: []string{"true"}}},
-		"part of it has a session of its own": {cmd: Command{Script: "setsid sleep 604.5 & sleep 604.5"}},
+		"its shell never begins with it":      {serverOptions{config: "ForceCommand sleep 604.5\n"}, host.Command{Args: []string{"true"}}},
+		"part of it has a session of its own": {cmd: host.Command{Script: "setsid sleep 604.5 & sleep 604.5"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := startServer(t, test.opts)
@@ -265,10 +267,10 @@ func TestConnectionIsCut(t *testing.T) {
 				}
 				cut(t, s, h)
 			}()
-			_, err := h.Run(t.Context(), Command{Args: []string{"sleep", "603.5"}, Stdin: zeros{}})
+			_, err := h.Run(t.Context(), host.Command{Args: []string{"sleep", "603.5"}, Stdin: zeros{}})
 			wantError(t, err, ErrConnectionLost, "", "node-1")
 			<-h.Done()
-			_, err = h.Run(t.Context(), Command{Args: []string{"true"}})
+			_, err = h.Run(t.Context(), host.Command{Args: []string{"true"}})
 			wantError(t, err, ErrConnectionLost, "", "node-1")
 		})
 	}
@@ -277,7 +279,7 @@ func TestConnectionIsCut(t *testing.T) {
 // An idle connection to a host that answers stays.
 func TestKeepAliveKeeps(t *testing.T) {
 	h := startServer(t, serverOptions{}).dial(t, func(target *Target) { target.KeepAlive = 50 * time.Millisecond })
-	if _, err := h.Run(t.Context(), Command{Args: []string{"sleep", "1"}}); err != nil {
+	if _, err := h.Run(t.Context(), host.Command{Args: []string{"sleep", "1"}}); err != nil {
 		t.Error(err)
 	}
 }
@@ -285,7 +287,7 @@ func TestKeepAliveKeeps(t *testing.T) {
 func TestStart(t *testing.T) {
 	h := startServer(t, serverOptions{}).dial(t)
 	t.Run("dialogue", func(t *testing.T) {
-		p, err := h.Start(t.Context(), Command{Script: `while read -r line; do echo "got $line"; done; echo bye >&2`})
+		p, err := h.Start(t.Context(), host.Command{Script: `while read -r line; do echo "got $line"; done; echo bye >&2`})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -314,7 +316,7 @@ func TestStart(t *testing.T) {
 	})
 	t.Run("there and back", func(t *testing.T) {
 		data := random(2, 20<<20)
-		p, err := h.Start(t.Context(), Command{Args: []string{"cat"}})
+		p, err := h.Start(t.Context(), host.Command{Args: []string{"cat"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -332,20 +334,20 @@ func TestStart(t *testing.T) {
 		}
 	})
 	t.Run("fails early", func(t *testing.T) {
-		p, err := h.Start(t.Context(), Command{Title: "receive", Script: "echo no space left >&2; exit 7"})
+		p, err := h.Start(t.Context(), host.Command{Title: "receive", Script: "echo no space left >&2; exit 7"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := copyChunks(p.Stdin, zeros{}, nil); !errors.Is(err, errWrite) {
 			t.Errorf("got %v, want an error of writing", err)
 		}
-		var exit *ExitError
+		var exit *host.ExitError
 		if err := p.Wait(); !errors.As(err, &exit) || exit.Code != 7 || err.Error() != "node-1: receive: exit code 7: no space left" {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("stdin in the command", func(t *testing.T) {
-		if _, err := h.Start(t.Context(), Command{Args: []string{"cat"}, Stdin: zeros{}}); err == nil {
+		if _, err := h.Start(t.Context(), host.Command{Args: []string{"cat"}, Stdin: zeros{}}); err == nil {
 			t.Error("accepted")
 		}
 	})
@@ -392,7 +394,7 @@ func TestDialContext(t *testing.T) {
 	t.Run("through another host", func(t *testing.T) {
 		second := startServer(t, serverOptions{})
 		inner := second.dial(t, func(target *Target) { target.Dial = h.DialContext })
-		if _, err := inner.Run(t.Context(), Command{Args: []string{"true"}}); err != nil {
+		if _, err := inner.Run(t.Context(), host.Command{Args: []string{"true"}}); err != nil {
 			t.Error(err)
 		}
 	})

@@ -3,9 +3,6 @@ package remote
 import (
 	"errors"
 	"fmt"
-	"strings"
-
-	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // What went wrong, for callers that branch on it with errors.Is.
@@ -67,47 +64,3 @@ func (e *Error) Unwrap() []error { return []error{e.kind, e.err} }
 
 // Hint says what to do next.
 func (e *Error) Hint() string { return e.hint }
-
-// ExitError is a command that ran and failed.
-type ExitError struct {
-	// Host is the Target's name.
-	Host string
-	// Command is the command's title.
-	Command string
-	// Code is the exit code; 128 + n when signal n ended the command.
-	Code int
-	// Lines are the last lines, at most 20, that the command wrote to stderr, or to
-	// stdout when stderr is empty, without control characters.
-	Lines []string
-}
-
-// Error returns one line with the last three of Lines.
-func (e *ExitError) Error() string {
-	text := fmt.Sprintf("%s: %s: exit code %d", e.Host, e.Command, e.Code)
-	last := e.Lines[max(0, len(e.Lines)-3):]
-	if len(last) > 0 {
-		text += ": " + strings.Join(last, "; ")
-	}
-	return text
-}
-
-func newExitError(host string, cmd Command, code int, stderr, stdout []byte) *ExitError {
-	lines := lastLines(stderr, 20)
-	if len(lines) == 0 {
-		lines = lastLines(stdout, 20)
-	}
-	return &ExitError{Host: host, Command: cmd.title(), Code: code, Lines: lines}
-}
-
-// lastLines returns the last n lines that are not blank, fit to be shown on a terminal.
-func lastLines(out []byte, n int) []string {
-	const maxLine = 400
-	var lines []string
-	for line := range strings.Lines(string(out[max(0, len(out)-n*maxLine):])) {
-		if line = strings.TrimSpace(printable.Line(line)); line == "" {
-			continue
-		}
-		lines = append(lines, printable.Clip(line, maxLine))
-	}
-	return lines[max(0, len(lines)-n):]
-}

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"errors"
+	"github.com/liteboxd/boxlift/install/host"
 	"strings"
 	"testing"
 )
@@ -22,7 +23,7 @@ func FuzzStderr(f *testing.F) {
 			rest = rest[n:]
 		}
 		s.flush()
-		kept, lost := s.bytes()
+		kept, lost := s.kept.Bytes()
 		select {
 		case <-s.announced:
 			if s.pid < 0 || len(kept) >= len(said) {
@@ -33,8 +34,8 @@ func FuzzStderr(f *testing.F) {
 				t.Errorf("kept %q of %q", kept, said)
 			}
 		}
-		if len(kept) > maxKept {
-			t.Errorf("kept %d bytes, expected %d at most", len(kept), maxKept)
+		if len(kept) > host.MaxKept {
+			t.Errorf("kept %d bytes, expected %d at most", len(kept), host.MaxKept)
 		}
 	})
 }

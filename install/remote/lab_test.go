@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/test/lab"
 )
 
@@ -82,7 +83,7 @@ func TestLab(t *testing.T) {
 
 	t.Run("password", func(t *testing.T) {
 		for user, secret := range map[string]string{"ops": opsPassword, "root": rootPassword} {
-			result, err := dial(t, as(user, password(secret))).Run(ctx, Command{Args: []string{"whoami"}})
+			result, err := dial(t, as(user, password(secret))).Run(ctx, host.Command{Args: []string{"whoami"}})
 			if err != nil || string(result.Stdout) != user+"\n" {
 				t.Errorf("%s: %q, %v", user, result.Stdout, err)
 			}
@@ -95,7 +96,7 @@ func TestLab(t *testing.T) {
 	t.Run("keyboard-interactive", func(t *testing.T) {
 		onNode(t, `printf 'PasswordAuthentication no\nKbdInteractiveAuthentication yes\n' >/etc/ssh/sshd_config.d/a.conf && systemctl restart ssh`)
 		defer onNode(t, "rm /etc/ssh/sshd_config.d/a.conf && systemctl restart ssh")
-		if _, err := dial(t, as("ops", password(opsPassword))).Run(ctx, Command{Args: []string{"true"}}); err != nil {
+		if _, err := dial(t, as("ops", password(opsPassword))).Run(ctx, host.Command{Args: []string{"true"}}); err != nil {
 			t.Error(err)
 		}
 		wantError(t, dialFails(t, as("ops", password("wrong"))), ErrAuthentication, "", "tried keyboard-interactive;")
@@ -139,8 +140,8 @@ func TestLab(t *testing.T) {
 				defer onNode(t, test.after)
 			}
 			h := dial(t, test.target)
-			run := func(stdin io.Reader) (Result, error) {
-				return h.Run(ctx, Command{Script: "id -u; sha256sum | cut -c1-64", Root: true, Stdin: stdin})
+			run := func(stdin io.Reader) (host.Result, error) {
+				return h.Run(ctx, host.Command{Script: "id -u; sha256sum | cut -c1-64", Root: true, Stdin: stdin})
 			}
 			result, err := run(bytes.NewReader(big))
 			if test.kind != nil {
@@ -159,8 +160,8 @@ func TestLab(t *testing.T) {
 			if result, err = run(nil); err != nil || string(result.Stdout) != "0\n"+hexSum(nil)+"\n" {
 				t.Errorf("without stdin: %q, %v", result.Stdout, err)
 			}
-			var exit *ExitError
-			_, err = h.Run(ctx, Command{Title: "it", Script: "echo reason >&2; exit 5", Root: true})
+			var exit *host.ExitError
+			_, err = h.Run(ctx, host.Command{Title: "it", Script: "echo reason >&2; exit 5", Root: true})
 			if !errors.As(err, &exit) || exit.Code != 5 || exit.Lines[len(exit.Lines)-1] != "reason" {
 				t.Errorf("a failing command: %v", err)
 			}
@@ -168,7 +169,7 @@ func TestLab(t *testing.T) {
 			file := "/etc/boxlift test/token"
 			onNode(t, "rm -rf '/etc/boxlift test' && mkdir -m 700 '/etc/boxlift test'")
 			for _, changed := range []bool{true, false} {
-				got, err := h.PutBytes(ctx, PutOptions{Path: file, Mode: 0o600, Root: true}, big)
+				got, err := host.PutBytes(ctx, h, host.PutOptions{Path: file, Mode: 0o600, Root: true}, big)
 				if err != nil || got != changed {
 					t.Errorf("put: changed %v, %v", got, err)
 				}
@@ -186,14 +187,14 @@ func TestLab(t *testing.T) {
 					}
 				}
 			}()
-			if _, err := h.Run(sleeping, Command{Script: "sleep 604.5; true", Root: true}); !errors.Is(err, context.Canceled) {
+			if _, err := h.Run(sleeping, host.Command{Script: "sleep 604.5; true", Root: true}); !errors.Is(err, context.Canceled) {
 				t.Errorf("cancelled: %v", err)
 			}
 			eventually(t, "the cancelled command ends", func() bool {
 				_, err := node.Exec(ctx, "pgrep", "-x", "-f", "sleep 604.5")
 				return err != nil
 			})
-			if _, err := h.Run(ctx, Command{Args: []string{"true"}, Root: true}); err != nil {
+			if _, err := h.Run(ctx, host.Command{Args: []string{"true"}, Root: true}); err != nil {
 				t.Errorf("after a cancelled command: %v", err)
 			}
 		})
@@ -201,7 +202,7 @@ func TestLab(t *testing.T) {
 
 	t.Run("put without root", func(t *testing.T) {
 		h := dial(t, as("ops"))
-		_, err := h.PutBytes(ctx, PutOptions{Path: "/etc/token", Mode: 0o600}, []byte("x"))
+		_, err := host.PutBytes(ctx, h, host.PutOptions{Path: "/etc/token", Mode: 0o600}, []byte("x"))
 		if err == nil || !strings.Contains(err.Error(), "Permission denied") || !strings.Contains(err.Error(), "node-1") {
 			t.Error(err)
 		}
@@ -209,7 +210,7 @@ func TestLab(t *testing.T) {
 
 	t.Run("secrets", func(t *testing.T) {
 		h := dial(t, as("ops", password(opsPassword), sudoPassword(opsPassword)))
-		p, err := h.Start(ctx, Command{Args: []string{"cat"}, Root: true})
+		p, err := h.Start(ctx, host.Command{Args: []string{"cat"}, Root: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -246,7 +247,7 @@ func TestLab(t *testing.T) {
 
 	t.Run("host goes", func(t *testing.T) {
 		h := dial(t, as("root", func(target *Target) { target.KeepAlive = 300 * time.Millisecond }))
-		p, err := h.Start(ctx, Command{Script: "cat >/dev/null"})
+		p, err := h.Start(ctx, host.Command{Script: "cat >/dev/null"})
 		if err != nil {
 			t.Fatal(err)
 		}

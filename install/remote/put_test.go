@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/test/debian"
 	"github.com/liteboxd/boxlift/test/need"
 )
@@ -51,7 +52,7 @@ func TestPutWithBusybox(t *testing.T) {
 		}
 	}
 	h := startServer(t, serverOptions{config: "SetEnv HOME=" + bin + " PATH=" + bin}).dial(t)
-	which, err := h.Run(t.Context(), Command{Script: "command -v sha256sum"})
+	which, err := h.Run(t.Context(), host.Command{Script: "command -v sha256sum"})
 	if err != nil || strings.TrimSpace(string(which.Stdout)) != filepath.Join(bin, "sha256sum") {
 		t.Fatalf("sha256sum is %q, %v", which.Stdout, err)
 	}
@@ -79,7 +80,7 @@ func testPut(t *testing.T, h *Host) {
 			{"setuid again", []byte("z"), 0o755 | fs.ModeSetuid | fs.ModeSticky, false},
 		} {
 			var told int64
-			changed, err := h.PutBytes(t.Context(), PutOptions{Path: file, Mode: step.mode, Root: true,
+			changed, err := host.PutBytes(t.Context(), h, host.PutOptions{Path: file, Mode: step.mode, Root: true,
 				Progress: func(n int64) { told += n }}, step.content)
 			if err != nil || changed != step.changed {
 				t.Fatalf("%s %s: changed %v, %v", name, step.what, changed, err)
@@ -112,7 +113,7 @@ func TestPutSweeps(t *testing.T) {
 	if err := os.Chtimes(old, before, before); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.PutBytes(t.Context(), PutOptions{Path: filepath.Join(dir, "x"), Mode: 0o600}, []byte("x")); err != nil {
+	if _, err := host.PutBytes(t.Context(), h, host.PutOptions{Path: filepath.Join(dir, "x"), Mode: 0o600}, []byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{".boxlift-put-d4e5f6", "x"}, names(t, dir)); diff != "" {
@@ -129,7 +130,7 @@ func TestPutReplaces(t *testing.T) {
 		if err := os.Symlink(target, link); err != nil {
 			t.Fatal(err)
 		}
-		if changed, err := h.PutBytes(t.Context(), PutOptions{Path: link, Mode: 0o600}, []byte("same")); err != nil || !changed {
+		if changed, err := host.PutBytes(t.Context(), h, host.PutOptions{Path: link, Mode: 0o600}, []byte("same")); err != nil || !changed {
 			t.Errorf("changed %v, %v", changed, err)
 		}
 		if info, err := os.Lstat(link); err != nil || !info.Mode().IsRegular() {
@@ -144,7 +145,7 @@ func TestPutReplaces(t *testing.T) {
 		if err := os.Chown(file, 4711, 4711); err != nil {
 			t.Fatal(err)
 		}
-		if changed, err := h.PutBytes(t.Context(), PutOptions{Path: file, Mode: 0o600}, []byte("same")); err != nil || !changed {
+		if changed, err := host.PutBytes(t.Context(), h, host.PutOptions{Path: file, Mode: 0o600}, []byte("same")); err != nil || !changed {
 			t.Errorf("changed %v, %v", changed, err)
 		}
 		var stat syscall.Stat_t
@@ -165,23 +166,23 @@ func TestPutRefuses(t *testing.T) {
 	sum := hexSum([]byte("abc"))
 	for _, test := range []struct {
 		name string
-		opts PutOptions
+		opts host.PutOptions
 		want string
 	}{
-		{"no sum", PutOptions{Path: "/x", Size: 3}, "64 hex digits"},
-		{"short sum", PutOptions{Path: "/x", Size: 3, SHA256: "abcd"}, "64 hex digits"},
-		{"relative", PutOptions{Path: "x", Size: 3, SHA256: sum}, "absolute path"},
-		{"dots", PutOptions{Path: "/x/../y", Size: 3, SHA256: sum}, "absolute path"},
-		{"slash", PutOptions{Path: "/x/", Size: 3, SHA256: sum}, "absolute path"},
-		{"root", PutOptions{Path: "/", Size: 3, SHA256: sum}, "absolute path"},
-		{"line break", PutOptions{Path: "/x\ny", Size: 3, SHA256: sum}, "absolute path"},
-		{"size", PutOptions{Path: "/x", Size: -1, SHA256: sum}, "number of bytes"},
-		{"mode", PutOptions{Path: "/x", Size: 3, SHA256: sum, Mode: fs.ModeDir}, "permission bits"},
-		{"folder", PutOptions{Path: dir, Size: 3, SHA256: sum, Mode: 0o600}, "is a directory"},
-		{"no folder", PutOptions{Path: dir + "/no/such", Size: 3, SHA256: sum, Mode: 0o600}, "No such file or directory"},
-		{"too short", PutOptions{Path: dir + "/x", Size: 4, SHA256: sum, Mode: 0o600}, "4 bytes wanted, 3 read"},
-		{"too long", PutOptions{Path: dir + "/x", Size: 2, SHA256: sum, Mode: 0o600}, "2 bytes wanted, 3 read"},
-		{"wrong sum", PutOptions{Path: dir + "/x", Size: 3, SHA256: hexSum(nil), Mode: 0o600}, "node-1: write file: exit code 1: content arrived damaged"},
+		{"no sum", host.PutOptions{Path: "/x", Size: 3}, "64 hex digits"},
+		{"short sum", host.PutOptions{Path: "/x", Size: 3, SHA256: "abcd"}, "64 hex digits"},
+		{"relative", host.PutOptions{Path: "x", Size: 3, SHA256: sum}, "absolute path"},
+		{"dots", host.PutOptions{Path: "/x/../y", Size: 3, SHA256: sum}, "absolute path"},
+		{"slash", host.PutOptions{Path: "/x/", Size: 3, SHA256: sum}, "absolute path"},
+		{"root", host.PutOptions{Path: "/", Size: 3, SHA256: sum}, "absolute path"},
+		{"line break", host.PutOptions{Path: "/x\ny", Size: 3, SHA256: sum}, "absolute path"},
+		{"size", host.PutOptions{Path: "/x", Size: -1, SHA256: sum}, "number of bytes"},
+		{"mode", host.PutOptions{Path: "/x", Size: 3, SHA256: sum, Mode: fs.ModeDir}, "permission bits"},
+		{"folder", host.PutOptions{Path: dir, Size: 3, SHA256: sum, Mode: 0o600}, "is a directory"},
+		{"no folder", host.PutOptions{Path: dir + "/no/such", Size: 3, SHA256: sum, Mode: 0o600}, "No such file or directory"},
+		{"too short", host.PutOptions{Path: dir + "/x", Size: 4, SHA256: sum, Mode: 0o600}, "4 bytes wanted, 3 read"},
+		{"too long", host.PutOptions{Path: dir + "/x", Size: 2, SHA256: sum, Mode: 0o600}, "2 bytes wanted, 3 read"},
+		{"wrong sum", host.PutOptions{Path: dir + "/x", Size: 3, SHA256: hexSum(nil), Mode: 0o600}, "node-1: write file: exit code 1: content arrived damaged"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			changed, err := h.Put(t.Context(), test.opts, strings.NewReader("abc"))
@@ -227,7 +228,7 @@ func TestPutBreaksOff(t *testing.T) {
 			defer cancel()
 			content := io.MultiReader(bytes.NewReader(data[:4<<20]),
 				&hook{func() error { return test.cut(s, h, cancel) }}, bytes.NewReader(data[4<<20:]), zeros{})
-			changed, err := h.Put(ctx, PutOptions{Path: file, Mode: 0o600, Size: 1 << 40, SHA256: hexSum(data)}, content)
+			changed, err := h.Put(ctx, host.PutOptions{Path: file, Mode: 0o600, Size: 1 << 40, SHA256: hexSum(data)}, content)
 			if changed || !errors.Is(err, test.want) {
 				t.Errorf("changed %v, %v, want %v", changed, err, test.want)
 			}
@@ -264,7 +265,7 @@ func TestPutDiskTrouble(t *testing.T) {
 		}
 	})
 	put := func() error {
-		_, err := h.PutBytes(t.Context(), PutOptions{Path: filepath.Join(dir, "file"), Mode: 0o600}, random(5, 6<<20))
+		_, err := host.PutBytes(t.Context(), h, host.PutOptions{Path: filepath.Join(dir, "file"), Mode: 0o600}, random(5, 6<<20))
 		return err
 	}
 	err := put()
@@ -322,7 +323,7 @@ func TestPutKeepsSecrets(t *testing.T) {
 	first := bytes.Repeat([]byte(canary), chunk/len(canary)+1)[:chunk]
 	content := io.MultiReader(bytes.NewReader(first), look, strings.NewReader(canary))
 	all := string(first) + canary
-	if _, err := h.Put(t.Context(), PutOptions{Path: filepath.Join(dir, "token"), Mode: 0o644, Size: int64(len(all)),
+	if _, err := h.Put(t.Context(), host.PutOptions{Path: filepath.Join(dir, "token"), Mode: 0o644, Size: int64(len(all)),
 		SHA256: hexSum([]byte(all))}, content); err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +347,7 @@ func TestPutToHangingHostIsCancelled(t *testing.T) {
 		}
 		return nil
 	}}
-	_, err := h.Put(ctx, PutOptions{Path: filepath.Join(t.TempDir(), "file"), Mode: 0o600, Size: 1 << 40, SHA256: hexSum(nil)},
+	_, err := h.Put(ctx, host.PutOptions{Path: filepath.Join(t.TempDir(), "file"), Mode: 0o600, Size: 1 << 40, SHA256: hexSum(nil)},
 		io.MultiReader(stop, zeros{}))
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want the context's error", err)

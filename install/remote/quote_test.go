@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/install/host"
 )
 
 // shellWords lets a real shell take words apart.
@@ -72,55 +74,19 @@ func FuzzQuote(f *testing.F) {
 
 func TestCommandLine(t *testing.T) {
 	for _, test := range []struct {
-		cmd         Command
+		cmd         host.Command
 		want, wrong string
 	}{
-		{cmd: Command{Args: []string{"echo", "a b"}}, want: "echo 'a b'"},
-		{cmd: Command{Script: "echo $HOME"}, want: "/bin/sh -c 'echo $HOME'"},
-		{cmd: Command{}, wrong: "either Args or Script"},
-		{cmd: Command{Args: []string{"a"}, Script: "b"}, wrong: "either Args or Script"},
-		{cmd: Command{Args: []string{"a\x00b"}}, wrong: "NUL"},
+		{cmd: host.Command{Args: []string{"echo", "a b"}}, want: "echo 'a b'"},
+		{cmd: host.Command{Script: "echo $HOME"}, want: "/bin/sh -c 'echo $HOME'"},
+		{cmd: host.Command{}, wrong: "either Args or Script"},
+		{cmd: host.Command{Args: []string{"a"}, Script: "b"}, wrong: "either Args or Script"},
+		{cmd: host.Command{Args: []string{"a\x00b"}}, wrong: "NUL"},
 	} {
-		got, err := test.cmd.line()
+		got, err := shellLine(test.cmd)
 		if got != test.want || (err == nil) != (test.wrong == "") || err != nil && !strings.Contains(err.Error(), test.wrong) {
 			t.Errorf("%+v: %q, %v", test.cmd, got, err)
 		}
-	}
-}
-
-func TestTail(t *testing.T) {
-	for _, test := range []struct {
-		writes []string
-		want   string
-		lost   bool
-	}{
-		{nil, "", false},
-		{[]string{"ab", "cd"}, "abcd", false},
-		{[]string{"abcde"}, "bcde", true},
-		{[]string{"abcdefghijk"}, "hijk", true},
-		{[]string{"abc", "def", "ghi", "jkl"}, "ijkl", true},
-	} {
-		kept := newTail(4)
-		for _, w := range test.writes {
-			if n, err := kept.Write([]byte(w)); n != len(w) || err != nil {
-				t.Fatal(n, err)
-			}
-		}
-		got, lost := kept.bytes()
-		if string(got) != test.want || lost != test.lost {
-			t.Errorf("%q: %q %v, want %q %v", test.writes, got, lost, test.want, test.lost)
-		}
-	}
-}
-
-func TestLastLines(t *testing.T) {
-	got := lastLines([]byte("one\n\n\x1b[31mtwo\x07\r\n  three  \nfo\xffur"), 3)
-	want := []string{"\ufffd[31mtwo\ufffd", "three", "fo�ur"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if got := lastLines([]byte(strings.Repeat("x", 1<<20)), 20); len(got) != 1 || len(got[0]) != 400 {
-		t.Errorf("a long line is not cut: %d lines", len(got))
 	}
 }
 
@@ -148,7 +114,7 @@ func TestStderrLosesThePIDLine(t *testing.T) {
 				}
 			}
 			s.flush()
-			if got, _ := s.bytes(); string(got) != test.want || s.pid != test.pid {
+			if got, _ := s.kept.Bytes(); string(got) != test.want || s.pid != test.pid {
 				t.Errorf("kept %.100q, pid %d; want %.100q, %d", got, s.pid, test.want, test.pid)
 			}
 		})

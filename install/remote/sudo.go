@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -52,7 +53,7 @@ func (h *Host) asRoot(ctx context.Context, line string) (string, []byte, error) 
 // findElevation fills h.elevate. A definite refusal is a HintError.
 func (h *Host) findElevation(ctx context.Context) error {
 	t := h.target
-	id, err := h.Run(ctx, Command{Args: []string{"id", "-u"}})
+	id, err := h.Run(ctx, host.Command{Args: []string{"id", "-u"}})
 	if err != nil {
 		return fmt.Errorf("find out who we are: %w", err)
 	}
@@ -68,8 +69,8 @@ func (h *Host) findElevation(ctx context.Context) error {
 			hint: "log in as root, or set sudo: true for this host"}
 	}
 
-	var exit *ExitError
-	probe, err := h.Run(ctx, Command{Title: "sudo", Script: sudoSilent + ":"})
+	var exit *host.ExitError
+	probe, err := h.Run(ctx, host.Command{Title: "sudo", Script: sudoSilent + ":"})
 	if err == nil {
 		h.elevate.sudo = sudoSilent
 		return nil
@@ -87,7 +88,7 @@ func (h *Host) findElevation(ctx context.Context) error {
 		return &Error{Host: h.Name(), kind: ErrSudoPassword, err: errors.New("the password contains a line break or a NUL byte"),
 			hint: "sudo reads one line: check how the password gets into the configuration"}
 	}
-	probe, err = h.Run(ctx, Command{Title: "sudo", Script: sudoPassword + ":", Stdin: strings.NewReader(password + "\n")})
+	probe, err = h.Run(ctx, host.Command{Title: "sudo", Script: sudoPassword + ":", Stdin: strings.NewReader(password + "\n")})
 	if err == nil {
 		h.elevate.sudo, h.elevate.first = sudoPassword, password+"\n"
 		return nil
@@ -135,7 +136,7 @@ func (h *Host) sudoRefusal(code int, stderr string) error {
 	}
 	// The lecture and pam's remarks are not the reason; lines of sudo itself are.
 	var own []string
-	for _, line := range lastLines([]byte(stderr), 20) {
+	for _, line := range printable.LastLines([]byte(stderr), 20) {
 		if strings.HasPrefix(line, "sudo:") || strings.HasPrefix(line, "Sorry") || strings.HasPrefix(line, "env:") ||
 			strings.Contains(line, "sudoers") {
 			own = append(own, line)

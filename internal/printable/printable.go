@@ -40,3 +40,17 @@ func Clip(s string, most int) string {
 
 // Short is Line, clipped.
 func Short(s string, most int) string { return Clip(Line(s), most) }
+
+// LastLines returns the last n lines of a program's output that are not blank, each as [Line] has it and clipped, fit to
+// be shown on a terminal.
+func LastLines(output []byte, n int) []string {
+	const maxLine = 400
+	var lines []string
+	for line := range strings.Lines(string(output[max(0, len(output)-n*maxLine):])) {
+		if line = strings.TrimSpace(Line(line)); line == "" {
+			continue
+		}
+		lines = append(lines, Clip(line, maxLine))
+	}
+	return lines[max(0, len(lines)-n):]
+}

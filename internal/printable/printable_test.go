@@ -5,6 +5,8 @@ import (
 	"testing"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestTextAndLine(t *testing.T) {
@@ -68,4 +70,15 @@ func FuzzPrintable(f *testing.F) {
 			t.Errorf("%q, to %d bytes: %q", line, most, clipped)
 		}
 	})
+}
+
+func TestLastLines(t *testing.T) {
+	got := LastLines([]byte("one\n\n\x1b[31mtwo\x07\r\n  three  \nfo\xffur"), 3)
+	want := []string{"\ufffd[31mtwo\ufffd", "three", "fo�ur"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := LastLines([]byte(strings.Repeat("x", 1<<20)), 20); len(got) != 1 || len(got[0]) != 400 {
+		t.Errorf("a long line is not cut: %d lines", len(got))
+	}
 }

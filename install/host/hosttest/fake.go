@@ -1,0 +1,469 @@
+// Package hosttest has a host for tests of steps, in memory and a folder, and the tests that all kinds of hosts pass.
+//
+// Commands do what they do on a host: scripts are interpreted as a shell does, small tools (mkdir, rm, sha256sum ...) are
+// this machine's own, with their paths kept inside the folder, systemctl works on units that the test describes, and
+// everything else is what the test says it is. What a test has not described is not there: exit code 127.
+package hosttest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"mvdan.cc/sh/v3/interp"
+	"mvdan.cc/sh/v3/syntax"
+
+	"github.com/liteboxd/boxlift/install/host"
+	"github.com/liteboxd/boxlift/internal/tail"
+)
+
+// ErrLost is the end of a fake's connection, see [Fake.BreakAfter].
+var ErrLost = errors.New("connection lost")
+
+// Program is what a command does on a fake. It returns the exit code.
+type Program func(ctx context.Context, call *Call) int
+
+// Call is one run of a program.
+type Call struct {
+	// Args are the arguments, without the program's name.
+	Args []string
+	// Host is where it runs.
+	Host *Fake
+
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+}
+
+// Fake is a host in a folder. Make it with New.
+type Fake struct {
+	name   string
+	folder string
+
+	mu       sync.Mutex
+	programs map[string]Program
+	units    map[string]*Unit
+	commands []string
+	left     int // commands and puts until the connection breaks; below 0 it does not
+}
+
+var _ host.Host = (*Fake)(nil)
+
+// New returns a host without files, programs or units, which is gone when the test ends.
+func New(t testing.TB, name string) *Fake {
+	t.Helper()
+	f := &Fake{name: name, folder: t.TempDir(), left: -1, programs: make(map[string]Program), units: make(map[string]*Unit)}
+	f.programs["systemctl"] = systemctl
+	for _, name := range tools {
+		f.programs[name] = tool(name)
+	}
+	for _, name := range []string{"etc", "tmp", "usr/local/bin", "var/lib", "etc/systemd/system"} {
+		if err := os.MkdirAll(filepath.Join(f.folder, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+// Program makes a program be there, by its name without folders.
+func (f *Fake) Program(name string, p Program) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.programs[name] = p
+}
+
+// Prints is a program that prints a text and does nothing.
+func Prints(text string) Program {
+	return func(_ context.Context, c *Call) int {
+		_, _ = io.WriteString(c.Stdout, text) // the caller may have gone
+		return 0
+	}
+}
+
+// Fails is a program that fails with a message.
+func Fails(code int, message string) Program {
+	return func(_ context.Context, c *Call) int {
+		_, _ = io.WriteString(c.Stderr, message+"\n") // the caller may have gone
+		return code
+	}
+}
+
+// WriteFile makes a file, with its folders.
+func (f *Fake) WriteFile(t testing.TB, name, content string, mode fs.FileMode) {
+	t.Helper()
+	path := f.path(name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), mode), os.Chmod(path, mode)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ReadFile returns a file's content, or "" when it is not there.
+func (f *Fake) ReadFile(t testing.TB, name string) string {
+	t.Helper()
+	content, err := os.ReadFile(f.path(name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// Commands are the labels of the commands that were run, and "put PATH" for files that were made, in order.
+func (f *Fake) Commands() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.commands)
+}
+
+// BreakAfter lets the connection break after n more commands and puts, before the next does anything; below 0 it does
+// not break (any more).
+func (f *Fake) BreakAfter(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.left = n
+}
+
+// Snapshot describes everything that can change on the host: files with modes and sums, links, and units. What only looks
+// leaves it as it was.
+func (f *Fake) Snapshot(t testing.TB) string {
+	t.Helper()
+	var b strings.Builder
+	err := filepath.WalkDir(f.folder, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, "%v %s", info.Mode(), f.inside(path))
+		switch {
+		case info.Mode().IsRegular():
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&b, " %x", sha256.Sum256(content))
+		case info.Mode()&fs.ModeSymlink != 0:
+			to, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&b, " -> %s", to)
+		}
+		b.WriteByte('\n')
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var units []string
+	for name, u := range f.units {
+		units = append(units, fmt.Sprintf("unit %s %+v\n", name, u.state))
+	}
+	slices.Sort(units)
+	return b.String() + strings.Join(units, "")
+}
+
+// path is where a file of the host lies.
+func (f *Fake) path(name string) string { return filepath.Join(f.folder, filepath.Clean("/"+name)) }
+
+// inside is what the host calls a file.
+func (f *Fake) inside(path string) string {
+	name := strings.TrimPrefix(path, f.folder)
+	if name == "" {
+		return "/"
+	}
+	return name
+}
+
+// Name is what messages call the host.
+func (f *Fake) Name() string { return f.name }
+
+// begin counts an operation, and reports when the connection is broken.
+func (f *Fake) begin(what string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.left == 0 {
+		return fmt.Errorf("%s: %s: %w", f.name, what, ErrLost)
+	}
+	if f.left > 0 {
+		f.left--
+	}
+	f.commands = append(f.commands, what)
+	return nil
+}
+
+// Run runs a command to its end.
+func (f *Fake) Run(ctx context.Context, cmd host.Command) (host.Result, error) {
+	words, err := cmd.Words()
+	if err != nil {
+		return host.Result{ExitCode: -1}, fmt.Errorf("%s: start %s: %w", f.name, cmd.Label(), err)
+	}
+	if ctx.Err() != nil {
+		return host.Result{ExitCode: -1}, fmt.Errorf("%s: start %s: %w", f.name, cmd.Label(), context.Cause(ctx))
+	}
+	if err := f.begin(cmd.Label()); err != nil {
+		return host.Result{ExitCode: -1}, err
+	}
+	stdout, stderr := tail.New(host.MaxKept), tail.New(host.MaxKept)
+	input := &reading{in: cmd.Stdin}
+	if cmd.Stdin == nil {
+		input.in = strings.NewReader("")
+	}
+	code := f.run(ctx, words, input, stdout, stderr)
+	result := host.Result{ExitCode: code}
+	var cutOut, cutErr bool
+	result.Stdout, cutOut = stdout.Bytes()
+	result.Stderr, cutErr = stderr.Bytes()
+	result.Truncated = cutOut || cutErr
+	switch {
+	case input.err != nil:
+		result.ExitCode = -1
+		return result, fmt.Errorf("%s: %s: read its input: %w", f.name, cmd.Label(), input.err)
+	case ctx.Err() != nil:
+		result.ExitCode = -1
+		return result, fmt.Errorf("%s: %s: %w", f.name, cmd.Label(), context.Cause(ctx))
+	case code != 0:
+		shown := result.Stdout
+		if cmd.HideOutput {
+			shown = nil
+		}
+		return result, host.NewExitError(f.name, cmd, code, result.Stderr, shown)
+	}
+	return result, nil
+}
+
+// reading keeps an error of reading.
+type reading struct {
+	in  io.Reader
+	err error
+}
+
+func (r *reading) Read(p []byte) (int, error) {
+	n, err := r.in.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		r.err = err
+	}
+	return n, err
+}
+
+// run runs a program, or has a shell's script interpreted.
+func (f *Fake) run(ctx context.Context, words []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	name := filepath.Base(words[0])
+	if name == "sh" && len(words) > 2 && words[1] == "-c" {
+		var params []string
+		if len(words) > 4 {
+			params = words[4:]
+		}
+		return f.script(ctx, words[2], params, stdin, stdout, stderr)
+	}
+	f.mu.Lock()
+	program := f.programs[name]
+	f.mu.Unlock()
+	if program == nil {
+		_, _ = fmt.Fprintf(stderr, "%s: not found\n", words[0]) // the caller may have gone
+		return 127
+	}
+	return program(ctx, &Call{Args: words[1:], Host: f, Stdin: stdin, Stdout: stdout, Stderr: stderr})
+}
+
+// script interprets a script.
+func (f *Fake) script(ctx context.Context, text string, params []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	parsed, err := syntax.NewParser(syntax.Variant(syntax.LangPOSIX)).Parse(strings.NewReader(text), "")
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "sh:", err) // the caller may have gone
+		return 2
+	}
+	runner, err := interp.New(
+		interp.StdIO(stdin, stdout, stderr), interp.Dir(f.folder), interp.Params(append([]string{"--"}, params...)...),
+		interp.ExecHandlers(func(interp.ExecHandlerFunc) interp.ExecHandlerFunc { return f.exec }),
+		interp.CallHandler(func(_ context.Context, args []string) ([]string, error) { return f.moveIn(args), nil }),
+		interp.OpenHandler(func(ctx context.Context, path string, flag int, mode os.FileMode) (io.ReadWriteCloser, error) {
+			if path == "/dev/null" {
+				return interp.DefaultOpenHandler()(ctx, path, flag, mode)
+			}
+			return interp.DefaultOpenHandler()(ctx, f.translate(path), flag, mode)
+		}),
+		interp.StatHandler(func(ctx context.Context, path string, follow bool) (fs.FileInfo, error) {
+			return interp.DefaultStatHandler()(ctx, f.translate(path), follow)
+		}),
+		interp.AccessHandler(func(ctx context.Context, path string, mode interp.AccessMode) error {
+			return interp.DefaultAccessHandler()(ctx, f.translate(path), mode)
+		}),
+		interp.ReadDirHandler2(func(ctx context.Context, path string) ([]fs.DirEntry, error) {
+			return interp.DefaultReadDirHandler2()(ctx, f.translate(path))
+		}),
+	)
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "sh:", err) // the caller may have gone
+		return 2
+	}
+	err = runner.Run(ctx, parsed)
+	if code, ok := interp.IsExitStatus(err); ok {
+		return int(code)
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "sh:", err) // the caller may have gone
+		return 2
+	}
+	return 0
+}
+
+// moveIn lets cd change to a folder of the host.
+func (f *Fake) moveIn(args []string) []string {
+	if len(args) == 2 && args[0] == "cd" {
+		return []string{"cd", f.translate(args[1])}
+	}
+	return args
+}
+
+// translate is where a file lies whose path the shell has, which may be relative to a folder of the host.
+func (f *Fake) translate(path string) string {
+	if path == f.folder || strings.HasPrefix(path, f.folder+"/") {
+		return path
+	}
+	return f.path(path)
+}
+
+// exec runs a program of a script.
+func (f *Fake) exec(ctx context.Context, args []string) error {
+	h := interp.HandlerCtx(ctx)
+	stdin := h.Stdin
+	if stdin == nil {
+		stdin = strings.NewReader("")
+	}
+	if code := f.run(ctx, args, stdin, h.Stdout, h.Stderr); code != 0 {
+		return interp.ExitStatus(uint8(code))
+	}
+	return nil
+}
+
+// Start starts a command for streaming.
+func (f *Fake) Start(ctx context.Context, cmd host.Command) (*host.Process, error) {
+	words, err := cmd.Words()
+	if err == nil && cmd.Stdin != nil {
+		err = errors.New("Start takes no Stdin: write to the process")
+	}
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: start %s: %w", f.name, cmd.Label(), err)
+	}
+	if err := f.begin(cmd.Label()); err != nil {
+		return nil, err
+	}
+	stdinReader, stdinWriter := io.Pipe()
+	stdoutReader, stdoutWriter := io.Pipe()
+	stderr := tail.New(host.MaxKept)
+	ended := make(chan struct{})
+	code := 0
+	stop := context.AfterFunc(ctx, func() {
+		_ = stdinReader.CloseWithError(context.Cause(ctx)) // never fails
+		_ = stdoutReader.CloseWithError(context.Cause(ctx))
+	})
+	go func() {
+		defer close(ended)
+		defer stop()
+		code = f.run(ctx, words, stdinReader, stdoutWriter, stderr)
+		_ = stdinReader.CloseWithError(errors.New("the command has ended")) // never fails
+		_ = stdoutWriter.Close()
+	}()
+	kept := func() []byte {
+		text, _ := stderr.Bytes()
+		return text
+	}
+	wait := func() error {
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %s: %w", f.name, cmd.Label(), context.Cause(ctx))
+		}
+		if code != 0 {
+			return host.NewExitError(f.name, cmd, code, kept(), nil)
+		}
+		return nil
+	}
+	return host.NewProcess(stdinWriter, stdoutReader, wait, kept), nil
+}
+
+// Put makes a file.
+func (f *Fake) Put(ctx context.Context, o host.PutOptions, content io.Reader) (changed bool, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("put %s: %w", o.Path, err)
+		}
+	}()
+	if err := o.Check(); err != nil {
+		return false, err
+	}
+	if err := f.begin("put " + o.Path); err != nil {
+		return false, err
+	}
+	path := f.path(o.Path)
+	fail := func(format string, args ...any) error {
+		return host.NewExitError(f.name, host.Command{Title: "write file"}, 1, fmt.Appendf(nil, format, args...), nil)
+	}
+	info, err := os.Lstat(path)
+	if err == nil && info.IsDir() {
+		return false, fail("%s is a directory", o.Path)
+	}
+	if err == nil && info.Mode() == o.Mode {
+		have, err := os.ReadFile(path)
+		if err != nil {
+			return false, err
+		}
+		if sum := sha256.Sum256(have); hex.EncodeToString(sum[:]) == strings.ToLower(o.SHA256) {
+			return false, nil
+		}
+	}
+	if _, err := os.Stat(filepath.Dir(path)); err != nil {
+		return false, fail("mktemp: %s: No such file or directory", filepath.Dir(o.Path))
+	}
+	text, err := io.ReadAll(io.LimitReader(content, o.Size+1))
+	if err != nil {
+		return false, fmt.Errorf("%s: read the content: %w", f.name, err)
+	}
+	if ctx.Err() != nil {
+		return false, context.Cause(ctx)
+	}
+	if int64(len(text)) != o.Size {
+		return false, fmt.Errorf("the content is not of the stated size: %d bytes wanted, %d read", o.Size, len(text))
+	}
+	if sum := sha256.Sum256(text); !strings.EqualFold(hex.EncodeToString(sum[:]), o.SHA256) {
+		return false, fail("content arrived damaged or not whole: sha256 %x, want %s", sum, o.SHA256)
+	}
+	if o.Progress != nil {
+		o.Progress(o.Size)
+	}
+	_ = os.Remove(path) // a link is not followed; what cannot be removed cannot be written either
+	if err := errors.Join(os.WriteFile(path, text, 0o600), os.Chmod(path, o.Mode)); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// DialContext opens a connection on this machine: what a test listens at is what the host reaches.
+func (f *Fake) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: connect from there to %s: %w", f.name, address, err)
+	}
+	return conn, nil
+}
+
+// replaced is output without the folder that the host lies in.
+func (f *Fake) replaced(out []byte) []byte { return bytes.ReplaceAll(out, []byte(f.folder), nil) }
