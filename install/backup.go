@@ -210,8 +210,8 @@ func (g *gathering) chooseServer(ctx context.Context, nodes []kube.Node) (*host,
 			continue
 		}
 		n := g.nodeOf(h, nodes)
-		state, err := h.serviceState(ctx, unit(config.Server))
-		if err != nil || n == nil || !isReady(state) {
+		state, err := machine.FindService(ctx, h.conn, unit(config.Server))
+		if err != nil || n == nil || !state.IsReady() {
 			continue
 		}
 		out, err := h.root(ctx, "look for k3s' datastore", "/bin/sh", "-c", script, "sh", k3sDatabases)
@@ -418,7 +418,7 @@ find "$1" -type f`
 	case file == "" || strings.Contains(file, "\n") || path.Dir(file) != snapshotsDir:
 		return fmt.Errorf("k3s made no snapshot, but %.200q", file)
 	}
-	digests, err := h.digests(ctx, file)
+	digests, err := machine.Digests(ctx, h.conn, file)
 	if err != nil {
 		return err
 	}

@@ -273,11 +273,11 @@ func (in *installer) rotate(ctx context.Context) error {
 func (in *installer) rotationOrder(ctx context.Context) ([]*host, error) {
 	var down, up []*host
 	for _, h := range in.servers() {
-		state, err := h.serviceState(ctx, unit(config.Server))
+		state, err := machine.FindService(ctx, h.conn, unit(config.Server))
 		if err != nil {
 			return nil, err
 		}
-		if isReady(state) {
+		if state.IsReady() {
 			up = append(up, h)
 		} else {
 			down = append(down, h)
@@ -292,7 +292,7 @@ func (in *installer) rotateOn(ctx context.Context, h *host) error {
 	return in.runSteps(ctx, "certificates", &h.subject, []step{{
 		title: "renew the certificates of " + service,
 		needed: func(ctx context.Context) (string, error) {
-			state, err := h.serviceState(ctx, service)
+			state, err := machine.FindService(ctx, h.conn, service)
 			if err != nil {
 				return "", err
 			}
@@ -302,7 +302,7 @@ func (in *installer) rotateOn(ctx context.Context, h *host) error {
 				return "", err
 			case waiting != "":
 				return "", in.restoringError()
-			case state["LoadState"] != "loaded":
+			case state.Load != "loaded":
 				return "", fmt.Errorf("there is no service %s: run boxlift install", service)
 			}
 			return "it is asked for", nil
@@ -338,11 +338,11 @@ systemctl stop "$1.service"
 
 // restartAfter starts k3s and waits for it.
 func (n *k3sNode) restartAfter(ctx context.Context, service string) error {
-	state, err := n.serviceState(ctx, service)
+	state, err := machine.FindService(ctx, n.conn, service)
 	if err != nil {
 		return err
 	}
-	if err := n.restart(ctx, service, state); err != nil {
+	if err := machine.Restart(ctx, n.conn, service, state); err != nil {
 		return err
 	}
 	return n.waitReady(ctx, service)

@@ -3,6 +3,7 @@ package install
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -25,12 +26,12 @@ type connections struct {
 	mu   sync.Mutex
 	made map[string]*connection
 	// order is that in which they were made: those further away come later.
-	order []*remote.Host
+	order []io.Closer
 }
 
 type connection struct {
 	once sync.Once
-	host *remote.Host
+	host machine.Host // nil unless err is
 	err  error
 }
 
@@ -39,7 +40,7 @@ func newConnections(c *config.Config, log *slog.Logger) *connections {
 }
 
 // to connects to a host, through its bastion if it has one.
-func (c *connections) to(ctx context.Context, h config.Host) (*remote.Host, error) {
+func (c *connections) to(ctx context.Context, h config.Host) (machine.Host, error) {
 	// A bastion that is also a host of the cluster may be without sudo as a bastion.
 	key := fmt.Sprintf("%s@%s %t", h.User, h.Address(), h.Sudo)
 	c.mu.Lock()
@@ -50,11 +51,14 @@ func (c *connections) to(ctx context.Context, h config.Host) (*remote.Host, erro
 	}
 	c.mu.Unlock()
 	conn.once.Do(func() {
-		if conn.host, conn.err = c.dial(ctx, h); conn.err == nil {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.order = append(c.order, conn.host)
+		made, err := c.dial(ctx, h)
+		if conn.err = err; err != nil {
+			return
 		}
+		conn.host = made
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.order = append(c.order, made)
 	})
 	return conn.host, conn.err
 }
@@ -126,7 +130,7 @@ type identity struct {
 }
 
 // identify asks a host who it is.
-func identify(ctx context.Context, conn *remote.Host) (identity, error) {
+func identify(ctx context.Context, conn machine.Host) (identity, error) {
 	const script = `date +%s.%N && uname -sm && uname -n && { cat /etc/machine-id 2>/dev/null || echo; }`
 	begin := time.Now()
 	result, err := conn.Run(ctx, machine.Command{Title: "find out the platform", Args: []string{"/bin/sh", "-c", script}})

@@ -14,7 +14,6 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/jointoken"
-	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/node/facts"
 	"github.com/liteboxd/boxlift/node/wire"
 )
@@ -28,7 +27,7 @@ type host struct {
 	subject
 	config config.Host
 
-	conn *remote.Host
+	conn machine.Host // nil until it is connected to
 	identity
 	facts *facts.Facts
 	packs []bundle.Pack
@@ -164,42 +163,16 @@ func (h *host) gatherFacts(ctx context.Context) error {
 
 // root runs a program as root and returns its output.
 func (h *host) root(ctx context.Context, title string, args ...string) ([]byte, error) {
-	result, err := h.conn.Run(ctx, machine.Command{Title: title, Args: args, Root: true})
-	return result.Stdout, err
-}
-
-// digests returns the sha256 of files on the host, by path; those that are not there
-// are missing from the result.
-func (h *host) digests(ctx context.Context, paths ...string) (map[string]string, error) {
-	const script = `for f in "$@"; do if [ -f "$f" ]; then sha256sum "$f" || exit 1; fi; done`
-	out, err := h.root(ctx, "look at files", append([]string{"/bin/sh", "-c", script, "sh"}, paths...)...)
-	if err != nil {
-		return nil, err
-	}
-	digests := make(map[string]string)
-	for line := range strings.Lines(string(out)) {
-		sum, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "  ")
-		if !ok || len(sum) != 64 {
-			return nil, fmt.Errorf("look at files: sha256sum printed %.200q", line)
-		}
-		digests[name] = sum
-	}
-	return digests, nil
+	return machine.Root(ctx, h.conn, title, args...)
 }
 
 // read returns the content of a small file without the space around it, or "" when the
 // file is not there.
 func (h *host) read(ctx context.Context, name string) (string, error) {
-	result, err := h.conn.Run(ctx, machine.Command{
-		Title: "read " + name, Args: []string{"/bin/sh", "-c", `[ ! -f "$1" ] || cat "$1"`, "sh", name}, Root: true,
-		// Tokens and keys are among what is read.
-		HideOutput: true,
-	})
-	return strings.TrimSpace(string(result.Stdout)), err
+	return machine.Read(ctx, h.conn, name)
 }
 
 // put writes a file of root's, which only root can read unless mode says otherwise.
 func (h *host) put(ctx context.Context, name string, mode uint32, content []byte) error {
-	_, err := machine.PutBytes(ctx, h.conn, machine.PutOptions{Path: name, Mode: fileMode(mode), Root: true}, content)
-	return err
+	return machine.Write(ctx, h.conn, name, mode, content)
 }

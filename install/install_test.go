@@ -17,6 +17,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install/config"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/internal/printable"
@@ -193,15 +194,15 @@ func TestStoppedMembers(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			var states []map[string]string
+			var states []*machine.Service
 			for _, word := range strings.Fields(test.states) {
 				switch word {
 				case "-":
 					states = append(states, nil)
 				case "not-found":
-					states = append(states, map[string]string{"ActiveState": "inactive", "LoadState": word})
+					states = append(states, &machine.Service{Active: "inactive", Load: word})
 				default:
-					states = append(states, map[string]string{"ActiveState": word, "LoadState": "loaded"})
+					states = append(states, &machine.Service{Active: word, Load: "loaded"})
 				}
 			}
 			got, reason := stoppedMembers(states)

@@ -19,6 +19,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install/atrest"
 	"github.com/liteboxd/boxlift/install/config"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/wire"
 )
@@ -348,7 +349,7 @@ func (n *k3sNode) fileStep(title, name string, content []byte) step {
 		title: title,
 		needed: func(ctx context.Context) (string, error) {
 			sum := sha256.Sum256(content)
-			digests, err := n.digests(ctx, name)
+			digests, err := machine.Digests(ctx, n.conn, name)
 			if err != nil {
 				return "", err
 			}
@@ -470,14 +471,14 @@ func (n *k3sNode) installService(ctx context.Context, service string, script bun
 
 // madeFrom is the fingerprint of a unit, its environment and the script that made them.
 func (n *k3sNode) madeFrom(ctx context.Context, service string, script bundle.File) (string, error) {
-	sum, err := n.fingerprint(ctx, unitDir+service+".service", unitDir+service+".service.env")
+	sum, err := machine.Fingerprint(ctx, n.conn, unitDir+service+".service", unitDir+service+".service.env")
 	return script.Digest.Encoded() + " " + sum, err
 }
 
 // serviceReason says why install.sh has to be run.
 func (n *k3sNode) serviceReason(ctx context.Context, service string, script bundle.File) (string, error) {
 	unitFile := unitDir + service + ".service"
-	digests, err := n.digests(ctx, unitFile)
+	digests, err := machine.Digests(ctx, n.conn, unitFile)
 	if err != nil {
 		return "", err
 	}
@@ -509,7 +510,7 @@ func (n *k3sNode) started(ctx context.Context, service string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	files, err := n.dropIns(ctx, service)
+	files, err := machine.DropIns(ctx, n.conn, service)
 	if err != nil {
 		return "", err
 	}
@@ -523,18 +524,18 @@ func (n *k3sNode) started(ctx context.Context, service string) (string, error) {
 		// Only then: k3s that knows no such file must not be started again for it.
 		files = append(files, k3sAgentTokenFile)
 	}
-	rest, err := n.fingerprint(ctx, files...)
+	rest, err := machine.Fingerprint(ctx, n.conn, files...)
 	return binary + " " + effective(config) + " " + rest, err
 }
 
 // start starts k3s and waits until it says that it is ready, and its kubelet runs. Starting must not block:
 // k3s imports its images first, which may take longer than any timeout of systemctl.
 func (n *k3sNode) start(ctx context.Context, service string) (err error) {
-	state, err := n.serviceState(ctx, service)
+	state, err := machine.FindService(ctx, n.conn, service)
 	if err != nil {
 		return err
 	}
-	if state["NeedDaemonReload"] != "no" || state["LoadState"] != "loaded" {
+	if state.NeedsReload || state.Load != "loaded" {
 		// First, so that systemd knows which drop-ins there are.
 		if _, err := n.root(ctx, "reload systemd's units", "systemctl", "daemon-reload"); err != nil {
 			return err
@@ -548,7 +549,7 @@ func (n *k3sNode) start(ctx context.Context, service string) (err error) {
 	if err != nil {
 		return err
 	}
-	if state["ActiveState"] == "activating" && have == fingerprint && restarts(state) < maxRestarts {
+	if state.Active == "activating" && have == fingerprint && state.Restarts < maxRestarts {
 		// An earlier run started it, and it is still at its images. One that has failed too
 		// often is started again, which sets the count back: the cause may be mended.
 		n.startsUnseen()
@@ -557,7 +558,7 @@ func (n *k3sNode) start(ctx context.Context, service string) (err error) {
 	defer n.stallAPI(ctx, state)()
 	watched := n.watchAPI(ctx)
 	defer func() { watched(err) }()
-	if err := n.restart(ctx, service, state); err != nil {
+	if err := machine.Restart(ctx, n.conn, service, state); err != nil {
 		return err
 	}
 	// Only now: if boxlift dies in between, the next run starts k3s once more, which is
@@ -589,11 +590,11 @@ func (n *k3sNode) poll(ctx context.Context, service string) error {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
-		state, err := n.serviceState(ctx, service)
+		state, err := machine.FindService(ctx, n.conn, service)
 		if err != nil && ctx.Err() == nil {
 			return err
 		}
-		ready := isReady(state)
+		ready := state.IsReady()
 		if ready {
 			if up, err := n.kubeletRuns(ctx); (up || err != nil) && ctx.Err() == nil {
 				return err
@@ -601,10 +602,10 @@ func (n *k3sNode) poll(ctx context.Context, service string) error {
 		}
 		switch {
 		case ready:
-		case state["ActiveState"] == "failed", restarts(state) >= maxRestarts,
-			state["ActiveState"] == "inactive" && isIdle(state):
-			tried := fmt.Sprintf("tried again %d times", restarts(state))
-			if result := state["Result"]; result != "success" { // which it is again while systemd tries once more
+		case state.Active == "failed", state.Restarts >= maxRestarts,
+			state.Active == "inactive" && state.Idle:
+			tried := fmt.Sprintf("tried again %d times", state.Restarts)
+			if result := state.Result; result != "success" { // which it is again while systemd tries once more
 				tried = orUnknown(result) + ", " + tried
 			}
 			return n.startError(ctx, service, fmt.Sprintf("%s does not start (%s)", service, tried))

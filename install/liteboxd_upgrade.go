@@ -254,7 +254,7 @@ func (u *liteboxdUpgrade) copyDatabase(ctx context.Context, to string) (digest s
 		return "", nil, err
 	}
 	source := folder + "/" + databaseFile
-	digests, err := h.digests(ctx, source)
+	digests, err := machine.Digests(ctx, h.conn, source)
 	if err != nil || digests[source] == "" {
 		return "", nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/gate"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube"
 )
 
@@ -213,7 +214,7 @@ func (in *installer) placeCiliumCLI(ctx context.Context) error {
 	return in.runSteps(ctx, "network", &h.subject, []step{{
 		title: "place the cilium command",
 		needed: func(ctx context.Context) (string, error) {
-			digests, err := h.digests(ctx, ciliumCLI, marker)
+			digests, err := machine.Digests(ctx, h.conn, ciliumCLI, marker)
 			switch {
 			case err != nil:
 				return "", err

@@ -162,7 +162,7 @@ func (in *installer) lookWithoutHelper(ctx context.Context, h *host) error {
 	if !ok {
 		return nil
 	}
-	digests, err := h.digests(ctx, helperPath)
+	digests, err := machine.Digests(ctx, h.conn, helperPath)
 	if err != nil {
 		return err
 	}

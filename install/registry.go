@@ -25,6 +25,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install/authority"
 	"github.com/liteboxd/boxlift/install/config"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/wire"
 )
@@ -214,7 +215,7 @@ func (s *registryServer) steps() ([]step, error) {
 		s.restarting(registryStarted, step{
 			title: "place the program of boxlift's registry",
 			needed: func(ctx context.Context) (string, error) {
-				digests, err := s.digests(ctx, registryProgram)
+				digests, err := machine.Digests(ctx, s.conn, registryProgram)
 				return differs(registryProgram, digests[registryProgram], program.Digest.Encoded()), err
 			},
 			run: func(ctx context.Context) error { return s.copyProgram(ctx, helperPath, registryProgram) },
@@ -305,7 +306,7 @@ func (s *registryServer) groupFileStep(title, name string, content []byte) step 
 		title: title,
 		needed: func(ctx context.Context) (string, error) {
 			sum := sha256.Sum256(content)
-			digests, err := s.digests(ctx, name)
+			digests, err := machine.Digests(ctx, s.conn, name)
 			if err != nil {
 				return "", err
 			}
@@ -378,7 +379,7 @@ func (s *registryServer) unitStep() step {
 	return step{
 		title: "write the unit " + registryService + ".service",
 		needed: func(ctx context.Context) (string, error) {
-			digests, err := s.digests(ctx, registryUnit)
+			digests, err := machine.Digests(ctx, s.conn, registryUnit)
 			sum := sha256.Sum256(content)
 			return differs(registryUnit, digests[registryUnit], hex.EncodeToString(sum[:])), err
 		},
@@ -389,11 +390,11 @@ func (s *registryServer) unitStep() step {
 // started is the fingerprint of what the service runs with. The certificate is not among
 // it: it is read again when it changes.
 func (s *registryServer) started(ctx context.Context) (string, error) {
-	files, err := s.dropIns(ctx, registryService)
+	files, err := machine.DropIns(ctx, s.conn, registryService)
 	if err != nil {
 		return "", err
 	}
-	return s.fingerprint(ctx, append(files, registryUnit, registryProgram, registryConfig)...)
+	return machine.Fingerprint(ctx, s.conn, append(files, registryUnit, registryProgram, registryConfig)...)
 }
 
 func (s *registryServer) startReason(ctx context.Context) (string, error) {
@@ -416,11 +417,11 @@ func (s *registryServer) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	state, err := s.serviceState(ctx, registryService)
+	state, err := machine.FindService(ctx, s.conn, registryService)
 	if err != nil {
 		return err
 	}
-	if err := s.restart(ctx, registryService, state); err != nil {
+	if err := machine.Restart(ctx, s.conn, registryService, state); err != nil {
 		return err
 	}
 	if err := s.put(ctx, registryStarted, 0o600, []byte(fingerprint+"\n")); err != nil {
@@ -431,8 +432,8 @@ func (s *registryServer) start(ctx context.Context) error {
 			if err := s.ask(ctx); err != nil {
 				return false, err
 			}
-			state, err := s.serviceState(ctx, registryService)
-			return isReady(state), err
+			state, err := machine.FindService(ctx, s.conn, registryService)
+			return state.IsReady(), err
 		})
 	})
 	if err == nil || errors.Is(ctx.Err(), context.Canceled) {

@@ -13,7 +13,6 @@ import (
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/localdata"
-	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -380,7 +379,7 @@ func (r *removal) run(ctx context.Context) error {
 	return nil
 }
 
-func (r *removal) steps(conn *remote.Host) []step {
+func (r *removal) steps(conn machine.Host) []step {
 	inCluster := func(context.Context) (string, error) {
 		if r.gone {
 			return "", nil
@@ -429,7 +428,7 @@ func (r *removal) steps(conn *remote.Host) []step {
 	return steps
 }
 
-func (r *removal) drain(ctx context.Context, conn *remote.Host) error {
+func (r *removal) drain(ctx context.Context, conn machine.Host) error {
 	gone, err := r.kubeletIsGone(ctx, conn)
 	if err != nil {
 		return err
@@ -443,7 +442,7 @@ func (r *removal) drain(ctx context.Context, conn *remote.Host) error {
 
 // kubeletIsGone tells whether nobody will say of the node's pods that they have ended. Its host
 // may answer all the same: what runs there still, the uninstall ends.
-func (r *removal) kubeletIsGone(ctx context.Context, conn *remote.Host) (bool, error) {
+func (r *removal) kubeletIsGone(ctx context.Context, conn machine.Host) (bool, error) {
 	if r.node.Ready || conn == nil {
 		return !r.node.Ready && r.unreachable, nil
 	}
@@ -453,7 +452,7 @@ func (r *removal) kubeletIsGone(ctx context.Context, conn *remote.Host) (bool, e
 }
 
 // connectTo logs in to the host whose node is to be removed.
-func (r *removal) connectTo(ctx context.Context) (*remote.Host, error) {
+func (r *removal) connectTo(ctx context.Context) (machine.Host, error) {
 	if r.unasked != nil {
 		return nil, r.unasked
 	}
@@ -523,7 +522,7 @@ func uninstaller(server bool) string {
 }
 
 // installed says why k3s has to be uninstalled, or "".
-func installed(ctx context.Context, conn *remote.Host) (string, error) {
+func installed(ctx context.Context, conn machine.Host) (string, error) {
 	const script = `for f in /usr/local/bin/k3s-uninstall.sh /usr/local/bin/k3s-agent-uninstall.sh /usr/local/bin/k3s /usr/local/bin/k3s-killall.sh /var/lib/rancher/k3s ` + registryUnit + ` ` + registryDir + ` /var/lib/boxlift; do
 [ ! -e "$f" ] || { echo "$f"; exit; }
 done`
@@ -573,7 +572,7 @@ rm -f /usr/local/bin/k3s /usr/local/bin/k3s-killall.sh
 systemctl daemon-reload
 `
 
-func (r *removal) uninstall(ctx context.Context, conn *remote.Host) error {
+func (r *removal) uninstall(ctx context.Context, conn machine.Host) error {
 	return r.meter.wait(func() error {
 		ctx, cancel := context.WithTimeout(ctx, max(r.Config.Runtime.CommandTimeout, time.Minute))
 		defer cancel()

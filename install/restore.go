@@ -230,8 +230,8 @@ sync
 			if err != nil {
 				return "", err
 			}
-			state, err := h.serviceState(ctx, service)
-			if err != nil || waiting == in.restoring.id && state["ActiveState"] != "active" && state["ActiveState"] != "activating" {
+			state, err := machine.FindService(ctx, h.conn, service)
+			if err != nil || waiting == in.restoring.id && state.Active != "active" && state.Active != "activating" {
 				return "", err
 			}
 			return "the backup of " + in.restoring.Manifest().Time.Format(time.RFC3339) + " is to be restored", nil

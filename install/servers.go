@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/liteboxd/boxlift/install/config"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/jointoken"
 )
 
@@ -43,7 +44,7 @@ func (in *installer) place(ctx context.Context) error {
 		}
 		n := &k3sNode{installer: in, host: h}
 		file := unitDir + n.service() + ".service"
-		digests, err := h.digests(ctx, file)
+		digests, err := machine.Digests(ctx, h.conn, file)
 		if err != nil || digests[file] != "" {
 			return err
 		}
@@ -123,14 +124,15 @@ func (in *installer) startMembers(ctx context.Context) error {
 	}
 	service := unit(config.Server)
 	servers := in.servers()
-	states := make([]map[string]string, len(servers))
+	states := make([]*machine.Service, len(servers))
 	err := in.eachHost(ctx, servers, func(ctx context.Context, h *host) error {
 		const script = `[ ! -d "$1/etcd/member" ] || echo member`
 		out, err := h.root(ctx, "look for etcd's data", "/bin/sh", "-c", script, "sh", k3sDatabases)
 		if err != nil || len(out) == 0 {
 			return err
 		}
-		states[slices.Index(servers, h)], err = h.serviceState(ctx, service)
+		state, err := machine.FindService(ctx, h.conn, service)
+		states[slices.Index(servers, h)] = &state
 		return err
 	})
 	if err != nil {
@@ -149,7 +151,7 @@ func (in *installer) startMembers(ctx context.Context) error {
 			title:  startTitle(service) + " together with other servers",
 			needed: func(context.Context) (string, error) { return reason, nil },
 			run: func(ctx context.Context) error {
-				return h.restart(ctx, service, states[slices.Index(servers, h)])
+				return machine.Restart(ctx, h.conn, service, *states[slices.Index(servers, h)])
 			},
 		}})
 	})
@@ -159,15 +161,15 @@ func (in *installer) startMembers(ctx context.Context) error {
 // says of their k3s; nil is a server that is no member of etcd. While one more member makes a
 // majority, there are none, and the order stays one by one. One that is just being started is
 // left to it: it may be waiting for the others.
-func stoppedMembers(states []map[string]string) (stopped []int, reason string) {
+func stoppedMembers(states []*machine.Service) (stopped []int, reason string) {
 	members, active := 0, 0
 	for i, state := range states {
 		switch {
 		case state == nil:
 			continue
-		case state["ActiveState"] == "active":
+		case state.Active == "active":
 			active++
-		case state["ActiveState"] != "activating" && state["LoadState"] == "loaded":
+		case state.Active != "activating" && state.Load == "loaded":
 			stopped = append(stopped, i)
 		}
 		members++

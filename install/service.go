@@ -2,13 +2,8 @@ package install
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
-	"strconv"
-	"strings"
 
-	"github.com/liteboxd/boxlift/internal/printable"
+	machine "github.com/liteboxd/boxlift/install/host"
 )
 
 // A service is started again when what it runs with is not what it was last started with: a
@@ -56,14 +51,14 @@ func startingReason(ctx context.Context, steps []step) (string, error) {
 // has the fingerprint of what it was last started with, and fingerprint computes that of what
 // there is now.
 func (h *host) startReason(ctx context.Context, service, started string, fingerprint func(context.Context) (string, error)) (string, error) {
-	state, err := h.serviceState(ctx, service)
+	state, err := machine.FindService(ctx, h.conn, service)
 	if err != nil {
 		return "", err
 	}
-	if state["ActiveState"] != "active" {
-		return "the service is " + orUnknown(state["ActiveState"]), nil
+	if state.Active != "active" {
+		return "the service is " + orUnknown(state.Active), nil
 	}
-	if state["UnitFileState"] != "enabled" {
+	if !state.Enabled {
 		return "the service does not start with the host", nil
 	}
 	want, err := fingerprint(ctx)
@@ -78,73 +73,9 @@ func (h *host) startReason(ctx context.Context, service, started string, fingerp
 	return "its program, unit or config changed since it was started", nil
 }
 
-// restart enables a service in a state, and starts it again, without waiting for it.
-func (h *host) restart(ctx context.Context, service string, state map[string]string) error {
-	// Enabling makes systemd read all its units again, so it is not done for nothing.
-	const script = `set -e
-[ "$2" = enabled ] || systemctl enable --quiet "$1"
-systemctl reset-failed "$1" 2>/dev/null || :
-systemctl restart --no-block "$1"`
-	_, err := h.root(ctx, "start "+service, "/bin/sh", "-c", script, "sh", service+".service", state["UnitFileState"])
-	return err
-}
-
-// serviceState asks systemd about a service.
-func (h *host) serviceState(ctx context.Context, service string) (map[string]string, error) {
-	out, err := h.root(ctx, "ask systemd about "+service, "systemctl", "show", "-p", "LoadState,ActiveState,UnitFileState,NeedDaemonReload,Result,NRestarts,Job", service+".service")
-	if err != nil {
-		return nil, err
-	}
-	state := make(map[string]string)
-	for line := range strings.Lines(string(out)) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		state[key] = printable.Short(strings.TrimSpace(value), 100)
-	}
-	return state, nil
-}
-
-// isReady tells whether a service runs. With a job left to do, what runs is what there was
-// before a restart.
-func isReady(state map[string]string) bool { return state["ActiveState"] == "active" && isIdle(state) }
-
-// isIdle tells whether systemd has no job for a service.
-func isIdle(state map[string]string) bool { return state["Job"] == "" || state["Job"] == "0" }
-
 func orUnknown(s string) string {
 	if s == "" {
 		return "unknown"
 	}
 	return s
-}
-
-// restarts is how often systemd has started a service again by itself. Older versions
-// of systemd do not say it.
-func restarts(state map[string]string) int {
-	n, _ := strconv.Atoi(state["NRestarts"])
-	return n
-}
-
-// dropIns are the files with which others have changed a unit.
-func (h *host) dropIns(ctx context.Context, service string) ([]string, error) {
-	out, err := h.root(ctx, "ask systemd about "+service, "systemctl", "show", "-p", "DropInPaths", "--value", service+".service")
-	files := strings.Fields(string(out))
-	if len(files) > maxDropIns {
-		return nil, fmt.Errorf("ask systemd about %s: it has %d drop-ins, %d is the most", service, len(files), maxDropIns)
-	}
-	return files, err
-}
-
-const maxDropIns = 100
-
-// fingerprint sums up the contents of files on the host, and which of them are there.
-func (h *host) fingerprint(ctx context.Context, files ...string) (string, error) {
-	digests, err := h.digests(ctx, files...)
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.New()
-	for _, f := range files {
-		fmt.Fprintf(sum, "%s %s\n", f, digests[f])
-	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
 }

@@ -15,8 +15,8 @@ import (
 // to a sandbox. With more servers, nodes turn to another at once when one refuses them, which
 // waiting would keep them from. It is over when the result is called, if not before (see
 // [hold.Stall]).
-func (n *k3sNode) stallAPI(ctx context.Context, state map[string]string) (end func()) {
-	if n.host.config.Role != config.Server || len(n.servers()) > 1 || state["ActiveState"] != "active" {
+func (n *k3sNode) stallAPI(ctx context.Context, state machine.Service) (end func()) {
+	if n.host.config.Role != config.Server || len(n.servers()) > 1 || state.Active != "active" {
 		return func() {}
 	}
 	p, err := n.conn.Start(ctx, machine.Command{Title: "let clients of the API wait", Args: []string{helperPath, "stall"}, Root: true})

@@ -3,7 +3,6 @@ package install
 import (
 	"context"
 	"fmt"
-	"io/fs"
 )
 
 // step is one thing that may have to be done, on a host or to the cluster as a whole.
@@ -84,6 +83,3 @@ func (in *installer) runStep(ctx context.Context, phase, name string, s step, re
 	}
 	return err
 }
-
-// fileMode keeps permission bits.
-func fileMode(mode uint32) fs.FileMode { return fs.FileMode(mode) & fs.ModePerm }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install/config"
+	machine "github.com/liteboxd/boxlift/install/host"
 )
 
 // A delta leaves out what the other side holds: the operator in an older bundle, which he
@@ -135,7 +136,7 @@ func (in *installer) unsupplied(ctx context.Context, h *host) ([]digest.Digest, 
 
 // hasHelper tells whether the helper on the host is this one.
 func (h *host) hasHelper(ctx context.Context, file bundle.File) (bool, error) {
-	digests, err := h.digests(ctx, helperPath)
+	digests, err := machine.Digests(ctx, h.conn, helperPath)
 	if err != nil {
 		return false, fmt.Errorf("look for boxlift-node: %w", err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/gate"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/release"
@@ -286,8 +287,8 @@ func (in *installer) lookAtMinor(ctx context.Context) error {
 // old k3s runs. A node whose k3s is down imports them when it is started.
 func (in *installer) importImages(ctx context.Context) error {
 	return in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
-		state, err := h.serviceState(ctx, unit(h.config.Role))
-		if err != nil || state["ActiveState"] != "active" {
+		state, err := machine.FindService(ctx, h.conn, unit(h.config.Role))
+		if err != nil || state.Active != "active" {
 			return err
 		}
 		return in.runSteps(ctx, "import", &h.subject, []step{in.imagesStep(h)})

@@ -341,8 +341,8 @@ func (m *move) noteReport(ctx context.Context, n *kube.Node) error {
 	if m.replaces {
 		return nil
 	}
-	state, err := m.serviceState(ctx, unit(m.host.config.Role))
-	if err == nil && state["ActiveState"] == "active" {
+	state, err := machine.FindService(ctx, m.conn, unit(m.host.config.Role))
+	if err == nil && state.Active == "active" {
 		m.reported = n.Reported
 	}
 	return err

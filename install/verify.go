@@ -14,6 +14,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/config"
+	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/images"
@@ -71,12 +72,12 @@ func (in *installer) imagesOn(ctx context.Context, h *host) error {
 
 // inspectService looks at a host's k3s, and tells whether there is more to see.
 func (in *installer) inspectService(ctx context.Context, h *host) (bool, error) {
-	state, err := h.serviceState(ctx, unit(h.config.Role))
+	state, err := machine.FindService(ctx, h.conn, unit(h.config.Role))
 	if err != nil {
 		return false, err
 	}
-	h.service = orUnknown(state["ActiveState"])
-	if state["LoadState"] == "not-found" {
+	h.service = orUnknown(state.Active)
+	if state.Load == "not-found" {
 		h.service = "not installed"
 	}
 	digest, err := h.binaryDigest(ctx)
