@@ -21,7 +21,7 @@ func FuzzRefusal(f *testing.F) {
 		response := &http.Response{StatusCode: code, Status: status, Header: http.Header{
 			"Www-Authenticate": {challenge}, "Retry-After": {retry},
 		}}
-		err := c.refusal(request{method: http.MethodPut, what: "push a blob"}, response, content)
+		err := c.refusal(&subject{what: "push a blob"}, response, content)
 		if err == nil {
 			t.Fatal("no error")
 		}

@@ -3,7 +3,6 @@ package push
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -38,6 +37,9 @@ type work struct {
 // check asks for tags, then for the manifests of those that may be incomplete, and for
 // blobs only where manifests are missing.
 func (p *pusher) check(ctx context.Context) ([]*work, error) {
+	if err := p.client.ping(ctx); err != nil {
+		return nil, err
+	}
 	if err := p.checkTags(ctx); err != nil {
 		return nil, err
 	}
@@ -63,7 +65,7 @@ func (p *pusher) checkTags(ctx context.Context) error {
 	group, ctx := p.group(ctx)
 	for _, t := range p.targets {
 		group.Go(func() error {
-			found, err := p.digestOf(ctx, t.repository, t.tag, "look for "+t.tag)
+			found, err := p.digestOf(ctx, t)
 			if err != nil {
 				return err
 			}
@@ -82,38 +84,24 @@ func (p *pusher) checkTags(ctx context.Context) error {
 }
 
 // digestOf returns what a tag stands for, or "" when it is not there.
-func (p *pusher) digestOf(ctx context.Context, repository, tag, what string) (digest.Digest, error) {
-	a, err := p.client.send(ctx, request{
-		method: http.MethodHead, path: repository + "/manifests/" + tag, header: http.Header{"Accept": {manifestTypes}},
-		repository: repository, accept: []int{http.StatusOK, http.StatusNotFound}, what: what,
-	}, nil)
+func (p *pusher) digestOf(ctx context.Context, t *destination) (digest.Digest, error) {
+	s := subject{repository: t.repository, what: "look for " + t.tag}
+	header, err := p.client.ask(ctx, http.MethodHead, &s, "manifests/"+t.tag)
+	if e, ok := asError(err); ok && e.Status != 0 && e.what == s.what {
+		// The answer to a HEAD has no text that says why.
+		if _, explained := p.client.ask(ctx, http.MethodGet, &s, "manifests/"+t.tag); explained != nil {
+			err = explained
+		}
+	}
 	if err != nil {
-		return "", p.explained(ctx, err, repository, tag)
+		return "", err
 	}
-	if a.status == http.StatusNotFound {
-		return "", nil
-	}
-	found := digest.Digest(a.header.Get("Docker-Content-Digest"))
+	found := digest.Digest(header.Get("Docker-Content-Digest"))
 	if found.Validate() != nil {
 		// It is sent once more then, which does no harm.
 		return "", nil
 	}
 	return found, nil
-}
-
-// explained asks for a refusal again in a way that has an answer with a text.
-func (p *pusher) explained(ctx context.Context, refused error, repository, tag string) error {
-	if e, ok := asError(refused); !ok || e.Status == 0 {
-		return refused
-	}
-	_, err := p.client.send(ctx, request{
-		method: http.MethodGet, path: repository + "/manifests/" + tag, header: http.Header{"Accept": {manifestTypes}},
-		repository: repository, accept: []int{http.StatusOK, http.StatusNotFound}, what: "look for " + tag,
-	}, nil)
-	if err == nil {
-		return refused
-	}
-	return err
 }
 
 // checkManifests finds out which manifests of platforms are there. Where the tag of an
@@ -238,21 +226,12 @@ func (p *pusher) count(w *work) {
 func (p *pusher) lookFor(ctx context.Context, asked []content, kind string) ([]bool, error) {
 	found := make([]bool, len(asked))
 	group, ctx := p.group(ctx)
-	var header http.Header
-	if kind == "manifests" {
-		header = http.Header{"Accept": {manifestTypes}}
-	}
 	for i, c := range asked {
 		group.Go(func() error {
-			a, err := p.client.send(ctx, request{
-				method: http.MethodHead, path: fmt.Sprintf("%s/%s/%s", c.repository, kind, c.digest), header: header,
-				repository: c.repository, accept: []int{http.StatusOK, http.StatusNotFound}, what: "look for " + c.digest.String(),
-			}, nil)
-			if err != nil {
-				return err
-			}
-			found[i] = a.status == http.StatusOK
-			return nil
+			s := &subject{repository: c.repository, what: "look for " + c.digest.String()}
+			header, err := p.client.ask(ctx, http.MethodHead, s, kind+"/"+c.digest.String())
+			found[i] = header != nil
+			return err
 		})
 	}
 	return found, group.Wait()

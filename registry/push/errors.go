@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"oras.land/oras-go/v2/registry/remote/auth"
+
 	"github.com/liteboxd/boxlift/internal/httpanswer"
 )
 
@@ -31,8 +33,8 @@ type Error struct {
 	what       string
 	anonymous  bool
 	plainHTTP  bool
-	challenges []challenge
 	temporary  bool
+	streamed   bool // the request's body can be sent once only
 	retryAfter time.Duration
 }
 
@@ -57,26 +59,34 @@ func (e *Error) Hint() string {
 	}
 	switch {
 	case says("quota"):
-		return "the project's quota is used up: raise it in Harbor (Administration, Project Quotas), or delete artifacts that are no longer needed and run Harbor's garbage collection; what was sent is kept"
+		return "the project's quota is used up: raise it in Harbor (Administration, Project Quotas), or delete artifacts " +
+			"that are no longer needed and run Harbor's garbage collection; what was sent is kept"
 	case says("read only", "read-only", "readonly"), e.Status == http.StatusMethodNotAllowed:
-		return "the registry takes no changes now (read-only mode, in Harbor also while garbage is collected): try again later, or end that mode"
+		return "the registry takes no changes now (read-only mode, in Harbor also while garbage is collected): try again " +
+			"later, or end that mode"
 	case says("immutable"):
-		return "a tag immutability rule protects a tag that stands for something else: exclude the project from that rule, or push to another project with a rewrite rule"
+		return "a tag immutability rule protects a tag that stands for something else: exclude the project from that " +
+			"rule, or push to another project with a rewrite rule"
 	case says("proxy project"):
 		return "that project is a proxy cache, which takes nothing that is pushed: put the images into another with --rewrite"
 	case says("http request to an https server", "http request was sent to https port"):
 		return "the registry speaks https on this port: leave --plain-http out"
 	case e.Status == http.StatusNotFound && slices.Contains(e.Codes, "NAME_UNKNOWN"), says("project") && says("not found"):
 		project, _, _ := strings.Cut(e.Repository, "/")
-		return fmt.Sprintf("Harbor makes no projects by itself: make the project %q first, or put the images into another with --rewrite", project)
+		return fmt.Sprintf("Harbor makes no projects by itself: make the project %q first, or put the images into "+
+			"another with --rewrite", project)
 	case e.Status == http.StatusUnauthorized && e.anonymous:
 		return "the registry asks for credentials and none are given for it: --username with --password-file, or docker login"
 	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden:
-		return "check name, password and expiry, and the right to push to that project; in Harbor a missing project is refused in the same way. A robot account's name has a $ in it, which a shell takes for a variable: quote it, as in --username 'robot$name'"
+		return "check name, password and expiry, and the right to push to that project; in Harbor a missing project is " +
+			"refused in the same way. A robot account's name has a $ in it, which a shell takes for a variable: quote it, " +
+			"as in --username 'robot$name'"
 	case e.Status == http.StatusRequestEntityTooLarge:
-		return "a proxy in front of the registry limits the size of uploads: lift the limit there (nginx: client_max_body_size 0)"
+		return "a proxy in front of the registry limits the size of uploads: lift the limit there (nginx: " +
+			"client_max_body_size 0)"
 	case e.Status == http.StatusNotFound:
-		return "check the address: is it a registry's? On Harbor a repository needs a project in front of it, which --rewrite gives: registry=*,match='^(.*)$',replace='PROJECT/$1'"
+		return "check the address: is it a registry's? On Harbor a repository needs a project in front of it, which " +
+			"--rewrite gives: registry=*,match='^(.*)$',replace='PROJECT/$1'"
 	case e.Status == http.StatusTooManyRequests:
 		return "the registry limits requests: run the command again later, with fewer --jobs; what was sent is kept"
 	}
@@ -108,13 +118,14 @@ func (e *Error) connectionHint() string {
 }
 
 // failure is an error of a request that got no answer.
-func (c *client) failure(r request, err error) error {
-	e := c.newError(r, err)
+func (c *client) failure(s *subject, err error) *Error {
+	e := c.newError(s, err)
 	var certificate *tls.CertificateVerificationError
 	var record tls.RecordHeaderError
 	var lookup *net.DNSError
 	switch {
-	case errors.As(err, &certificate), errors.As(err, &record), errors.Is(err, errRedirect), strings.Contains(err.Error(), "HTTP response to HTTPS client"):
+	case errors.As(err, &certificate), errors.As(err, &record), errors.Is(err, errRedirect),
+		strings.Contains(err.Error(), "HTTP response to HTTPS client"):
 	case errors.As(err, &lookup) && lookup.IsNotFound:
 	default:
 		e.temporary = true
@@ -123,7 +134,7 @@ func (c *client) failure(r request, err error) error {
 }
 
 // refusal is an error that the registry has answered with.
-func (c *client) refusal(r request, response *http.Response, content []byte) error {
+func (c *client) refusal(s *subject, response *http.Response, content []byte) *Error {
 	var detail struct {
 		Errors []struct {
 			Code    string `json:"code"`
@@ -149,9 +160,8 @@ func (c *client) refusal(r request, response *http.Response, content []byte) err
 	if text != "" {
 		text = ": " + text
 	}
-	e := c.newError(r, fmt.Errorf("the registry answered %s%s", httpanswer.Text(response.Status, maxText), text))
+	e := c.newError(s, fmt.Errorf("the registry answered %s%s", httpanswer.Text(response.Status, maxText), text))
 	e.Status, e.Codes = response.StatusCode, codes
-	e.challenges = parseChallenges(response.Header.Values("WWW-Authenticate"))
 	switch status := response.StatusCode; {
 	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
 		e.temporary = true
@@ -163,10 +173,10 @@ func (c *client) refusal(r request, response *http.Response, content []byte) err
 	return e
 }
 
-func (c *client) newError(r request, err error) *Error {
+func (c *client) newError(s *subject, err error) *Error {
 	return &Error{
-		Registry: c.host, Repository: r.repository, Err: err, what: r.what,
-		anonymous: c.auth == nil || c.auth.anonymous(), plainHTTP: c.base.Scheme == "http",
+		Registry: c.host, Repository: s.repository, Err: err, what: s.what,
+		anonymous: c.credential == auth.EmptyCredential, plainHTTP: c.base.Scheme == "http",
 	}
 }
 
@@ -180,6 +190,10 @@ func (e *Error) has(codes ...string) bool {
 func noAnswer(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
+	}
+	var record tls.RecordHeaderError
+	if errors.As(err, &record) && string(record.RecordHeader[:]) == "HTTP/" {
+		return http.ErrSchemeMismatch
 	}
 	var repeated *url.Error
 	if errors.As(err, &repeated) {

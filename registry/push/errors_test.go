@@ -9,12 +9,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,7 +38,8 @@ func registryError(s *target.Server, err error) string {
 	}
 	text := strings.ReplaceAll(b.String(), s.Address(), "registry.lan")
 	for pattern, with := range map[string]string{
-		`sha256:[0-9a-f]{64}`: "sha256:HEX", `\d+(\.\d+)? [KMG]?i?B\b`: "SIZE", `look for \S+:`: "look for TAG:", `plant/\S+: `: "plant/REPOSITORY: ",
+		`sha256:[0-9a-f]{64}`: "sha256:HEX", `\d+(\.\d+)? [KMG]?i?B\b`: "SIZE",
+		`look for \S+:`: "look for TAG:", `plant/\S+: `: "plant/REPOSITORY: ",
 		`'plant/\S+'`: "'plant/REPOSITORY:TAG'", `push tag \S+:`: "push tag TAG:",
 	} {
 		text = regexp.MustCompile(pattern).ReplaceAllString(text, with)
@@ -63,14 +67,19 @@ func TestRefusals(t *testing.T) {
 		{name: "quota", target: harbor(&target.Harbor{Projects: map[string]int64{"plant": 1 << 20}})},
 		{name: "Harbor is read-only", target: harbor(&target.Harbor{Projects: plant, ReadOnly: true})},
 		{name: "may only pull", target: harbor(&target.Harbor{Projects: plant, PullOnly: []string{robot}})},
-		{name: "immutable tags", target: harbor(&target.Harbor{Projects: plant, ImmutableTags: true}), before: func(t *testing.T, _ *target.Server, o Options) {
-			o.Platforms = []lock.Platform{"linux/arm64"}
-			mustPush(t, o)
-		}},
-		{name: "wrong password, tokens", target: harbor(&target.Harbor{Projects: plant}), change: func(o *Options) { o.Password = "wrong" }},
-		{name: "no password, tokens", target: harbor(&target.Harbor{Projects: plant}), change: func(o *Options) { o.Username = "" }},
-		{name: "wrong password", target: target.Options{Auth: target.Basic, Users: users}, change: func(o *Options) { o.Password = "wrong" }},
-		{name: "no password", target: target.Options{Auth: target.Basic, Users: users}, change: func(o *Options) { o.Username = "" }},
+		{name: "immutable tags", target: harbor(&target.Harbor{Projects: plant, ImmutableTags: true}),
+			before: func(t *testing.T, _ *target.Server, o Options) {
+				o.Platforms = []lock.Platform{"linux/arm64"}
+				mustPush(t, o)
+			}},
+		{name: "wrong password, tokens", target: harbor(&target.Harbor{Projects: plant}),
+			change: func(o *Options) { o.Password = "wrong" }},
+		{name: "no password, tokens", target: harbor(&target.Harbor{Projects: plant}),
+			change: func(o *Options) { o.Username = "" }},
+		{name: "wrong password", target: target.Options{Auth: target.Basic, Users: users},
+			change: func(o *Options) { o.Password = "wrong" }},
+		{name: "no password", target: target.Options{Auth: target.Basic, Users: users},
+			change: func(o *Options) { o.Username = "" }},
 		{name: "distribution is read-only", target: target.Options{ReadOnly: true}},
 		{name: "Debian's is read-only", target: target.Options{Kind: target.Debian, ReadOnly: true}},
 		{name: "a proxy takes only so much", before: func(_ *testing.T, s *target.Server, _ Options) {
@@ -174,7 +183,8 @@ func TestConnections(t *testing.T) {
 		})
 	}
 	golden(t, "connections.golden", text.String())
-	if _, err := Check(t.Context(), optionsFor(t, s, func(o *Options) { o.CA, o.InsecureSkipTLSVerify = nil, true })); err != nil {
+	if _, err := Check(t.Context(),
+		optionsFor(t, s, func(o *Options) { o.CA, o.InsecureSkipTLSVerify = nil, true })); err != nil {
 		t.Errorf("with any certificate: %v", err)
 	}
 }
@@ -197,9 +207,10 @@ func TestAdvice(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	for address, valid := range map[string]bool{
 		"harbor.lan": true, "harbor": true, "192.0.2.1:5000": true, "[2001:db8::1]:443": true, "a-b.c:1": true,
-		"": false, "https://harbor.lan": false, "harbor.lan/plant": false, "user:secret@harbor.lan": false, "harbor.lan:": false, "-a": false, "a b": false, "a:123456": false,
+		"": false, "https://harbor.lan": false, "harbor.lan/plant": false, "user:secret@harbor.lan": false,
+		"harbor.lan:": false, "-a": false, "a b": false, "a:123456": false,
 	} {
-		_, err := newClient(Options{Address: address}, actionPull)
+		_, err := newClient(Options{Address: address})
 		if (err == nil) != valid {
 			t.Errorf("%q: %v", address, err)
 		}
@@ -207,7 +218,7 @@ func TestAddresses(t *testing.T) {
 			t.Errorf("the error repeats %q", address)
 		}
 	}
-	if _, err := newClient(Options{Address: "a", CA: []byte("no certificate")}, actionPull); !errors.As(err, new(*AuthorityError)) {
+	if _, err := newClient(Options{Address: "a", CA: []byte("no certificate")}); !errors.As(err, new(*AuthorityError)) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -231,6 +242,16 @@ func TestStall(t *testing.T) {
 			p.client.patient.tries, p.client.patient.stored = 2, 300*time.Millisecond
 		})
 		close(ended)
+		tried := make(map[string]int)
+		for _, r := range s.Requests() {
+			if r.Method == http.MethodPut {
+				_, d, _ := strings.Cut(r.Query, "digest=")
+				tried[d]++
+			}
+		}
+		if most := slices.Max(slices.Collect(maps.Values(tried))); most != 2 {
+			t.Errorf("a blob was tried at most %d times, expected 2: %v", most, tried)
+		}
 		if err == nil || !strings.Contains(err.Error(), "the registry took it all and did not answer within 300ms") {
 			t.Errorf("got %v", err)
 		}
@@ -241,8 +262,9 @@ func TestStall(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
 		s := &sender{
-			pusher: &pusher{client: &client{patient: patience{answer: time.Minute, stall: 50 * time.Millisecond, stored: time.Minute}}},
-			task:   progress.Discard.Task("", 0),
+			pusher: &pusher{client: &client{patient: patience{answer: time.Minute, stall: 50 * time.Millisecond,
+				stored: time.Minute}}},
+			task: progress.Discard.Task("", 0),
 		}
 		body := watch(strings.NewReader("a blob"), 6, s, cancel)
 		if _, err := body.Read(make([]byte, 2)); err != nil {
@@ -283,7 +305,7 @@ func TestSilence(t *testing.T) {
 
 // TestLocation follows an upload to where the registry says.
 func TestLocation(t *testing.T) {
-	c, err := newClient(Options{Address: "harbor.lan:8443"}, actionPush)
+	c, err := newClient(Options{Address: "harbor.lan:8443"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,24 +314,44 @@ func TestLocation(t *testing.T) {
 		Own bool
 	}
 	for header, want := range map[string]result{
-		"/v2/a/blobs/uploads/1?_state=x":                       {"https://harbor.lan:8443/v2/a/blobs/uploads/1?_state=x", true},
-		"https://harbor.lan:8443/v2/a/blobs/uploads/1":         {"https://harbor.lan:8443/v2/a/blobs/uploads/1", true},
-		"http://harbor.lan/v2/a/blobs/uploads/1":               {"https://harbor.lan:8443/v2/a/blobs/uploads/1", true},
-		"https://storage.lan/bucket/1?signature=x":             {"https://storage.lan/bucket/1?signature=x", false},
-		"http://storage.lan/bucket/1":                          {},
-		"ftp://harbor.example/1":                               {},
-		"":                                                     {},
-		"https://harbor.lan:8443.evil.example/v2/a/uploads/1":  {},
-		"https://harbor.lan:8443@evil.example/blobs/uploads/1": {"https://harbor.lan:8443@evil.example/blobs/uploads/1", false},
+		"/v2/a/blobs/uploads/1?_state=x": {"https://harbor.lan:8443/v2/a/blobs/uploads/1?_state=x",
+			true},
+		"https://harbor.lan:8443/v2/a/blobs/uploads/1":        {"https://harbor.lan:8443/v2/a/blobs/uploads/1", true},
+		"http://harbor.lan/v2/a/blobs/uploads/1":              {"https://harbor.lan:8443/v2/a/blobs/uploads/1", true},
+		"https://storage.lan/bucket/1?signature=x":            {"https://storage.lan/bucket/1?signature=x", false},
+		"http://storage.lan/bucket/1":                         {},
+		"/v2/a/blobs/uploads/1#https://evil.example/":         {"https://harbor.lan:8443/v2/a/blobs/uploads/1", true},
+		"ftp://harbor.example/1":                              {},
+		"":                                                    {},
+		"https://harbor.lan:8443.evil.example/v2/a/uploads/1": {},
+		"https://harbor.lan:8443@evil.example/blobs/uploads/1": {"https://harbor.lan:8443@evil.example/blobs/uploads/1",
+			false},
 	} {
 		from, err := url.Parse("https://harbor.lan:8443/v2/a/blobs/uploads/")
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got result
-		if location, err := c.location(&answer{header: http.Header{"Location": {header}}, url: from}); err == nil {
-			_, own := c.address(request{address: location})
-			got = result{location.String(), own}
+		sent := &http.Request{Method: http.MethodPost, URL: from}
+		response := &http.Response{StatusCode: http.StatusAccepted, Header: http.Header{"Location": {header}}, Request: sent}
+		if err := c.adapt(&subject{}, sent, response); err == nil {
+			// What oras makes of it has to end up there.
+			put, err := http.NewRequestWithContext(t.Context(), http.MethodPut, response.Header.Get("Location"), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			put.Header.Set("Authorization", "Basic secret")
+			if put.URL.Host != from.Host {
+				t.Errorf("%q: oras refuses %s", header, put.URL)
+			}
+			message, err := c.message(t.Context(), put)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = result{message.URL.String(), message.Header.Get("Authorization") != ""}
+			if message.Host != message.URL.Host {
+				t.Errorf("%q: it is sent to %s as %s", header, message.URL.Host, message.Host)
+			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", header, diff)
@@ -331,6 +373,56 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
+// TestRedirectedElsewhere asks a registry that keeps its blobs on another host, which gets no
+// login, whatever it asks for.
+func TestRedirectedElsewhere(t *testing.T) {
+	for name, test := range map[string]struct {
+		options target.Options
+		asks    bool
+		status  int
+	}{
+		"tokens":                    {target.Options{Kind: target.Debian, Auth: target.Token, Users: users}, false, 0},
+		"passwords":                 {target.Options{Auth: target.Basic, Users: users}, false, 0},
+		"tokens, asks for a login":  {target.Options{Kind: target.Debian, Auth: target.Token, Users: users}, true, 401},
+		"passwords, asks for login": {target.Options{Auth: target.Basic, Users: users}, true, 401},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, other := target.Start(t, test.options), target.Start(t, target.Options{})
+			s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+				goes := r.Method == http.MethodHead && strings.Contains(r.URL.Path, "/blobs/")
+				if goes {
+					http.Redirect(w, r, "https://"+other.Address()+r.URL.Path, http.StatusTemporaryRedirect)
+				}
+				return goes
+			})
+			var got atomic.Value
+			other.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+				if login := r.Header.Get("Authorization"); login != "" {
+					got.Store(login)
+				}
+				if test.asks {
+					w.Header().Add("WWW-Authenticate", "Basic")
+					w.Header().Add("WWW-Authenticate", `Bearer realm="https://`+other.Address()+`/token",service="s"`)
+					w.WriteHeader(http.StatusUnauthorized)
+				}
+				return test.asks
+			})
+			o := optionsFor(t, s, func(o *Options) { o.CA = append(o.CA, other.CA()...) })
+			_, err := pushWith(t.Context(), o, impatient)
+			status := 0
+			if e, ok := asError(err); ok {
+				status = e.Status
+			}
+			if status != test.status || (err == nil) != (status == 0) {
+				t.Errorf("got %v, expected the status %d", err, test.status)
+			}
+			if n := len(other.Requests()); got.Load() != nil || n == 0 {
+				t.Errorf("in %d requests the other host got %v", n, got.Load())
+			}
+		})
+	}
+}
+
 // TestMessages expects that users hear of what is tried again.
 func TestMessages(t *testing.T) {
 	s := target.Start(t, target.Options{})
@@ -344,7 +436,8 @@ func TestMessages(t *testing.T) {
 		return true
 	})
 	r := &messages{Reporter: progress.Discard}
-	if _, err := pushWith(t.Context(), optionsFor(t, s, func(o *Options) { o.Reporter, o.Jobs = r, 1 }), impatient); err != nil {
+	if _, err := pushWith(t.Context(), optionsFor(t, s, func(o *Options) { o.Reporter, o.Jobs = r, 1 }),
+		impatient); err != nil {
 		t.Fatal(err)
 	}
 	if len(r.texts) != 1 || !strings.Contains(r.texts[0], "502 Bad Gateway: restarting; trying again in 0.0s") {

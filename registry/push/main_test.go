@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
@@ -131,7 +132,8 @@ var users = map[string]string{robot: password}
 func optionsFor(t testing.TB, s *target.Server, change ...func(*Options)) Options {
 	t.Helper()
 	o := Options{
-		Bundle: openBundle(t, bundlePath(t)), Address: s.Address(), CA: s.CA(), Rewrites: rules(t, rewrite.Rule{Registry: "*", Match: "^(.*)$", Replace: "plant/$1"}),
+		Bundle: openBundle(t, bundlePath(t)), Address: s.Address(), CA: s.CA(),
+		Rewrites: rules(t, rewrite.Rule{Registry: "*", Match: "^(.*)$", Replace: "plant/$1"}),
 		Username: robot, Password: password,
 	}
 	for _, f := range change {
@@ -154,7 +156,7 @@ func impatient(p *pusher) { p.client.patient.pause = time.Millisecond }
 
 // pushWith pushes with a changed pusher.
 func pushWith(ctx context.Context, o Options, change func(*pusher)) (*Result, error) {
-	p, err := newPusher(o, actionPush)
+	p, err := newPusher(o, auth.ActionPull, auth.ActionPush)
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +228,8 @@ func runChild() int {
 		var rules rewrite.Rules
 		if rules, err = rewrite.Parse([]rewrite.Rule{{Registry: "*", Match: "^(.*)$", Replace: "plant/$1"}}); err == nil {
 			_, err = Push(context.Background(), Options{
-				Bundle: r, Address: os.Getenv(childVariable), CA: []byte(os.Getenv("BOXLIFT_TEST_PUSH_CA")), Rewrites: rules, Username: robot, Password: password,
+				Bundle: r, Address: os.Getenv(childVariable), CA: []byte(os.Getenv("BOXLIFT_TEST_PUSH_CA")), Rewrites: rules,
+				Username: robot, Password: password,
 				Log: slog.New(slog.DiscardHandler),
 			})
 		}

@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/registry"
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
@@ -58,14 +58,9 @@ func (e *NamesError) Error() string {
 
 // Hint says what to change.
 func (e *NamesError) Hint() string {
-	return "change the rewrite rules so that each image gets a valid name of its own, such as registry=docker.io,match=^(.*)$,replace=hub/$1"
+	return "change the rewrite rules so that each image gets a valid name of its own, such as " +
+		"registry=docker.io,match=^(.*)$,replace=hub/$1"
 }
-
-var (
-	// The distribution specification 1.1 has these.
-	repositoryPattern = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
-	tagPattern        = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
-)
 
 const maxRepository = 255 // bytes, which is what registries take
 
@@ -90,7 +85,9 @@ func (p *pusher) place(images []bundle.Image) error {
 		reference := t.reference()
 		if other, ok := places[reference]; ok {
 			if other.target.root.Digest != image.Digest {
-				failed.Problems = append(failed.Problems, fmt.Sprintf("%s (%s) and %s (%s) would both be %s", other.name, other.target.root.Digest, image.Name, image.Digest, reference))
+				failed.Problems = append(failed.Problems,
+					fmt.Sprintf("%s (%s) and %s (%s) would both be %s", other.name, other.target.root.Digest, image.Name, image.Digest,
+						reference))
 			} else if other.name != image.Name {
 				p.images = append(p.images, named{image.Name, other.target})
 			}
@@ -127,19 +124,19 @@ func wanted(images []bundle.PlatformImage, platforms []lock.Platform) []bundle.P
 
 // name makes repository and tag on the registry of an image's full name.
 func (p *pusher) name(image string) (repository, tag string, err error) {
-	registry, rest, _ := strings.Cut(image, "/")
+	from, rest, _ := strings.Cut(image, "/")
 	at := strings.LastIndex(rest, ":")
-	if at < 0 || !tagPattern.MatchString(rest[at+1:]) {
+	to := registry.Reference{Reference: rest[at+1:]}
+	if at < 0 || to.ValidateReferenceAsTag() != nil {
 		return "", "", fmt.Errorf("%s has no tag, or one that registries do not take", image)
 	}
-	repository, err = p.options.Rewrites.Repository(registry, rest[:at])
-	if err != nil {
+	if to.Repository, err = p.options.Rewrites.Repository(from, rest[:at]); err != nil {
 		return "", "", err
 	}
-	if !repositoryPattern.MatchString(repository) || len(repository) > maxRepository {
-		return "", "", fmt.Errorf("%s would get the repository %q, which registries do not take", image, repository)
+	if to.ValidateRepository() != nil || len(to.Repository) > maxRepository {
+		return "", "", fmt.Errorf("%s would get the repository %q, which registries do not take", image, to.Repository)
 	}
-	return repository, rest[at+1:], nil
+	return to.Repository, to.Reference, nil
 }
 
 // reduce makes, of an index that names more than is there, the index of what is there.

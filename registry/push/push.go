@@ -17,6 +17,19 @@
 //
 // Credentials go nowhere but to the registry and to the token service that it names;
 // neither errors nor logs have them.
+//
+// Requests, logins, mounts and uploads are oras'. What is here besides, it has not:
+//   - A transport below it that gives each request a deadline, bounds the answer and makes an
+//     [Error] of a refusal. oras would repeat addresses with their queries, and no texts of
+//     proxies.
+//   - Attempts at a blob, each with a new reader and after asking whether it is there: oras
+//     tries again what it can rewind.
+//   - The plan. oras.CopyGraph copies to one repository, asks for each node before it copies it,
+//     and takes all below an index that is there for present. Here a dry run and a progress bar
+//     know beforehand what is missing, a blob is sent once for all repositories, and a manifest
+//     that is missing below its index is sent.
+//   - Uploads at other hosts and token services at private addresses, both of which oras
+//     refuses, and the choice among several challenges, of which it reads the first.
 package push
 
 import (
@@ -28,6 +41,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/opencontainers/go-digest"
+	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
@@ -149,7 +163,7 @@ func (r *Result) Complete() bool {
 
 // Push brings what is missing to the registry. When it fails, what was finished is kept.
 func Push(ctx context.Context, o Options) (*Result, error) {
-	p, err := newPusher(o, actionPush)
+	p, err := newPusher(o, auth.ActionPull, auth.ActionPush)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +181,7 @@ func Push(ctx context.Context, o Options) (*Result, error) {
 // Check finds out what the registry has and what a push would send. It changes nothing
 // there and needs the right to pull only.
 func Check(ctx context.Context, o Options) (*Result, error) {
-	p, err := newPusher(o, actionPull)
+	p, err := newPusher(o, auth.ActionPull)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +202,7 @@ type pusher struct {
 	counted Result // without images
 }
 
-func newPusher(o Options, action string) (*pusher, error) {
+func newPusher(o Options, actions ...string) (*pusher, error) {
 	if o.Bundle == nil {
 		return nil, errors.New("push: no bundle is given")
 	}
@@ -204,7 +218,7 @@ func newPusher(o Options, action string) (*pusher, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	client, err := newClient(o, action)
+	client, err := newClient(o, actions...)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +241,8 @@ func (p *pusher) result() *Result {
 	for _, n := range p.images {
 		t := n.target
 		i := Image{
-			Name: n.name, Target: p.client.host + "/" + t.reference(), Digest: t.root.Digest, TargetDigest: t.tagged, Sparse: t.sparse(),
+			Name: n.name, Target: p.client.host + "/" + t.reference(), Digest: t.root.Digest, TargetDigest: t.tagged,
+			Sparse:   t.sparse(),
 			Replaces: t.replaces, State: t.state, Upload: t.upload,
 		}
 		for _, image := range t.platforms {

@@ -63,7 +63,8 @@ func TestPush(t *testing.T) {
 			first := mustPush(t, o)
 			for _, i := range first.Images {
 				if i.State != Pushed || i.Kept() == i.Sparse {
-					t.Errorf("%s is %s with the digest %s, upstream %s, sparse: %v", i.Target, i.State, i.TargetDigest, i.Digest, i.Sparse)
+					t.Errorf("%s is %s with the digest %s, upstream %s, sparse: %v", i.Target, i.State, i.TargetDigest, i.Digest,
+						i.Sparse)
 				}
 			}
 			checkTraffic(t, s, o.Bundle, first)
@@ -147,7 +148,8 @@ func readBack(t *testing.T, s *target.Server, o Options, result *Result, options
 			to := t.TempDir()
 			copied := []string{skopeo.Find(), "copy", "--quiet", "--insecure-policy", "--preserve-digests"}
 			for _, f := range flags {
-				copied = append(copied, strings.NewReplacer("--creds", "--src-creds", "--tls-verify", "--src-tls-verify", "--cert-dir", "--src-cert-dir").Replace(f))
+				copied = append(copied, strings.NewReplacer("--creds", "--src-creds", "--tls-verify", "--src-tls-verify",
+					"--cert-dir", "--src-cert-dir").Replace(f))
 			}
 			run(t, append(copied, "docker://"+s.Address()+repository+"@"+p.Manifest.Digest.String(), "dir:"+to)...)
 			for _, d := range append(blobsOf(p), p.Manifest) {
@@ -253,7 +255,8 @@ func TestDryRun(t *testing.T) {
 			t.Errorf("what it did and what it would do (-did +would):\n%s", diff)
 		}
 	}
-	if diff := cmp.Diff([]Amount{done.Upload, done.Mount, done.Present}, []Amount{planned.Upload, planned.Mount, planned.Present}); diff != "" {
+	if diff := cmp.Diff([]Amount{done.Upload, done.Mount, done.Present},
+		[]Amount{planned.Upload, planned.Mount, planned.Present}); diff != "" {
 		t.Errorf("what it did and what it would do (-did +would):\n%s", diff)
 	}
 	// Who may only pull can look.
@@ -389,7 +392,8 @@ func TestInterrupted(t *testing.T) {
 	killed := 0
 	for range 6 {
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
-		cmd.Env = append(os.Environ(), childVariable+"="+s.Address(), "BOXLIFT_TEST_PUSH_BUNDLE="+o.Bundle.Path(), "BOXLIFT_TEST_PUSH_CA="+string(s.CA()))
+		cmd.Env = append(os.Environ(), childVariable+"="+s.Address(), "BOXLIFT_TEST_PUSH_BUNDLE="+o.Bundle.Path(),
+			"BOXLIFT_TEST_PUSH_CA="+string(s.CA()))
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -475,13 +479,16 @@ func TestNames(t *testing.T) {
 		rule rewrite.Rule
 		want string
 	}{
-		"one repository":        {rewrite.Rule{Registry: "ghcr.io", Match: "^.*$", Replace: "one"}, `(?m)^ghcr\.io/\S+:\S+ \(sha256:[0-9a-f]+\) and ghcr\.io/\S+:\S+ \(sha256:[0-9a-f]+\) would both be one:\S+$`},
+		"one repository": {rewrite.Rule{Registry: "ghcr.io", Match: "^.*$", Replace: "one"},
+			`(?m)^ghcr\.io/\S+:\S+ \(sha256:[0-9a-f]+\) and ghcr\.io/\S+:\S+ \(sha256:[0-9a-f]+\) would both be one:\S+$`},
 		"no name":               {rewrite.Rule{Registry: "quay.io", Match: "^.*$", Replace: "UPPER"}, `quay\.io/\S+.*UPPER`},
 		"of two that change it": {rewrite.Rule{Registry: "quay.io", Match: "cilium", Replace: ""}, `quay\.io/cilium/`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Push(t.Context(), optionsFor(t, s, func(o *Options) { o.Rewrites = rules(t, test.rule) }))
-			if _, ok := err.(*NamesError); !ok && !strings.Contains(fmt.Sprint(err), "names that the registry cannot be given") { //nolint:errorlint // the text says it too
+			if _, ok := err.(*NamesError); !ok &&
+				!strings.Contains(fmt.Sprint(err),
+					"names that the registry cannot be given") { //nolint:errorlint // the text says it too
 				t.Fatalf("got %v", err)
 			}
 			if !regexp.MustCompile(test.want).MatchString(err.Error()) {
@@ -545,7 +552,7 @@ func TestSparse(t *testing.T) {
 func TestReduced(t *testing.T) {
 	o := Options{Bundle: openBundle(t, bundlePath(t)), Address: "registry.lan"}
 	reduced := func() map[string]string {
-		p, err := newPusher(o, actionPull)
+		p, err := newPusher(o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -591,7 +598,8 @@ func TestDamage(t *testing.T) {
 		s := target.Start(t, target.Options{})
 		var hit atomic.Bool
 		s.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
-			if r.Method == http.MethodPut && r.ContentLength > 1000 && strings.Contains(r.URL.Path, "/uploads/") && hit.CompareAndSwap(false, true) {
+			if r.Method == http.MethodPut && r.ContentLength > 1000 && strings.Contains(r.URL.Path, "/uploads/") &&
+				hit.CompareAndSwap(false, true) {
 				r.Body = &flipped{r.Body}
 			}
 			return false

@@ -1,12 +1,12 @@
 package push
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -68,20 +68,100 @@ func (s *sender) blobs(ctx context.Context, all []*work) error {
 
 // bring mounts a blob from a repository that has it, or else uploads it.
 func (s *sender) bring(ctx context.Context, w *work, repository string) error {
-	var started *url.URL
-	if from := nearest(w.has, repository); from != "" {
-		mounted, location, err := s.mount(ctx, w, repository, from)
-		if err != nil {
-			return err
-		}
-		if mounted {
-			s.task.Skip(w.size)
+	from := nearest(w.has, repository)
+	tries := s.client.persist()
+	for again := false; ; from = "" {
+		err := s.attempt(ctx, w, repository, from, again)
+		if err == nil {
 			return nil
 		}
-		started = location
-		s.sendInstead(w)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		e, ok := asError(err)
+		switch {
+		case !ok:
+			return err
+		case e.streamed:
+			pause := tries.pause(e)
+			if pause < 0 {
+				return err
+			}
+			if err := sleep(ctx, pause); err != nil {
+				return err
+			}
+			again = true
+		case from != "" && e.Status != 0 && e.Status < 500 && !e.temporary:
+			// Whoever may write here may not be allowed to read there.
+			s.sendInstead(w)
+		default:
+			return err
+		}
 	}
-	return s.upload(ctx, w, repository, started)
+}
+
+// attempt mounts or uploads a blob once, from its beginning: Harbor and other registries drop
+// what has arrived when a connection breaks.
+func (s *sender) attempt(ctx context.Context, w *work, repository, from string, again bool) error {
+	about := &subject{
+		repository: repository, what: fmt.Sprintf("upload blob %s (%s)", w.digest, progress.Bytes(w.size)),
+	}
+	if again {
+		// The answer may have been all that was lost.
+		header, err := s.client.ask(ctx, http.MethodHead, about, "blobs/"+w.digest.String())
+		if header != nil {
+			s.task.Skip(w.size)
+		}
+		if header != nil || err != nil {
+			return err
+		}
+	}
+	sending, cancel := context.WithCancelCause(s.client.about(ctx, about))
+	defer cancel(nil)
+	var body *watched
+	var unread error
+	// Each attempt has a reader of its own: a request that has failed may still be read.
+	open := func() (io.ReadCloser, error) {
+		var blob io.Reader
+		if blob, unread = s.options.Bundle.Content(w.digest, w.size); unread != nil {
+			return nil, unread
+		}
+		body = watch(blob, w.size, s, cancel)
+		return body, nil
+	}
+	d := ocispec.Descriptor{Digest: w.digest, Size: w.size}
+	to := s.client.repository(repository)
+	var err error
+	if from != "" {
+		upload := about.what
+		about.what = fmt.Sprintf("mount blob %s from %s", w.digest, from)
+		err = to.Mount(sending, d, from, func() (io.ReadCloser, error) {
+			// A registry that does not mount it has begun an upload instead.
+			about.what = upload
+			s.sendInstead(w)
+			return open()
+		})
+	} else if _, err = open(); err == nil {
+		err = to.Blobs().Push(sending, d, body)
+	}
+	read := int64(0)
+	if body != nil {
+		read, unread = body.end()
+	}
+	switch {
+	case err == nil && body == nil:
+		s.task.Skip(w.size)
+		return nil
+	case err == nil:
+		return nil
+	case unread != nil:
+		// No answer of the registry says more, and no other attempt reads more.
+		err = fmt.Errorf("%s: %w", about.what, unread)
+	default:
+		err = refused(s.client.failed(ctx, about, err))
+	}
+	s.task.Add(-read)
+	return err
 }
 
 // nearest chooses a repository of the same project: who may push there may read there.
@@ -106,109 +186,6 @@ func (s *sender) sendInstead(w *work) {
 	s.counted.Mount.Bytes -= w.size
 	s.counted.Upload.add(w.size)
 	w.first.upload += w.size
-}
-
-// mount asks for a blob of another repository. A registry that does not do it begins an
-// upload instead, at the location.
-func (s *sender) mount(ctx context.Context, w *work, repository, from string) (mounted bool, location *url.URL, err error) {
-	a, err := s.client.send(ctx, request{
-		method: http.MethodPost, path: repository + "/blobs/uploads/", query: url.Values{"mount": {w.digest.String()}, "from": {from}},
-		repository: repository, from: from, accept: []int{http.StatusCreated, http.StatusAccepted},
-		what: fmt.Sprintf("mount blob %s from %s", w.digest, from),
-	}, nil)
-	if e, ok := asError(err); ok && e.Status >= 400 && e.Status < 500 && !e.temporary {
-		// Whoever may write here may not be allowed to read there.
-		return false, nil, nil
-	}
-	if err != nil {
-		return false, nil, err
-	}
-	if a.status == http.StatusCreated {
-		return true, nil, nil
-	}
-	location, err = s.client.location(a)
-	if err != nil {
-		return false, nil, nil
-	}
-	return false, location, nil
-}
-
-// upload sends a blob, from its beginning each time that the connection breaks: Harbor
-// and other registries drop what has arrived then. An upload may be begun already.
-func (s *sender) upload(ctx context.Context, w *work, repository string, started *url.URL) error {
-	r := request{
-		repository: repository, path: repository + "/blobs/" + w.digest.String(),
-		what: fmt.Sprintf("upload blob %s (%s)", w.digest, progress.Bytes(w.size)),
-	}
-	return s.client.retry(ctx, func(ctx context.Context, number int) (err error) {
-		if number > 0 {
-			// The answer may have been all that was lost.
-			r.method, r.accept = http.MethodHead, []int{http.StatusOK, http.StatusNotFound}
-			a, err := s.client.once(ctx, r)
-			if err != nil {
-				return err
-			}
-			if a.status == http.StatusOK {
-				s.task.Skip(w.size)
-				return nil
-			}
-		}
-		location := started
-		started = nil
-		if location == nil {
-			if location, err = s.begin(ctx, r); err != nil {
-				return err
-			}
-		}
-		return s.send(ctx, r, w, location)
-	})
-}
-
-// begin opens an upload.
-func (s *sender) begin(ctx context.Context, r request) (*url.URL, error) {
-	r.method, r.path, r.accept = http.MethodPost, r.repository+"/blobs/uploads/", []int{http.StatusAccepted}
-	a, err := s.client.once(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	location, err := s.client.location(a)
-	if err != nil {
-		return nil, s.client.newError(r, err)
-	}
-	return location, nil
-}
-
-// expectFrom is the size from which on the registry is asked whether it wants a blob
-// before it is sent. It could be refused for many reasons.
-const expectFrom = 1 << 20
-
-// send sends a blob in one request.
-func (s *sender) send(ctx context.Context, r request, w *work, location *url.URL) error {
-	// Each attempt has a reader of its own: a request that has failed may still be read.
-	blob, err := s.options.Bundle.Content(w.digest, w.size)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	body := watch(blob, w.size, s, cancel)
-	defer body.timer.Stop()
-	r.method, r.address, r.query = http.MethodPut, location, url.Values{"digest": {w.digest.String()}}
-	r.header = http.Header{"Content-Type": {"application/octet-stream"}}
-	if w.size >= expectFrom {
-		r.header.Set("Expect", "100-continue")
-	}
-	r.body, r.size, r.accept, r.limit = body, w.size, []int{http.StatusCreated}, 24*time.Hour
-	if _, err = s.client.once(ctx, r); err == nil {
-		return nil
-	}
-	read, failed := body.end()
-	s.task.Add(-read)
-	if failed != nil {
-		// No answer of the registry says more, and no other attempt reads more.
-		return fmt.Errorf("%s: %w", r.what, failed)
-	}
-	return refused(err)
 }
 
 // refused says what an upload's error means for the next attempt.
@@ -242,7 +219,7 @@ type watched struct {
 
 func watch(from io.Reader, size int64, s *sender, cancel context.CancelCauseFunc) *watched {
 	w := &watched{from: from, task: s.task, patient: s.client.patient, size: size}
-	w.timer = time.AfterFunc(w.patient.answer, func() {
+	w.timer = time.AfterFunc(maxUpload, func() {
 		if took := w.took(); took < size {
 			cancel(fmt.Errorf("the registry took %s and no more within %v", progress.Bytes(took), w.patient.stall))
 		} else {
@@ -272,6 +249,9 @@ func (w *watched) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Close leaves reading to end.
+func (w *watched) Close() error { return nil }
+
 var errEnded = errors.New("the request has ended")
 
 // end keeps the body from being read on, and says how much of it was and what kept it from
@@ -280,6 +260,7 @@ func (w *watched) end() (int64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ended = true
+	w.timer.Stop()
 	return w.read, w.failed
 }
 
@@ -299,16 +280,17 @@ func (p *pusher) putManifest(ctx context.Context, t *destination, d ocispec.Desc
 }
 
 func (p *pusher) put(ctx context.Context, t *destination, mediaType string, body []byte, reference string) error {
-	what := "push manifest " + reference
+	s := &subject{repository: t.repository, what: "push manifest " + reference}
 	if reference == t.tag {
-		what = "push tag " + reference
+		s.what = "push tag " + reference
 	}
-	_, err := p.client.send(ctx, request{
-		method: http.MethodPut, path: t.repository + "/manifests/" + reference, header: http.Header{"Content-Type": {mediaType}},
-		repository: t.repository, accept: []int{http.StatusCreated, http.StatusOK, http.StatusAccepted},
-		limit: p.client.patient.stored, what: what,
-	}, body)
-	return err
+	ctx = p.client.about(ctx, s)
+	d := ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(body), Size: int64(len(body))}
+	err := p.client.repository(t.repository).Manifests().PushReference(ctx, d, bytes.NewReader(body), reference)
+	if err != nil {
+		return p.client.failed(ctx, s, err)
+	}
+	return nil
 }
 
 // IndexError says that image indexes could not be kept, which was asked for.
@@ -318,12 +300,14 @@ type IndexError struct {
 }
 
 func (e *IndexError) Error() string {
-	return "the registry refuses image indexes of which the bundle does not carry every platform: " + strings.Join(e.Images, ", ")
+	return "the registry refuses image indexes of which the bundle does not carry every platform: " +
+		strings.Join(e.Images, ", ")
 }
 
 // Hint says what can be done.
 func (e *IndexError) Hint() string {
-	return "without --require-index-digests these tags get indexes of the platforms that are carried; the digests of the platforms' own manifests stay as they are"
+	return "without --require-index-digests these tags get indexes of the platforms that are carried; " +
+		"the digests of the platforms' own manifests stay as they are"
 }
 
 // putTags makes the tags stand for what they are to stand for.

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/authn"
 
+	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/test/target"
 )
 
@@ -68,7 +69,8 @@ func TestKeychain(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("DOCKER_CONFIG", dir)
 	both := base64.StdEncoding.EncodeToString([]byte(robot + ":" + password))
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, s.Address(), both), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "config.json"),
+		fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, s.Address(), both), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	o := optionsFor(t, s, func(o *Options) { o.Username, o.Password, o.Keychain = "", "", authn.DefaultKeychain })
@@ -88,7 +90,8 @@ func TestKeychain(t *testing.T) {
 func TestOpenToReaders(t *testing.T) {
 	s := target.Start(t, target.Options{})
 	s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
-		if name, secret, ok := r.BasicAuth(); r.Method == http.MethodGet || r.Method == http.MethodHead || ok && name == robot && secret == password {
+		if name, secret, ok := r.BasicAuth(); r.Method == http.MethodGet || r.Method == http.MethodHead ||
+			ok && name == robot && secret == password {
 			return false
 		}
 		w.Header().Set("WWW-Authenticate", `Basic realm="users"`)
@@ -147,13 +150,16 @@ func TestTokenServices(t *testing.T) {
 		"registry token": {authn.AuthConfig{RegistryToken: "r"}, ``, 500, "Bearer r"},
 		"no token":       {authn.AuthConfig{}, `{"canary":1}`, 200, "its answer has no token"},
 		"no JSON":        {authn.AuthConfig{}, `canary`, 200, "its answer has no token"},
-		"refused":        {authn.AuthConfig{Username: "a", Password: "b"}, `{"errors":[{"code":"DENIED","message":"m"}]}`, 403, "the registry answered 403 Forbidden: DENIED: m"},
+		"refused": {authn.AuthConfig{Username: "a", Password: "b"}, `{"errors":[{"code":"DENIED","message":"m"}]}`,
+			403, "the registry answered 403 Forbidden: DENIED: m"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var service *httptest.Server
 			service = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				switch {
-				case r.URL.Path == "/v2/":
+				case strings.HasPrefix(r.URL.Path, "/v2/") && r.Header.Get("Authorization") != "":
+					w.Header().Set("Got", r.Header.Get("Authorization"))
+				case strings.HasPrefix(r.URL.Path, "/v2/"):
 					w.Header().Set("WWW-Authenticate", `Bearer realm="`+service.URL+`/token",service="s"`)
 					w.WriteHeader(http.StatusUnauthorized)
 				case test.config.IdentityToken != "" && (r.Method != http.MethodPost || r.FormValue("refresh_token") != "canary"):
@@ -164,16 +170,19 @@ func TestTokenServices(t *testing.T) {
 				}
 			}))
 			defer service.Close()
-			c, err := newClient(Options{Address: strings.TrimPrefix(service.URL, "http://"), PlainHTTP: true, Keychain: fixed(test.config)}, actionPush)
+			c, err := newClient(Options{
+				Address: strings.TrimPrefix(service.URL, "http://"), PlainHTTP: true, Keychain: fixed(test.config),
+				Log: slog.New(slog.DiscardHandler), Reporter: progress.Discard,
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer c.close()
-			c.log = slog.New(slog.DiscardHandler)
-			got, err := c.auth.credentials(t.Context(), "a/b", "c/d")
+			impatient(&pusher{client: c})
+			header, err := c.ask(t.Context(), http.MethodHead, &subject{repository: "a/b"}, "manifests/1")
 			text := fmt.Sprint(err)
 			if err == nil {
-				text = got.header
+				text = header.Get("Got")
 			}
 			if !strings.Contains(text, test.want) || strings.Contains(text, "canary") {
 				t.Errorf("got %s, expected %s", text, test.want)
@@ -184,12 +193,13 @@ func TestTokenServices(t *testing.T) {
 
 // TestRealms expects passwords to be sent over TLS only where the registry is.
 func TestRealms(t *testing.T) {
-	c, err := newClient(Options{Address: "harbor.lan", Username: robot, Password: password}, actionPush)
+	c, err := newClient(Options{Address: "harbor.lan", Username: robot, Password: password})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, realm := range []string{"http://harbor.lan/service/token", "ftp://harbor.lan", "", "/service/token", "https:", ":"} {
-		_, _, err := c.auth.fetch(t.Context(), &challenge{scheme: schemeBearer, realm: realm}, "repository:a:pull")
+	for _, realm := range []string{"http://harbor.lan/service/token", "ftp://harbor.lan", "", "/service/token", "https:",
+		":"} {
+		_, err := c.choose([]string{fmt.Sprintf("Bearer realm=%q", realm)})
 		if err == nil || !strings.Contains(err.Error(), "expected one with https") {
 			t.Errorf("%s: got %v", realm, err)
 		}
