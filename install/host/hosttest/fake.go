@@ -22,6 +22,7 @@ import (
 	"sync"
 	"testing"
 
+	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/interp"
 	"mvdan.cc/sh/v3/syntax"
 
@@ -64,7 +65,7 @@ var _ host.Host = (*Fake)(nil)
 func New(t testing.TB, name string) *Fake {
 	t.Helper()
 	f := &Fake{name: name, folder: t.TempDir(), left: -1, programs: make(map[string]Program), units: make(map[string]*Unit)}
-	f.programs["systemctl"] = systemctl
+	f.programs["systemctl"], f.programs["env"], f.programs["id"] = systemctl, env, Prints("0\n")
 	for _, name := range tools {
 		f.programs[name] = tool(name)
 	}
@@ -270,6 +271,14 @@ func (f *Fake) run(ctx context.Context, words []string, stdin io.Reader, stdout,
 		}
 		return f.script(ctx, words[2], params, stdin, stdout, stderr)
 	}
+	if name == "sh" && len(words) > 1 {
+		text, err := os.ReadFile(f.path(words[1]))
+		if err != nil {
+			_, _ = fmt.Fprintf(stderr, "sh: %s: not found\n", words[1]) // the caller may have gone
+			return 127
+		}
+		return f.script(ctx, string(text), words[2:], stdin, stdout, stderr)
+	}
 	f.mu.Lock()
 	program := f.programs[name]
 	f.mu.Unlock()
@@ -287,7 +296,9 @@ func (f *Fake) script(ctx context.Context, text string, params []string, stdin i
 		_, _ = fmt.Fprintln(stderr, "sh:", err) // the caller may have gone
 		return 2
 	}
+	set, _ := ctx.Value(environment{}).([]string)
 	runner, err := interp.New(
+		interp.Env(expand.ListEnviron(append(set, "PATH=/bin", "HOME=/root")...)),
 		interp.StdIO(stdin, stdout, stderr), interp.Dir(f.folder), interp.Params(append([]string{"--"}, params...)...),
 		interp.ExecHandlers(func(interp.ExecHandlerFunc) interp.ExecHandlerFunc { return f.exec }),
 		interp.CallHandler(func(_ context.Context, args []string) ([]string, error) { return f.moveIn(args), nil }),
