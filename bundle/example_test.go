@@ -3,7 +3,6 @@ package bundle_test
 import (
 	"context"
 	"fmt"
-	"log"
 	"os"
 
 	"github.com/liteboxd/boxlift/bundle"
@@ -15,21 +14,25 @@ import (
 func ExampleOpenSigned() {
 	pem, err := os.ReadFile("testdata/example.pub")
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	key, err := signature.ParsePublicKey(pem)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	r, err := bundle.OpenSigned("testdata/example.tar", key)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer r.Close()
 
 	contents, err := r.Contents()
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	for _, image := range contents.Images {
 		fmt.Println(image.Component, image.Name, image.Digest.Encoded()[:12])
@@ -42,11 +45,13 @@ func ExampleOpenSigned() {
 func ExampleOpen() {
 	r, err := bundle.Open("testdata/example.tar")
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer r.Close()
 	if err := r.Verify(context.Background(), progress.Discard); err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	fmt.Println(r.Digest(), r.Size(), "bytes")
 	// Output:

@@ -3,7 +3,6 @@ package registry_test
 import (
 	"fmt"
 	"io"
-	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -26,15 +25,18 @@ func (f onDisk) Modified() time.Time { return f.info.ModTime() }
 func Example() {
 	f, err := os.Open("../bundle/testdata/example.tar")
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	info, err := f.Stat()
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	file, err := registry.NewFile(onDisk{f, info})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer file.Close()
 
@@ -42,12 +44,14 @@ func Example() {
 	defer server.Close()
 	response, err := http.Get(server.URL + "/v2/docker.io/example/hello/tags/list")
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	fmt.Print(string(body))
 	// Output:

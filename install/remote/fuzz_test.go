@@ -2,9 +2,10 @@ package remote
 
 import (
 	"errors"
-	"github.com/liteboxd/boxlift/install/host"
 	"strings"
 	"testing"
+
+	"github.com/liteboxd/boxlift/install/host"
 )
 
 // FuzzStderr expects that what a command says is kept whatever it is, however it is cut, and that

@@ -3,6 +3,7 @@ package push
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -486,9 +487,8 @@ func TestNames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Push(t.Context(), optionsFor(t, s, func(o *Options) { o.Rewrites = rules(t, test.rule) }))
-			if _, ok := err.(*NamesError); !ok &&
-				!strings.Contains(fmt.Sprint(err),
-					"names that the registry cannot be given") { //nolint:errorlint // the text says it too
+			var names *NamesError
+			if !errors.As(err, &names) && !strings.Contains(fmt.Sprint(err), "names that the registry cannot be given") {
 				t.Fatalf("got %v", err)
 			}
 			if !regexp.MustCompile(test.want).MatchString(err.Error()) {

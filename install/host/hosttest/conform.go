@@ -279,7 +279,7 @@ func conformDial(t *testing.T, h host.Host) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close()
+	defer listener.Close() //nolint:errcheck // closed below, where it counts
 	go func() {
 		conn, err := listener.Accept()
 		if err == nil {
@@ -291,7 +291,7 @@ func conformDial(t *testing.T, h host.Host) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer conn.Close() //nolint:errcheck // it was only read
 	if text, err := io.ReadAll(conn); string(text) != "hello" || err != nil {
 		t.Errorf("read %q, %v", text, err)
 	}

@@ -323,7 +323,8 @@ func (f *Fake) script(ctx context.Context, text string, params []string, stdin i
 		return 2
 	}
 	err = runner.Run(ctx, parsed)
-	if code, ok := interp.IsExitStatus(err); ok {
+	var code interp.ExitStatus
+	if errors.As(err, &code) {
 		return int(code)
 	}
 	if err != nil {
