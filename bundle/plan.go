@@ -340,6 +340,11 @@ func (p *planner) plan(ctx context.Context) error {
 		return err
 	}
 	p.keep(chart)
+	if slices.ContainsFunc(p.Reuse, func(r *Reader) bool { return r.Digest() == p.Digest() }) {
+		// An older bundle is what is planned: it was checked when it was built.
+		p.chart.stop()
+		p.chart = nil
+	}
 	return nil
 }
 
