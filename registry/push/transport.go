@@ -100,6 +100,9 @@ func (c *client) exchange(r *http.Request) (*http.Response, []byte, error) {
 	log.DebugContext(ctx, "request", "after", time.Since(begin), "status", response.StatusCode)
 	content, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	_ = response.Body.Close() // what matters of it is read
+	if err == nil {
+		err = ctx.Err() // a connection that is given up may look like one that ended
+	}
 	if err != nil && len(content) == 0 && response.StatusCode >= 300 {
 		return nil, nil, noAnswer(ctx, err)
 	}
