@@ -402,6 +402,8 @@ func (f *Fake) Start(ctx context.Context, cmd host.Command) (*host.Process, erro
 		select {
 		case <-ended:
 		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
 			return fmt.Errorf("%s: %s: %w", f.name, cmd.Label(), context.Cause(ctx))
 		}
 		if code != 0 {
