@@ -337,7 +337,7 @@ func (in *installer) compareAdopted(ctx context.Context, h *host) ([]adoption.Re
 			Reason: "install.yaml has the seeding mode " + string(in.Config.Seeding.Mode) + ", which needs a registries.yaml of boxlift's on every host",
 			Way:    "write seeding.mode: images",
 		})
-	} else if registries, err := (&k3sNode{installer: in, host: h}).registries(); err != nil {
+	} else if registries, err := in.registries(h); err != nil {
 		return nil, err
 	} else if registries != nil {
 		content, err := registries.Render()

@@ -100,15 +100,15 @@ func (n *k3sNode) tokenSteps() []step {
 	var steps []step
 	isServer := n.host.config.Role == config.Server
 	if n.exposed && isServer {
-		noted := n.fileStep("note that agents have had the servers' token", exposedFile, []byte("until this was written\n"))
+		noted := fileStep(n.host, "note that agents have had the servers' token", exposedFile, []byte("until this was written\n"))
 		noted.alone = true
 		steps = append(steps, noted)
 	}
 	if n.agentToken != "" && isServer {
 		steps = append(steps, n.restarting(startedFile,
-			n.fileStep(writeAgentToken, k3sAgentTokenFile, []byte(n.agentToken+"\n"))))
+			fileStep(n.host, writeAgentToken, k3sAgentTokenFile, []byte(n.agentToken+"\n"))))
 	}
-	return append(steps, n.restarting(startedFile, n.fileStep(writeToken, k3sTokenFile, []byte(n.token+"\n"))))
+	return append(steps, n.restarting(startedFile, fileStep(n.host, writeToken, k3sTokenFile, []byte(n.token+"\n"))))
 }
 
 // Titles of steps.

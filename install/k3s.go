@@ -199,7 +199,7 @@ func (n *k3sNode) configFile() ([]byte, error) {
 // registriesStep brings registries.yaml to what install.yaml has, or away when it has
 // nothing.
 func (n *k3sNode) registriesStep() (step, error) {
-	registries, err := n.registries()
+	registries, err := n.registries(n.host)
 	if err != nil {
 		return step{}, err
 	}
@@ -208,7 +208,7 @@ func (n *k3sNode) registriesStep() (step, error) {
 		if err != nil {
 			return step{}, err
 		}
-		return n.fileStep("write k3s' registries", k3sRegistries, content), nil
+		return fileStep(n.host, "write k3s' registries", k3sRegistries, content), nil
 	}
 	return step{
 		title: "remove k3s' registries",
@@ -254,7 +254,7 @@ func (n *k3sNode) steps() ([]step, error) {
 		n.restarting(startedFile, registries),
 	)
 	if content := n.ownResolver(); content != "" {
-		steps = append(steps, n.restarting(startedFile, n.fileStep("write k3s' resolv.conf", k3sResolvConf, []byte(content))))
+		steps = append(steps, n.restarting(startedFile, fileStep(n.host, "write k3s' resolv.conf", k3sResolvConf, []byte(content))))
 	}
 	steps = append(steps, unit)
 	if n.restoring != nil {
@@ -344,12 +344,12 @@ func (h *host) binaryDigest(ctx context.Context) (string, error) {
 }
 
 // fileStep writes a file that only root can read.
-func (n *k3sNode) fileStep(title, name string, content []byte) step {
+func fileStep(h *host, title, name string, content []byte) step {
 	return step{
 		title: title,
 		needed: func(ctx context.Context) (string, error) {
 			sum := sha256.Sum256(content)
-			digests, err := machine.Digests(ctx, n.conn, name)
+			digests, err := machine.Digests(ctx, h.conn, name)
 			if err != nil {
 				return "", err
 			}
@@ -357,17 +357,17 @@ func (n *k3sNode) fileStep(title, name string, content []byte) step {
 			if reason != "" {
 				return reason, nil
 			}
-			mode, err := n.root(ctx, "look at "+name, "stat", "-c", "%a %u", name)
+			mode, err := h.root(ctx, "look at "+name, "stat", "-c", "%a %u", name)
 			if err == nil && strings.TrimSpace(string(mode)) != "600 0" {
 				reason = name + " has another mode or owner"
 			}
 			return reason, err
 		},
 		run: func(ctx context.Context) error {
-			if _, err := n.root(ctx, "make k3s' config folder", "mkdir", "-p", "-m", "0755", path.Dir(name)); err != nil {
+			if _, err := h.root(ctx, "make k3s' config folder", "mkdir", "-p", "-m", "0755", path.Dir(name)); err != nil {
 				return err
 			}
-			return n.put(ctx, name, 0o600, content)
+			return h.put(ctx, name, 0o600, content)
 		},
 	}
 }
@@ -380,8 +380,8 @@ func (n *k3sNode) configSteps() (config, registration step, err error) {
 	if err != nil {
 		return step{}, step{}, err
 	}
-	config = n.fileStep("write k3s' config", k3sConfigFile, content)
-	registration = n.fileStep("write how the node registers into k3s' config", k3sConfigFile, content)
+	config = fileStep(n.host, "write k3s' config", k3sConfigFile, content)
+	registration = fileStep(n.host, "write how the node registers into k3s' config", k3sConfigFile, content)
 	registration.alone = true
 	whole := registration.needed
 	config.needed = func(ctx context.Context) (string, error) {
@@ -608,28 +608,28 @@ func (n *k3sNode) poll(ctx context.Context, service string) error {
 			if result := state.Result; result != "success" { // which it is again while systemd tries once more
 				tried = orUnknown(result) + ", " + tried
 			}
-			return n.startError(ctx, service, fmt.Sprintf("%s does not start (%s)", service, tried))
+			return startError(ctx, n.host, service, fmt.Sprintf("%s does not start (%s)", service, tried), n.redact)
 		}
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.Canceled) { // by the user, who waits for the end
 				return context.Cause(ctx)
 			}
-			return n.startError(context.WithoutCancel(ctx), service, context.Cause(ctx).Error())
+			return startError(context.WithoutCancel(ctx), n.host, service, context.Cause(ctx).Error(), n.redact)
 		case <-ticker.C:
 		}
 	}
 }
 
 // startError adds the last lines of the service's journal.
-func (n *k3sNode) startError(ctx context.Context, service, text string) error {
+func startError(ctx context.Context, h *host, service, text string, redact func(string) string) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	out, err := n.root(ctx, "read the journal", "journalctl", "--no-pager", "-o", "cat", "-n", "300", "-u", service)
+	out, err := h.root(ctx, "read the journal", "journalctl", "--no-pager", "-o", "cat", "-n", "300", "-u", service)
 	if err != nil {
 		return fmt.Errorf("%s; its journal cannot be read: %w", text, err)
 	}
-	return &serviceError{text: text, service: service, lines: printable.Text(strings.TrimSpace(n.redact(lastLines(string(out)))))}
+	return &serviceError{text: text, service: service, lines: printable.Text(strings.TrimSpace(redact(lastLines(string(out)))))}
 }
 
 // lastLines are those of a service's journal that say why it ended. Where containers go on
@@ -646,12 +646,17 @@ func lastLines(journal string) string {
 // redact removes the secrets that boxlift knows from what a host printed.
 func (n *k3sNode) redact(s string) string {
 	// A full token ends with the password, which also stands alone.
-	secrets := []string{n.token, n.token[strings.LastIndex(n.token, ":")+1:], n.agentToken}
-	for _, secret := range n.Config.Secrets() {
+	return n.withoutSecrets(s, n.token, n.token[strings.LastIndex(n.token, ":")+1:], n.agentToken)
+}
+
+// withoutSecrets removes these secrets from what a host printed, those of install.yaml, and the password of boxlift's
+// registry.
+func (in *installer) withoutSecrets(s string, secrets ...string) string {
+	for _, secret := range in.Config.Secrets() {
 		secrets = append(secrets, secret.Reveal())
 	}
-	if n.Config.Seeding.Mode == config.SeedRegistry {
-		if a, err := n.authority(); err == nil {
+	if in.Config.Seeding.Mode == config.SeedRegistry {
+		if a, err := in.authority(); err == nil {
 			secrets = append(secrets, a.Password())
 		}
 	}

@@ -186,7 +186,7 @@ func (in *installer) serveImages(ctx context.Context) error {
 }
 
 func (in *installer) serveOn(ctx context.Context, h *host) error {
-	s := &registryServer{&k3sNode{installer: in, host: h}}
+	s := &registryServer{in, h}
 	steps, err := s.steps()
 	if err != nil {
 		return err
@@ -195,7 +195,10 @@ func (in *installer) serveOn(ctx context.Context, h *host) error {
 }
 
 // registryServer is a server that serves its packs.
-type registryServer struct{ *k3sNode }
+type registryServer struct {
+	*installer
+	*host
+}
 
 func (s *registryServer) steps() ([]step, error) {
 	program, ok := s.contents.File(bundle.ProgramsComponent, bundle.NodeProgram, s.platform)
@@ -439,7 +442,8 @@ func (s *registryServer) start(ctx context.Context) error {
 	if err == nil || errors.Is(ctx.Err(), context.Canceled) {
 		return err
 	}
-	return s.startError(context.WithoutCancel(ctx), registryService, "the registry does not answer: "+err.Error())
+	return startError(context.WithoutCancel(ctx), s.host, registryService, "the registry does not answer: "+err.Error(),
+		func(text string) string { return s.withoutSecrets(text) })
 }
 
 // ask asks the registry as nodes do, through the SSH connection.

@@ -102,7 +102,7 @@ func TestRegistrySettings(t *testing.T) {
 	in := seeded(t, exampleConfig+ownRegistry)
 	in.StatePath = filepath.Join(t.TempDir(), "state.json")
 	in.hosts[0].ip = netip.MustParseAddr("10.0.0.11")
-	s := &registryServer{&k3sNode{installer: in, host: in.hosts[0]}}
+	s := &registryServer{in, in.hosts[0]}
 	content, err := s.settings()
 	if err != nil {
 		t.Fatal(err)

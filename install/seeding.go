@@ -46,7 +46,7 @@ func (in *installer) checkSeeding() error {
 			return fmt.Errorf("%w: %w", ErrConfig, err)
 		}
 	}
-	_, err := (&k3sNode{installer: in, host: in.servers()[0]}).registriesWith("")
+	_, err := in.registriesWith(in.servers()[0], "")
 	return err
 }
 
@@ -86,33 +86,32 @@ func (in *installer) packOptions(h *host) bundle.PackOptions {
 // has to rely on it. containerd reads the file whenever it pulls.
 func (in *installer) placeCA(ctx context.Context, ca []byte) error {
 	return in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
-		n := &k3sNode{installer: in, host: h}
-		return in.runSteps(ctx, "registry", &h.subject, []step{n.fileStep("write the authority of the registry", k3sRegistryCA, ca)})
+		return in.runSteps(ctx, "registry", &h.subject, []step{fileStep(h, "write the authority of the registry", k3sRegistryCA, ca)})
 	})
 }
 
 // registries is what a host's registries.yaml is to have: where boxlift lets nodes pull
 // from, and what install.yaml says of registries. It is nil for no file.
-func (n *k3sNode) registries() (*config.Registries, error) {
-	if n.Config.Seeding.Mode != config.SeedRegistry {
-		return n.registriesWith("")
+func (in *installer) registries(h *host) (*config.Registries, error) {
+	if in.Config.Seeding.Mode != config.SeedRegistry {
+		return in.registriesWith(h, "")
 	}
-	a, err := n.authority()
+	a, err := in.authority()
 	if err != nil {
 		return nil, err
 	}
-	return n.registriesWith(a.Password())
+	return in.registriesWith(h, a.Password())
 }
 
 // registriesWith is registries with the password of boxlift's registry.
-func (n *k3sNode) registriesWith(password string) (*config.Registries, error) {
+func (in *installer) registriesWith(h *host, password string) (*config.Registries, error) {
 	var source config.Source
-	switch s := n.Config.Seeding; {
+	switch s := in.Config.Seeding; {
 	case s.Mode == config.SeedRegistry:
 		source.Login = &config.RegistryLogin{Username: registryUsername, Password: config.NewSecret(password)}
 		source.CAFile = k3sRegistryCA
-		for _, server := range n.endpointOrder() {
-			source.Endpoints = append(source.Endpoints, "https://"+n.registryAddress(server))
+		for _, server := range in.endpointOrder(h) {
+			source.Endpoints = append(source.Endpoints, "https://"+in.registryAddress(server))
 		}
 	case s.Mode == config.SeedExternal:
 		rules, err := rewriteRules(s.External)
@@ -121,10 +120,10 @@ func (n *k3sNode) registriesWith(password string) (*config.Registries, error) {
 		}
 		source = s.External.Source(rules, k3sRegistryCA)
 	case !s.PeerToPeer:
-		return n.Config.Registries, nil
+		return in.Config.Registries, nil
 	}
-	source.Registries = n.carriedRegistries()
-	merged, err := source.Merge(n.Config.Registries)
+	source.Registries = in.carriedRegistries()
+	merged, err := source.Merge(in.Config.Registries)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
@@ -144,14 +143,14 @@ func (in *installer) carriedRegistries() []string {
 // endpointOrder is the order in which a host asks the servers: itself first, and then one
 // that differs from host to host, so that they share the load. It follows from addresses alone:
 // a server that comes or goes does not change the order of the others.
-func (n *k3sNode) endpointOrder() []*host {
+func (in *installer) endpointOrder(h *host) []*host {
 	weight := func(s *host) string {
-		sum := sha256.Sum256([]byte(n.lanAddress() + " " + s.lanAddress()))
+		sum := sha256.Sum256([]byte(h.lanAddress() + " " + s.lanAddress()))
 		return string(sum[:])
 	}
-	ordered := slices.Clone(n.servers())
+	ordered := slices.Clone(in.servers())
 	slices.SortFunc(ordered, func(a, b *host) int {
-		switch n.host {
+		switch h {
 		case a:
 			return -1
 		case b:

@@ -60,7 +60,7 @@ func TestSeedingRegistries(t *testing.T) {
 	}
 	for _, test := range tests {
 		in := seeded(t, test.text)
-		r, err := (&k3sNode{installer: in, host: in.hosts[test.host]}).registriesWith("the-password")
+		r, err := in.registriesWith(in.hosts[test.host], "the-password")
 		if err != nil {
 			t.Errorf("%s: %v", test.golden, err)
 			continue
@@ -72,7 +72,7 @@ func TestSeedingRegistries(t *testing.T) {
 		checkGolden(t, test.golden, got)
 	}
 	in := seeded(t, exampleConfig)
-	if r, err := (&k3sNode{installer: in, host: in.hosts[0]}).registries(); r != nil || err != nil {
+	if r, err := in.registries(in.hosts[0]); r != nil || err != nil {
 		t.Errorf("in mode images: %v, %v", r, err)
 	}
 }
@@ -83,7 +83,7 @@ func TestEndpointOrder(t *testing.T) {
 	in := seeded(t, threeServers+ownRegistry)
 	order := func(in *installer, h *host) []string {
 		var names []string
-		for _, s := range (&k3sNode{installer: in, host: h}).endpointOrder() {
+		for _, s := range in.endpointOrder(h) {
 			names = append(names, s.name)
 		}
 		return names

@@ -168,9 +168,8 @@ func (in *installer) stageToken(ctx context.Context, seed *host) (next string, e
 		next = jointoken.New()
 	}
 	if err := in.eachHost(ctx, in.servers(), func(ctx context.Context, h *host) error {
-		n := &k3sNode{installer: in, host: h}
 		return in.runSteps(ctx, tokensPhase, &h.subject, []step{
-			n.fileStep("keep the servers' next token", stagedTokenFile, []byte(next+"\n")),
+			fileStep(h, "keep the servers' next token", stagedTokenFile, []byte(next+"\n")),
 		})
 	}); err != nil {
 		return "", err
@@ -223,7 +222,7 @@ func (n *k3sNode) newTokenSteps(servers, agents bool) []step {
 		return steps
 	}
 	// The old one would keep a server that goes back from starting.
-	previous := n.fileStep("keep the token, to go back to", previousTokenFile, []byte(n.token+"\n"))
+	previous := fileStep(n.host, "keep the token, to go back to", previousTokenFile, []byte(n.token+"\n"))
 	needed := previous.needed
 	previous.needed = func(ctx context.Context) (string, error) {
 		if kept, err := n.read(ctx, previousTokenFile); err != nil || kept == "" {
