@@ -214,7 +214,7 @@ func (in *installer) adoptable(ctx context.Context, nodes []kube.Node) (adopted 
 // findAdopted finds the hosts whose k3s was adopted, by the cluster's record, or, while no server tells it, by the copy
 // beside the state; and judges whether it can still stay as it is. A restore keeps no k3s.
 func (in *installer) findAdopted(ctx context.Context) error {
-	if in.Restore != nil || !slices.ContainsFunc(in.hosts, func(h *host) bool { return h.err == nil && h.foreign }) {
+	if in.restores || !slices.ContainsFunc(in.hosts, func(h *host) bool { return h.err == nil && h.foreign }) {
 		return nil
 	}
 	r := in.adoptions(ctx)

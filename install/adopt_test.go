@@ -309,12 +309,12 @@ func TestFindAdoptedAsksNobody(t *testing.T) {
 	if err := in.findAdopted(t.Context()); err != nil {
 		t.Error(err)
 	}
-	in.hosts[0].foreign, in.Restore = true, &Restore{}
+	in.hosts[0].foreign, in.restores = true, true
 	if err := in.findAdopted(t.Context()); err != nil || in.hosts[0].adopted != nil {
 		t.Errorf("a restore keeps k3s: %v", err)
 	}
 	// Nor is one taken for adopted that no record knows.
-	in.Restore, in.StatePath = nil, filepath.Join(t.TempDir(), "state.json")
+	in.restores, in.StatePath = false, filepath.Join(t.TempDir(), "state.json")
 	in.splitsToken = true
 	if err := in.findAdopted(t.Context()); err != nil || in.hosts[0].adopted != nil || !in.splitsToken || in.keepsTokens() {
 		t.Errorf("%v, %+v", err, in.hosts[0].adopted)

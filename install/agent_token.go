@@ -43,8 +43,8 @@ func (in *installer) agentToken(ctx context.Context, seed *host) (string, error)
 
 // findAgentToken asks the servers: they have to agree on it, which k3s does not see to.
 func (in *installer) findAgentToken(ctx context.Context, seed *host) (string, error) {
-	if in.restoring != nil && in.restoring.agentToken != "" {
-		return in.restoring.agentToken, nil
+	if in.restoration != nil && in.restoration.agentToken != "" {
+		return in.restoration.agentToken, nil
 	}
 	begun := false
 	for _, h := range slices.Concat([]*host{seed}, in.servers()) {
@@ -63,10 +63,10 @@ func (in *installer) findAgentToken(ctx context.Context, seed *host) (string, er
 			begun = begun || token != ""
 		}
 	}
-	if begun && in.restoring == nil && !in.splitsToken {
+	if begun && in.restoration == nil && !in.splitsToken {
 		return "", nil
 	}
-	in.agentsPassword.exposed = begun || in.restoring != nil
+	in.agentsPassword.exposed = begun || in.restoration != nil
 	return jointoken.New(), nil
 }
 

@@ -69,6 +69,14 @@ func askVersion(ctx context.Context, api *kube.Cluster) string {
 	return version
 }
 
+// crossing is how far a cluster is on its way to another minor version of Kubernetes.
+type crossing struct {
+	// minor tells that Kubernetes moves by a minor version, and moved that a server's API has
+	// answered with the new one, or may have written with it unseen: from then on, no server goes
+	// back by itself.
+	minor, moved bool
+}
+
 // minorStep tells whether nodes and API servers have to go to another minor version of
 // Kubernetes, and whether an API server has been there already.
 func minorStep(nodes []kube.Node, apis []string, to string) (minor, moved bool) {
@@ -88,13 +96,13 @@ func minorStep(nodes []kube.Node, apis []string, to string) (minor, moved bool) 
 // mayMove tells whether starting k3s on this host may bring the first API server of a newer
 // minor version.
 func (n *k3sNode) mayMove() bool {
-	return n.upgrade != nil && n.upgrade.minor && !n.upgrade.moved && !n.goingBack && n.host.config.Role == config.Server
+	return n.crossing.minor && !n.crossing.moved && !n.goingBack && n.host.config.Role == config.Server
 }
 
 // startsUnseen notes that k3s is started, or was, while nobody watches what it does.
 func (n *k3sNode) startsUnseen() {
 	if n.mayMove() {
-		n.upgrade.moved = true
+		n.crossing.moved = true
 	}
 }
 
@@ -105,7 +113,7 @@ func (n *k3sNode) watchAPI(ctx context.Context) (end func(error)) {
 	if !n.mayMove() {
 		return func(error) {}
 	}
-	n.upgrade.moved = true
+	n.crossing.moved = true
 	api, err := n.apiThrough(ctx, n.host)
 	if err != nil {
 		return func(error) {} // nobody can look
@@ -117,7 +125,7 @@ func (n *k3sNode) watchAPI(ctx context.Context) (end func(error)) {
 	}()
 	return func(err error) {
 		close(over)
-		n.upgrade.moved = <-answered || ctx.Err() != nil || !failedToStart(err)
+		n.crossing.moved = <-answered || ctx.Err() != nil || !failedToStart(err)
 	}
 }
 

@@ -18,9 +18,9 @@ func isSet(value any) bool { return value != nil && fmt.Sprint(value) == "true" 
 
 // encrypts tells whether the servers are to encrypt Secrets in their datastores.
 func (in *installer) encrypts() bool {
-	f := atrest.Facts{Asked: in.asksToEncrypt(), Restoring: in.restoring != nil}
+	f := atrest.Facts{Asked: in.asksToEncrypt(), Restoring: in.restoration != nil}
 	if f.Restoring {
-		f.Backup = in.restoring.encrypts
+		f.Backup = in.restoration.encrypts
 	}
 	for _, h := range in.servers() {
 		f.Servers = append(f.Servers, h.atRest)

@@ -170,7 +170,7 @@ func TestRestoreKeepsSecretsEncryption(t *testing.T) {
 				backup.Token: fullToken, backup.ServerFiles: content.String(),
 			})
 			in := example(t, test.config, "k3s=v1.34.4+k3s1")
-			in.k3s, in.Restore = "v1.34.4+k3s1", &Restore{Backup: r}
+			in.k3s, in.Restore, in.restores = "v1.34.4+k3s1", &Restore{Backup: r}, true
 			err := in.checkRestore()
 			if !errors.Is(err, test.is) || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %v with %q", err, test.is, test.want)

@@ -19,7 +19,7 @@ import (
 // mayBeOlder reports whether the run says by itself that its bundle may be an older one: it goes
 // back to a release or a backup of the operator's choice, or the operator has accepted it.
 func (in *installer) mayBeOlder() bool {
-	return in.AcceptOlderBundle || in.Restore != nil || in.upgrade != nil && in.upgrade.RollbackTo > 0
+	return in.AcceptOlderBundle || in.restores || in.takesBack > 0
 }
 
 // refuseOlder returns an error when the bundle is older than one that a record, nil for none, has.
@@ -59,7 +59,7 @@ func (in *installer) checkFresh(ctx context.Context) error {
 // keepSerial makes a record that was brought back with its cluster know what the copy beside the
 // state still does.
 func (in *installer) keepSerial(r *release.Record) {
-	if in.Restore == nil {
+	if !in.restores {
 		return
 	}
 	if before, err := release.ReadFile(in.recordCopy()); err == nil && before != nil && before.Cluster == r.Cluster {

@@ -83,11 +83,11 @@ func TestRefuseOlder(t *testing.T) {
 		{"one of the same serial", 9, nil, ""},
 		{"a newer one", 10, nil, ""},
 		{"an older one that is accepted", 8, func(in *installer, _ *release.Record) { in.AcceptOlderBundle = true }, ""},
-		{"a restore", 8, func(in *installer, _ *release.Record) { in.Restore = &Restore{} }, ""},
+		{"a restore", 8, func(in *installer, _ *release.Record) { in.restores = true }, ""},
 		{"a rollback", 8, func(in *installer, _ *release.Record) {
-			in.upgrade = &upgrading{UpgradeOptions: UpgradeOptions{RollbackTo: 1}}
+			in.upgrades, in.takesBack = true, 1
 		}, ""},
-		{"an upgrade", 8, func(in *installer, _ *release.Record) { in.upgrade = &upgrading{} }, "it is older"},
+		{"an upgrade", 8, func(in *installer, _ *release.Record) { in.upgrades = true }, "it is older"},
 		{"the run that is under way", 8, func(in *installer, r *release.Record) {
 			r.Releases[0].State, r.Releases[0].Bundle = release.Running, in.Bundle.Digest()
 		}, ""},
@@ -158,7 +158,7 @@ func TestKeepSerial(t *testing.T) {
 	if in.keepSerial(r); r.Serial != 5 {
 		t.Errorf("without a restore it is %d", r.Serial)
 	}
-	in.Restore = &Restore{}
+	in.restores = true
 	if in.keepSerial(r); r.Serial != 9 {
 		t.Errorf("it is %d", r.Serial)
 	}

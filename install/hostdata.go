@@ -119,12 +119,6 @@ func (in *installer) judgeData(ctx context.Context, removals []*removal) error {
 	return nil
 }
 
-// judgesEarly reports whether the removal of absent agents is judged before anything else is done.
-func (in *installer) judgesEarly() bool {
-	whole := in.Only == nil && in.Scope != OnlyLiteBoxd && in.Restore == nil && in.upgrade == nil
-	return in.Config.Runtime.RemoveAbsentAgents && in.mode == apply && whole
-}
-
 // judgeLeaving judges the absent agents that this run would remove, as far as the cluster tells of them
 // already. Once all hosts have joined they are judged again.
 func (in *installer) judgeLeaving(ctx context.Context) error {

@@ -166,6 +166,16 @@ type installer struct {
 	// ended are the sandboxes that ended by themselves while an upgrade started k3s anew.
 	ended []string
 
+	// upgrades tells that the cluster goes to another bundle, restores that a backup is restored.
+	upgrades, restores bool
+	// tolerates tells whether phases go on although agents have failed; nil is yes.
+	tolerates func() bool
+	// takesBack is the release that is gone back to, 0 for none.
+	takesBack int
+	crossing  crossing
+	// restoration is what a restore gives to k3s, nil for none.
+	restoration *restoration
+
 	upgrade    *upgrading  // nil unless the cluster goes to another bundle
 	restoring  *restoring  // nil unless a backup is restored
 	deployment *Deployment // LiteBoxd as it is to be; nil when it is not worked on
@@ -268,7 +278,7 @@ func (in *installer) begin() error {
 	if run.Command == "" {
 		run.Command = in.Scope.Command()
 	}
-	if run.Command == in.Scope.Command() || in.upgrade != nil {
+	if run.Command == in.Scope.Command() || in.upgrades {
 		for _, p := range in.installation() {
 			planned := journal.Planned{Phase: p.name}
 			for _, h := range in.hosts {
@@ -285,7 +295,7 @@ func (in *installer) begin() error {
 		run.Bundle, run.BundleFile = in.Bundle.Digest().String(), in.Bundle.Path()
 	}
 	last := in.journal.State()
-	if in.Restore != nil {
+	if in.restores {
 		return in.beginRestore(run, last)
 	}
 	if restoreBegan(last) {
@@ -327,7 +337,7 @@ func newInstaller(o Options) (*installer, error) {
 	if o.Reporter == nil {
 		o.Reporter = progress.Discard
 	}
-	in := &installer{Options: o, misfit: ErrConfig, holds: newHolds()}
+	in := &installer{Options: o, misfit: ErrConfig, holds: newHolds(), restores: o.Restore != nil}
 	if o.Bundle != nil {
 		if err := checkAudience(o.Bundle.Validity(), o.Config.Cluster.Name); err != nil {
 			return nil, err
@@ -451,6 +461,12 @@ func (in *installer) installation() []phase {
 	return phases
 }
 
+// judgesEarly reports whether the removal of absent agents is judged before anything else is done.
+func (in *installer) judgesEarly() bool {
+	whole := in.Only == nil && in.Scope != OnlyLiteBoxd && in.Restore == nil && in.upgrade == nil
+	return in.Config.Runtime.RemoveAbsentAgents && in.mode == apply && whole
+}
+
 // run goes through phases in their order.
 func (in *installer) run(ctx context.Context, phases []phase) error {
 	in.meter.enter()
@@ -540,7 +556,7 @@ func (in *installer) goesOn(err error) bool {
 			return false
 		}
 	}
-	if in.upgrade != nil && !in.upgrade.toleratesFailures(in) {
+	if in.tolerates != nil && !in.tolerates() {
 		return false
 	}
 	own := slices.ContainsFunc(in.agents(), func(h *host) bool { return h.err != nil && errors.Is(err, h.err) })

@@ -81,6 +81,17 @@ type k3sNode struct {
 	goingBack bool
 }
 
+// restoration is what a restored backup gives to k3s.
+type restoration struct {
+	token string // the password that the cluster began with
+	// agentToken is the password that its agents joined with; "" when it was the same one.
+	agentToken string
+	// encrypts tells whether its Secrets were encrypted; nil when that is not known.
+	encrypts *bool
+	// step brings a host's data back, right before k3s starts.
+	step func(*k3sNode) step
+}
+
 // apiPort is where k3s' servers answer.
 const apiPort = "6443"
 
@@ -257,8 +268,8 @@ func (n *k3sNode) steps() ([]step, error) {
 		steps = append(steps, n.restarting(startedFile, fileStep(n.host, "write k3s' resolv.conf", k3sResolvConf, []byte(content))))
 	}
 	steps = append(steps, unit)
-	if n.restoring != nil {
-		steps = append(steps, n.restoreStep())
+	if n.restoration != nil {
+		steps = append(steps, n.restoration.step(n))
 	}
 	return append(steps, n.startStep()), nil
 }

@@ -571,7 +571,7 @@ func (u *liteboxdUpgrade) compare(ctx context.Context, before *Backup, dir strin
 		return nil, err
 	}
 	since := before.Time.Format(time.RFC3339)
-	gone, restarted := lostSandboxes(before.Sandboxes, now, u.restoring != nil)
+	gone, restarted := lostSandboxes(before.Sandboxes, now, u.restores)
 	if len(gone) > 0 {
 		u.warn("since %s these sandboxes are gone: %s; that is well if their time was up or a user has ended them",
 			since, strings.Join(gone, ", "))

@@ -72,7 +72,7 @@ func (in *installer) ciliumRelease(ctx context.Context) (kube.Release, error) {
 			return kube.Release{}, err
 		}
 	}
-	if installed != nil && in.upgrade == nil && in.restoring == nil && in.mode != inspect {
+	if installed != nil && !in.upgrades && !in.restores && in.mode != inspect {
 		if err := checkCiliumStep(installed.ChartVersion, in.version(CiliumComponent)); err != nil {
 			return kube.Release{}, err
 		}

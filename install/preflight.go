@@ -383,7 +383,7 @@ func (in *installer) needs() preflight.Need {
 	need := preflight.Need{
 		Config: in.Config, K3s: in.k3s, CiliumValues: in.ciliumValues("", false),
 		Platforms: in.contents.Platforms(), Sizes: make(map[lock.Platform]preflight.Sizes),
-		Upgrade: in.upgrade != nil || in.Restore != nil && in.Restore.Replace, // the k3s that is there goes
+		Upgrade: in.upgrades || in.Restore != nil && in.Restore.Replace, // the k3s that is there goes
 	}
 	for _, h := range in.hosts {
 		if _, done := need.Sizes[h.platform]; done || h.platform == "" {

@@ -183,8 +183,8 @@ func (in *installer) endRelease(ctx context.Context, failed error) error {
 				return err
 			}
 			r.Set(in.recorder.number, state, result, time.Now())
-			if failed == nil && in.upgrade != nil && in.upgrade.RollbackTo > 0 {
-				r.TakeBack(in.upgrade.RollbackTo, in.recorder.number)
+			if failed == nil && in.takesBack > 0 {
+				r.TakeBack(in.takesBack, in.recorder.number)
 			}
 			return nil
 		})

@@ -55,12 +55,7 @@ type restoring struct {
 	*backup.Reader
 	// id tells this restore from others, also of the same backup. One that is gone on with
 	// keeps its id, so that no host is restored twice.
-	id    string
-	token string // the password that the cluster began with
-	// agentToken is the password that its agents joined with; "" when it was the same one.
-	agentToken string
-	// encrypts tells whether its Secrets were encrypted; nil when that is not known.
-	encrypts *bool
+	id string
 }
 
 // checkRestore makes sure that the bundle brings what the backup was made of, and reads
@@ -99,7 +94,10 @@ func (in *installer) checkRestore() error {
 	if err != nil {
 		return err
 	}
-	in.restoring = &restoring{Reader: r, id: r.Digest(), token: password, encrypts: encrypts}
+	in.restoring = &restoring{Reader: r, id: r.Digest()}
+	in.restoration = &restoration{token: password, encrypts: encrypts, step: func(n *k3sNode) step {
+		return (&hostRestore{installer: in, host: n.host, node: n}).step()
+	}}
 	if !r.Has(backup.AgentToken) {
 		return nil
 	}
@@ -107,8 +105,8 @@ func (in *installer) checkRestore() error {
 	if err != nil {
 		return err
 	}
-	in.restoring.agentToken = strings.TrimSpace(string(agents))
-	if in.restoring.agentToken == "" || strings.ContainsAny(in.restoring.agentToken, " \n:") {
+	in.restoration.agentToken = strings.TrimSpace(string(agents))
+	if in.restoration.agentToken == "" || strings.ContainsAny(in.restoration.agentToken, " \n:") {
 		return fmt.Errorf("%w: %s has no password of agents", backup.ErrInvalid, backup.AgentToken)
 	}
 	return nil
@@ -248,61 +246,68 @@ sync
 	}
 }
 
-// restoreStep brings back what the backup has of a host. It comes right before k3s starts.
-func (n *k3sNode) restoreStep() step {
+// hostRestore brings back what a backup has of one host.
+type hostRestore struct {
+	*installer
+	*host
+	node *k3sNode
+}
+
+// step brings back what the backup has of a host. It comes right before k3s starts.
+func (r *hostRestore) step() step {
 	return step{
 		title: "restore the backup",
 		needed: func(ctx context.Context) (string, error) {
-			restored, err := n.read(ctx, restoredFile)
-			if err != nil || restored == n.restoring.id {
+			restored, err := r.read(ctx, restoredFile)
+			if err != nil || restored == r.restoring.id {
 				return "", err
 			}
-			return "it is of " + n.restoring.Manifest().Time.Format(time.RFC3339), nil
+			return "it is of " + r.restoring.Manifest().Time.Format(time.RFC3339), nil
 		},
 		run: func(ctx context.Context) error {
-			for _, part := range []func(context.Context) error{n.restoreDatastore, n.restorePassword, n.restoreLiteBoxd} {
+			for _, part := range []func(context.Context) error{r.restoreDatastore, r.restorePassword, r.restoreLiteBoxd} {
 				if err := part(ctx); err != nil {
 					return err
 				}
 			}
-			if err := n.put(ctx, restoredFile, 0o600, []byte(n.restoring.id+"\n")); err != nil {
+			if err := r.put(ctx, restoredFile, 0o600, []byte(r.restoring.id+"\n")); err != nil {
 				return err
 			}
-			_, err := n.root(ctx, "end the restore", "rm", "-rf", restoringFile, restoreDir)
+			_, err := r.root(ctx, "end the restore", "rm", "-rf", restoringFile, restoreDir)
 			return err
 		},
 	}
 }
 
 // restoreDatastore gives the first server its data, and takes it from the others.
-func (n *k3sNode) restoreDatastore(ctx context.Context) error {
-	if n.host.config.Role != config.Server {
+func (r *hostRestore) restoreDatastore(ctx context.Context) error {
+	if r.host.config.Role != config.Server {
 		return nil
 	}
-	datastore := n.restoring.Manifest().Datastore
+	datastore := r.restoring.Manifest().Datastore
 	switch {
-	case n.host != n.servers()[0]:
-		_, err := n.root(ctx, "remove k3s' old data", "rm", "-rf", k3sDatabases)
+	case r.host != r.servers()[0]:
+		_, err := r.root(ctx, "remove k3s' old data", "rm", "-rf", k3sDatabases)
 		return err
 	case datastore == backup.SQLite:
-		if _, err := n.root(ctx, "remove k3s' old data", "/bin/sh", "-c", `rm -rf "$1" && mkdir -p -m 0700 "$1"`, "sh", k3sDatabases); err != nil {
+		if _, err := r.root(ctx, "remove k3s' old data", "/bin/sh", "-c", `rm -rf "$1" && mkdir -p -m 0700 "$1"`, "sh", k3sDatabases); err != nil {
 			return err
 		}
-		return n.putEntry(ctx, backup.SQLiteDatabase, k3sStateDB)
+		return r.putEntry(ctx, backup.SQLiteDatabase, k3sStateDB)
 	}
-	if _, err := n.root(ctx, "make a folder for the snapshot", "mkdir", "-p", "-m", "0700", restoreDir); err != nil {
+	if _, err := r.root(ctx, "make a folder for the snapshot", "mkdir", "-p", "-m", "0700", restoreDir); err != nil {
 		return err
 	}
 	snapshot := path.Join(restoreDir, path.Base(backup.EtcdSnapshot))
-	if err := n.putEntry(ctx, backup.EtcdSnapshot, snapshot); err != nil {
+	if err := r.putEntry(ctx, backup.EtcdSnapshot, snapshot); err != nil {
 		return err
 	}
-	return n.resetCluster(ctx, snapshot)
+	return r.resetCluster(ctx, snapshot)
 }
 
 // resetCluster lets k3s make a cluster of one server from a snapshot. It runs as a unit of
 // its own: what an earlier run has left running would be in its way.
-func (n *k3sNode) resetCluster(ctx context.Context, snapshot string) error {
+func (r *hostRestore) resetCluster(ctx context.Context, snapshot string) error {
 	// k3s refuses to reset twice without a start in between, for which it keeps this file.
 	const script = `set -e
 systemctl stop "$1.service" 2>/dev/null || :
@@ -310,8 +315,8 @@ systemctl reset-failed "$1.service" 2>/dev/null || :
 rm -f "$2/reset-flag"
 systemd-run --quiet --collect --wait --unit "$1" -- "$3" server --cluster-reset --cluster-reset-restore-path="$4"`
 	begin := time.Now()
-	err := n.meter.wait(func() error {
-		_, err := n.root(ctx, "reset the cluster to the snapshot", "/bin/sh", "-c", script, "sh", restoreUnit, k3sDatabases, k3sBinary, snapshot)
+	err := r.meter.wait(func() error {
+		_, err := r.root(ctx, "reset the cluster to the snapshot", "/bin/sh", "-c", script, "sh", restoreUnit, k3sDatabases, k3sBinary, snapshot)
 		return err
 	})
 	var exit *machine.ExitError
@@ -319,33 +324,33 @@ systemd-run --quiet --collect --wait --unit "$1" -- "$3" server --cluster-reset 
 		return err
 	}
 	since := fmt.Sprintf("-%ds", int(time.Since(begin).Seconds())+1)
-	out, journalErr := n.root(ctx, "read the journal", "journalctl", "--no-pager", "-o", "cat", "-n", "300", "--since", since, "-u", restoreUnit)
+	out, journalErr := r.root(ctx, "read the journal", "journalctl", "--no-pager", "-o", "cat", "-n", "300", "--since", since, "-u", restoreUnit)
 	if journalErr != nil {
 		return errors.Join(err, journalErr)
 	}
-	return &serviceError{text: "k3s does not restore the snapshot (" + err.Error() + ")", service: restoreUnit, lines: printable.Text(strings.TrimSpace(n.redact(lastLines(string(out)))))}
+	return &serviceError{text: "k3s does not restore the snapshot (" + err.Error() + ")", service: restoreUnit, lines: printable.Text(strings.TrimSpace(r.node.redact(lastLines(string(out)))))}
 }
 
 // putEntry writes an entry of the backup to the host, for root alone.
-func (n *k3sNode) putEntry(ctx context.Context, entry, to string) error {
-	content, e, err := n.restoring.Open(entry)
+func (r *hostRestore) putEntry(ctx context.Context, entry, to string) error {
+	content, e, err := r.restoring.Open(entry)
 	if err != nil {
 		return err
 	}
-	_, err = n.conn.Put(ctx, machine.PutOptions{Path: to, Mode: 0o600, Size: e.Size, SHA256: e.SHA256, Root: true}, content)
+	_, err = r.conn.Put(ctx, machine.PutOptions{Path: to, Mode: 0o600, Size: e.Size, SHA256: e.SHA256, Root: true}, content)
 	return err
 }
 
 // restorePassword lets the host be taken for the node that it was.
-func (n *k3sNode) restorePassword(ctx context.Context) error {
-	entry := backup.NodePassword(n.nodeName())
-	if !n.restoring.Has(entry) {
+func (r *hostRestore) restorePassword(ctx context.Context) error {
+	entry := backup.NodePassword(r.nodeName())
+	if !r.restoring.Has(entry) {
 		return nil
 	}
-	if _, err := n.root(ctx, "make a folder for the node's password", "mkdir", "-p", path.Dir(k3sNodePassword)); err != nil {
+	if _, err := r.root(ctx, "make a folder for the node's password", "mkdir", "-p", path.Dir(k3sNodePassword)); err != nil {
 		return err
 	}
-	return n.putEntry(ctx, entry, k3sNodePassword)
+	return r.putEntry(ctx, entry, k3sNodePassword)
 }
 
 // restoreFolderScript makes the folder of a volume, with its owner and mode. The folder above it is made
@@ -359,23 +364,23 @@ chmod "$4" "$1"
 rm -f "$5" "$5-wal" "$5-shm" "$5-journal"`
 
 // restoreLiteBoxd puts LiteBoxd's database where it was, before anything can use it there.
-func (n *k3sNode) restoreLiteBoxd(ctx context.Context) error {
-	l := n.restoring.Manifest().LiteBoxd
-	if l == nil || l.Node != n.nodeName() {
+func (r *hostRestore) restoreLiteBoxd(ctx context.Context) error {
+	l := r.restoring.Manifest().LiteBoxd
+	if l == nil || l.Node != r.nodeName() {
 		return nil
 	}
 	owner := func(o backup.Ownership) []string {
 		return []string{fmt.Sprint(o.UID), fmt.Sprint(o.GID), fmt.Sprintf("%o", o.Mode)}
 	}
 	args := append([]string{"/bin/sh", "-c", restoreFolderScript, "sh", path.Dir(l.Path)}, owner(l.Folder)...)
-	if _, err := n.root(ctx, "make LiteBoxd's folder", append(args, l.Path)...); err != nil {
+	if _, err := r.root(ctx, "make LiteBoxd's folder", append(args, l.Path)...); err != nil {
 		return err
 	}
-	if err := n.putEntry(ctx, backup.LiteBoxdDatabase, l.Path); err != nil {
+	if err := r.putEntry(ctx, backup.LiteBoxdDatabase, l.Path); err != nil {
 		return err
 	}
 	const own = `chown "$2:$3" "$1" && chmod "$4" "$1"`
-	_, err := n.root(ctx, "give LiteBoxd its database", append([]string{"/bin/sh", "-c", own, "sh", l.Path}, owner(l.File)...)...)
+	_, err := r.root(ctx, "give LiteBoxd its database", append([]string{"/bin/sh", "-c", own, "sh", l.Path}, owner(l.File)...)...)
 	return err
 }
 

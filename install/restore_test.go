@@ -122,10 +122,10 @@ func TestCheckRestore(t *testing.T) {
 			}
 			in := example(t, test.config)
 			in.k3s, in.Scope = "v1.34.4+k3s1", test.scope
-			in.Restore = &Restore{Backup: openBackup(t, test.manifest, test.token)}
+			in.restores, in.Restore = true, &Restore{Backup: openBackup(t, test.manifest, test.token)}
 			err := in.checkRestore()
 			if test.want == "" {
-				if err != nil || in.restoring.token != "canary-password" {
+				if err != nil || in.restoration.token != "canary-password" {
 					t.Errorf("%v, %+v", err, in.restoring)
 				}
 				return
@@ -156,11 +156,11 @@ func TestRestoredAgentToken(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			in := example(t, exampleConfig)
 			in.k3s = "v1.34.4+k3s1"
-			in.Restore = &Restore{
+			in.restores, in.Restore = true, &Restore{
 				Backup: openBackup(t, backup.Manifest{Cluster: "example", K3s: in.k3s}, fullToken, test.agents...),
 			}
 			err := in.checkRestore()
-			if !errors.Is(err, test.is) || in.restoring.agentToken != test.want && err == nil {
+			if !errors.Is(err, test.is) || in.restoration.agentToken != test.want && err == nil {
 				t.Errorf("got %v, %+v; want %q, %v", err, in.restoring, test.want, test.is)
 			}
 			if err != nil && strings.Contains(err.Error(), "canary") {
@@ -175,7 +175,7 @@ func TestRestoredAgentToken(t *testing.T) {
 func TestRestoreID(t *testing.T) {
 	in := example(t, exampleConfig)
 	in.k3s = "v1.34.4+k3s1"
-	in.Restore = &Restore{Backup: openBackup(t, backup.Manifest{Cluster: "example", K3s: in.k3s}, fullToken)}
+	in.restores, in.Restore = true, &Restore{Backup: openBackup(t, backup.Manifest{Cluster: "example", K3s: in.k3s}, fullToken)}
 	if err := in.checkRestore(); err != nil {
 		t.Fatal(err)
 	}

@@ -119,7 +119,7 @@ func (in *installer) eachServer(ctx context.Context, run func(context.Context, *
 // that the next one alone would wait for a majority in vain, as after all hosts were off. It
 // waits for none of them: all are then worked on one by one, as always.
 func (in *installer) startMembers(ctx context.Context) error {
-	if !in.changing() || in.restoring != nil { // a restore has stopped them, and takes their data away
+	if !in.changing() || in.restoration != nil { // a restore has stopped them, and takes their data away
 		return nil
 	}
 	service := unit(config.Server)
@@ -186,8 +186,8 @@ func (in *installer) serverNode(ctx context.Context, h, seed *host) (*k3sNode, e
 	var token string
 	var err error
 	switch {
-	case h == seed && in.restoring != nil:
-		token = in.restoring.token
+	case h == seed && in.restoration != nil:
+		token = in.restoration.token
 	case h == seed:
 		token, err = h.serverToken(ctx)
 	default:

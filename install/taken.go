@@ -16,7 +16,7 @@ import (
 // machine's node would pass for the host's, which may never come. A restore is to give hosts the
 // names that others had, and an upgrade joins none.
 func (in *installer) checkTaken(ctx context.Context) error {
-	if in.mode == inspect || in.Restore != nil || in.upgrade != nil {
+	if in.mode == inspect || in.restores || in.upgrades {
 		return nil
 	}
 	var joining []*host

@@ -64,8 +64,8 @@ func (in *installer) occupyAll(ctx context.Context) error {
 		if err := h.lookAtK3s(ctx); err != nil {
 			return err
 		}
-		if err := in.checkRestoring(ctx, h); err != nil {
-			return err
+		if h.awaitsRestore {
+			return in.restoringError()
 		}
 		if h.foreign {
 			return fmt.Errorf("%w: boxlift did not set up k3s on this host, and does not know where it has its token from: "+

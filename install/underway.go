@@ -50,7 +50,7 @@ func (o *UpgradeOptions) isKept(ctx context.Context) bool {
 // mustWait tells whether the run would take the place of an upgrade in the state that has begun
 // and not ended. Other upgrades are judged by the cluster's record, and a restore is a way out.
 func (in *installer) mustWait(last journal.State) bool {
-	return in.upgrade == nil && in.Restore == nil && upgradeBegan(last) && last.Cluster == in.Config.Cluster.Name
+	return !in.upgrades && !in.restores && upgradeBegan(last) && last.Cluster == in.Config.Cluster.Name
 }
 
 // isBeside tells whether the run leaves the state to such an upgrade, with which resume goes on,

@@ -49,7 +49,7 @@ func TestUpgradeKeepsItsState(t *testing.T) {
 			in := example(t, exampleConfig)
 			in.StatePath, in.Command = filepath.Join(t.TempDir(), "state.json"), test.command
 			if test.upgrade {
-				in.upgrade = &upgrading{}
+				in.upgrades = true
 			}
 			if test.cluster == "" {
 				test.cluster = in.Config.Cluster.Name

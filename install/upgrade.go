@@ -75,10 +75,6 @@ func (in *installer) batchSize(b Batches) int {
 // upgrading is what an upgrade knows besides.
 type upgrading struct {
 	UpgradeOptions
-	// minor tells that Kubernetes moves by a minor version, and moved that a server's API has
-	// answered with the new one, or may have written with it unseen: from then on, no server goes
-	// back by itself.
-	minor, moved bool
 	// underWay tells that the state, or a server, knows of this upgrade, which got as far as the
 	// servers.
 	underWay bool
@@ -126,6 +122,8 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (*Summary, error) {
 	}
 	defer in.close()
 	in.upgrade = &upgrading{UpgradeOptions: o, underWay: underWay}
+	in.upgrades, in.takesBack = true, o.RollbackTo
+	in.tolerates = func() bool { return in.upgrade.toleratesFailures(in) }
 	in.splitsToken = true
 	if plan == nil {
 		in.warn("the cluster's API does not answer: whether the upgrade may go on was not judged again")
@@ -181,7 +179,7 @@ func (in *installer) backUpFirst(ctx context.Context) error {
 		if in.upgrade.underWay {
 			in.warn("no backup was made: %v", err)
 			// Nobody can say how far it got: servers stay as they are, rather than go back.
-			in.upgrade.minor, in.upgrade.moved = true, true
+			in.crossing.minor, in.crossing.moved = true, true
 			return nil
 		}
 		return err
@@ -209,7 +207,7 @@ func (in *installer) backUpFirst(ctx context.Context) error {
 				if err != nil {
 					return "", err
 				}
-				begun := hasBegun(newest, r.Current(), found, in.upgrade.moved)
+				begun := hasBegun(newest, r.Current(), found, in.crossing.moved)
 				made, err := provenAgain(ctx, filepath.Join(BackupsDir(in.StatePath, in.Config.Cluster.Name), newest.Backup))
 				if err == nil && (begun || time.Since(made) < freshBackup) {
 					return "", nil
@@ -279,7 +277,7 @@ func (in *installer) lookAtMinor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	in.upgrade.minor, in.upgrade.moved = minorStep(nodes, in.apiVersions(ctx), in.k3s)
+	in.crossing.minor, in.crossing.moved = minorStep(nodes, in.apiVersions(ctx), in.k3s)
 	return nil
 }
 
@@ -304,7 +302,7 @@ func (in *installer) upgradeServers(ctx context.Context) error {
 			if err := in.runServer(ctx, n); err != nil {
 				return err
 			}
-			in.upgrade.moved = in.upgrade.minor
+			in.crossing.moved = in.crossing.minor
 			if in.api != nil {
 				return nil
 			}

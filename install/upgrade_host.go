@@ -243,7 +243,7 @@ func (m *move) keepPods(ctx context.Context) error {
 
 // drains tells whether the node is to be drained. Without an API nothing is.
 func (m *move) drains() bool {
-	return m.upgrade.Accept.Drain && m.upgrade.minor && m.replaces && m.api != nil
+	return m.upgrade.Accept.Drain && m.crossing.minor && m.replaces && m.api != nil
 }
 
 // keep copies what k3s is into previousDir, and notes which pods are ready. The program is
@@ -559,7 +559,7 @@ func (m *move) stays() string {
 	switch {
 	case m.before == nil:
 		return "the upgrade has not changed its k3s"
-	case m.host.config.Role == config.Server && m.upgrade.moved && !gate.SameMinor(m.before.K3s, m.installer.k3s):
+	case m.host.config.Role == config.Server && m.crossing.moved && !gate.SameMinor(m.before.K3s, m.installer.k3s):
 		return "the API server has moved to another minor version of Kubernetes"
 	}
 	return ""

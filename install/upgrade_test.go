@@ -73,7 +73,7 @@ func TestStays(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			in := &installer{k3s: "v1.34.4+k3s1", upgrade: &upgrading{moved: test.moved}}
+			in := &installer{k3s: "v1.34.4+k3s1", crossing: crossing{moved: test.moved}}
 			m := &move{installer: in, host: &host{config: config.Host{Role: test.role}}}
 			if test.from != "" {
 				m.before = &kept{K3s: test.from}

@@ -42,7 +42,7 @@ func (in *installer) verify(ctx context.Context) error {
 			return rolled
 		}
 	}
-	if in.upgrade != nil {
+	if in.upgrades {
 		// k3s was started again where it changed: what ends soon all the same needs somebody.
 		in.warnOfCertificates(ctx, func(Certificate) bool { return true })
 	}
