@@ -79,7 +79,7 @@ func (in *installer) lookAtMember(ctx context.Context, h *host) error {
 	if err := in.connect(ctx, h); err != nil {
 		return err
 	}
-	return h.lookAtK3s(ctx)
+	return lookAtK3s(ctx, h)
 }
 
 // adopt writes what was found into the record, if it can stay.
@@ -166,7 +166,7 @@ func (in *installer) adoptable(ctx context.Context, nodes []kube.Node) (adopted 
 	found := make([]*adoption.Found, len(in.hosts))
 	err = in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) (err error) {
 		if h.foreign {
-			found[slices.Index(in.hosts, h)], err = h.readK3s(ctx)
+			found[slices.Index(in.hosts, h)], err = readK3s(ctx, h)
 		}
 		return err
 	})
@@ -185,9 +185,9 @@ func (in *installer) adoptable(ctx context.Context, nodes []kube.Node) (adopted 
 			unfit = append(unfit, fmt.Sprintf("%s has no %s%s.service, as k3s' install.sh makes it", h.name, unitDir, unit(h.config.Role)))
 			continue
 		}
-		if h.machineID == "" || n.MachineID != h.machineID || n.Name != h.runsAs(found[i]) {
+		if h.machineID == "" || n.MachineID != h.machineID || n.Name != runsAs(h, found[i]) {
 			unfit = append(unfit, fmt.Sprintf("%s is %s with the machine-id %s, and the cluster's node with its name, address or machine-id is %s with %s",
-				h.name, h.runsAs(found[i]), orUnknown(h.machineID), n.Name, orUnknown(n.MachineID)))
+				h.name, runsAs(h, found[i]), orUnknown(h.machineID), n.Name, orUnknown(n.MachineID)))
 			continue
 		}
 		h.adopted = found[i]
@@ -222,8 +222,8 @@ func (in *installer) findAdopted(ctx context.Context) error {
 		if !h.foreign || r == nil || !slices.ContainsFunc(r.Adopted, func(a release.Adopted) bool { return a.MachineID == h.machineID }) {
 			return nil
 		}
-		found, err := h.readK3s(ctx)
-		if err == nil && r.HasAdopted(release.Adopted{Node: h.runsAs(found), MachineID: h.machineID}) {
+		found, err := readK3s(ctx, h)
+		if err == nil && r.HasAdopted(release.Adopted{Node: runsAs(h, found), MachineID: h.machineID}) {
 			h.adopted = found
 		}
 		return err
@@ -282,7 +282,7 @@ func (in *installer) adoptions(ctx context.Context) *release.Record {
 }
 
 // runsAs is the name of the node that a k3s runs as.
-func (h *host) runsAs(found *adoption.Found) string {
+func runsAs(h *host, found *adoption.Found) string {
 	if names := found.Settings["node-name"]; len(names) > 0 {
 		return printable.Short(names[len(names)-1], 253)
 	}
@@ -301,7 +301,7 @@ for f in "$3" "$4"/*.yaml; do [ ! -f "$f" ] || { printf '\0'; cat "$f"; }; done`
 const maxK3sFiles = 1 << 20
 
 // readK3s finds out what a k3s runs with that boxlift has not set up.
-func (h *host) readK3s(ctx context.Context) (*adoption.Found, error) {
+func readK3s(ctx context.Context, h *host) (*adoption.Found, error) {
 	service := unit(h.config.Role)
 	if h.foreignUnit != "" {
 		service = h.foreignUnit
@@ -404,15 +404,15 @@ func (n *k3sNode) adoptedSteps() ([]step, error) {
 		if err != nil || reason == "" {
 			return "", err
 		}
-		version, err := n.programVersion(ctx)
+		version, err := programVersion(ctx, n.host)
 		return programReason(reason, version, n.installer.k3s), err
 	}
 	return []step{binary, n.startStep()}, nil
 }
 
 // programVersion is the version of the k3s that is in its place, "" when there is none.
-func (h *host) programVersion(ctx context.Context) (string, error) {
-	digest, err := h.binaryDigest(ctx)
+func programVersion(ctx context.Context, h *host) (string, error) {
+	digest, err := binaryDigest(ctx, h)
 	if err != nil || digest == "" {
 		return "", err
 	}

@@ -57,7 +57,7 @@ func TestForeignK3s(t *testing.T) {
 			t.Fatal(err)
 		}
 		var h host
-		_ = h.takeSeen(string(out)) // of commands, the machine of a test may lack some
+		_ = takeSeen(&h, string(out)) // of commands, the machine of a test may lack some
 		if h.own != test.own || h.foreign != test.foreign || h.foreignUnit != test.unit || len(h.differences) != test.differences {
 			t.Errorf("%s: own %t, foreign %t, unit %q, differences %q", test.name, h.own, h.foreign, h.foreignUnit, h.differences)
 		}
@@ -274,7 +274,7 @@ func TestAdoptedIsOwn(t *testing.T) {
 	for _, h := range in.hosts {
 		h.facts = &facts.Facts{Units: []facts.Unit{{Name: unit(h.config.Role) + ".service", LoadState: "loaded", ActiveState: "active"}}}
 		h.facts.K3s = facts.K3s{Path: k3sBinary, Version: in.k3s}
-		if h.isNew() {
+		if isNew(h) {
 			t.Errorf("%s is new", h.name)
 		}
 	}
@@ -341,11 +341,11 @@ func TestFindAdoptedAsksNobody(t *testing.T) {
 func TestRunsAs(t *testing.T) {
 	h := &host{identity: identity{hostname: "Server-1"}}
 	found := &adoption.Found{Settings: map[string][]string{}}
-	if got := h.runsAs(found); got != "server-1" {
+	if got := runsAs(h, found); got != "server-1" {
 		t.Error(got)
 	}
 	found.Settings["node-name"] = []string{"one", "two"}
-	if got := h.runsAs(found); got != "two" {
+	if got := runsAs(h, found); got != "two" {
 		t.Error(got)
 	}
 }

@@ -51,7 +51,7 @@ func (in *installer) findAgentToken(ctx context.Context, seed *host) (string, er
 		if h.err != nil || h.conn == nil {
 			continue
 		}
-		found, err := h.ownAgentToken(ctx)
+		found, err := ownAgentToken(ctx, h)
 		if err != nil || found != "" {
 			return found, err
 		}
@@ -72,7 +72,7 @@ func (in *installer) findAgentToken(ctx context.Context, seed *host) (string, er
 
 // ownAgentToken is the password that agents alone join a server with, "" when there is none. Where the file with it was
 // lost, k3s has its own.
-func (h *host) ownAgentToken(ctx context.Context) (string, error) {
+func ownAgentToken(ctx context.Context, h *host) (string, error) {
 	password, err := h.read(ctx, k3sAgentTokenFile)
 	if err != nil || password != "" {
 		return password, err
@@ -105,10 +105,10 @@ func (n *k3sNode) tokenSteps() []step {
 		steps = append(steps, noted)
 	}
 	if n.agentToken != "" && isServer {
-		steps = append(steps, n.restarting(startedFile,
+		steps = append(steps, restarting(n.host, startedFile,
 			fileStep(n.host, writeAgentToken, k3sAgentTokenFile, []byte(n.agentToken+"\n"))))
 	}
-	return append(steps, n.restarting(startedFile, fileStep(n.host, writeToken, k3sTokenFile, []byte(n.token+"\n"))))
+	return append(steps, restarting(n.host, startedFile, fileStep(n.host, writeToken, k3sTokenFile, []byte(n.token+"\n"))))
 }
 
 // Titles of steps.

@@ -289,12 +289,12 @@ func (g *gathering) liteboxd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	g.manifest.LiteBoxd, err = h.locate(ctx, claim.Node, path.Join(claim.Path, databaseFile))
+	g.manifest.LiteBoxd, err = locate(ctx, h, claim.Node, path.Join(claim.Path, databaseFile))
 	return err
 }
 
 // locate says whose a file and its folder are.
-func (h *host) locate(ctx context.Context, nodeName, file string) (*backup.Location, error) {
+func locate(ctx context.Context, h *host, nodeName, file string) (*backup.Location, error) {
 	out, err := h.root(ctx, "look at "+file, "stat", "-c", "%u %g %a", file, path.Dir(file))
 	if err != nil {
 		return nil, err
@@ -336,7 +336,7 @@ func (g *gathering) server(ctx context.Context, h *host) error {
 	if g.manifest.K3s, err = h.k3sVersion(ctx); err != nil {
 		return err
 	}
-	if report, err := h.prune(ctx, images.PruneRequest{Version: images.PruneVersion}); err == nil {
+	if report, err := prune(ctx, h, images.PruneRequest{Version: images.PruneVersion}); err == nil {
 		g.manifest.Bundle = report.Current.String()
 	}
 	token, err := h.read(ctx, k3sServerToken)
@@ -349,7 +349,7 @@ func (g *gathering) server(ctx context.Context, h *host) error {
 	if err := g.write(backup.Token, []byte(token+"\n")); err != nil {
 		return err
 	}
-	agents, err := h.ownAgentToken(ctx)
+	agents, err := ownAgentToken(ctx, h)
 	if err != nil {
 		return err
 	}
@@ -367,7 +367,7 @@ func (g *gathering) server(ctx context.Context, h *host) error {
 	}
 	g.manifest.Time = time.Now().UTC().Truncate(time.Second)
 	if g.manifest.Datastore == backup.SQLite {
-		_, err := h.fetchDatabase(ctx, k3sStateDB, to)
+		_, err := fetchDatabase(ctx, h, k3sStateDB, to)
 		return err
 	}
 	return g.etcdSnapshot(ctx, h, to)

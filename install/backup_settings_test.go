@@ -97,8 +97,8 @@ func TestLookForEncryption(t *testing.T) {
 			}
 		}
 		var h host
-		h.takeConfig(test.config)
-		if err := h.takeSeen(strings.Join(seen, "")); err != nil {
+		takeConfig(&h, test.config)
+		if err := takeSeen(&h, strings.Join(seen, "")); err != nil {
 			t.Fatal(err)
 		}
 		if h.atRest != test.want || h.member != test.member {

@@ -71,10 +71,10 @@ func (in *installer) holding(ctx context.Context, h *host) (*have.Host, error) {
 	}
 	held := &have.Host{Name: h.name, Platform: h.platform}
 	var err error
-	if held.Blobs, err = h.heldBlobs(ctx); err != nil {
+	if held.Blobs, err = heldBlobs(ctx, h); err != nil {
 		return nil, err
 	}
-	if err := h.addFiles(ctx, held.Blobs); err != nil {
+	if err := addFiles(ctx, h, held.Blobs); err != nil {
 		return nil, err
 	}
 	record, err := h.read(ctx, path.Join(wire.FilesDir, "releases.json"))
@@ -95,7 +95,7 @@ const (
 
 // heldBlobs are the sizes of the blobs in the packs on a host, by their names in the packs.
 // Packs got their names only when every blob was proven.
-func (h *host) heldBlobs(ctx context.Context) (map[digest.Digest]int64, error) {
+func heldBlobs(ctx context.Context, h *host) (map[digest.Digest]int64, error) {
 	out, err := h.root(ctx, "list what packs hold", "/bin/sh", "-c", packsScript, "sh", wire.ImagesDir)
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func parseMembers(listing string) (map[digest.Digest]int64, error) {
 
 // addFiles adds the files of bundles that are on the host. Their names have no more than the
 // beginning of their digests.
-func (h *host) addFiles(ctx context.Context, blobs map[digest.Digest]int64) error {
+func addFiles(ctx context.Context, h *host, blobs map[digest.Digest]int64) error {
 	out, err := h.root(ctx, "look at files of bundles", "/bin/sh", "-c", filesScript, "sh", wire.FilesDir+"/files", helperPath)
 	if err != nil {
 		return err

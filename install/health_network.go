@@ -210,7 +210,7 @@ func (e *examination) checkGateway(ctx context.Context) []HealthCheck {
 	err = e.api.WithPod(ctx, pod, func(ctx context.Context, address string) (err error) {
 		target := reach.ProbeTarget{Kind: reach.ProbeHTTP, Target: "http://" + net.JoinHostPort(address, "80") + "/"}
 		for begin := time.Now(); ; {
-			if result, err = h.probeFrom(ctx, gateway, target); err != nil || result.State == reach.OK || time.Since(begin) > settleTime {
+			if result, err = probeFrom(ctx, h, gateway, target); err != nil || result.State == reach.OK || time.Since(begin) > settleTime {
 				return err
 			}
 			select {
@@ -256,7 +256,7 @@ func (e *examination) gatewayPod(ctx context.Context) (kube.Pod, *host, error) {
 }
 
 // probeFrom lets boxlift-node try a target from the network of a pod of this host.
-func (h *host) probeFrom(ctx context.Context, p kube.Pod, target reach.ProbeTarget) (reach.ProbeResult, error) {
+func probeFrom(ctx context.Context, h *host, p kube.Pod, target reach.ProbeTarget) (reach.ProbeResult, error) {
 	// Control groups have the UID of their pod in their names: as it is, or, where systemd
 	// makes them, with underscores.
 	const script = `found=$(grep -lsF -e "pod$1" -e "pod$2" /proc/[0-9]*/cgroup | head -n 1)

@@ -19,7 +19,7 @@ func (e *examination) checkPeers(ctx context.Context) []HealthCheck {
 	}
 	checks := make([]HealthCheck, len(e.hosts))
 	_ = e.eachHost(ctx, e.hosts, func(ctx context.Context, h *host) error {
-		arrived, err := h.arrived(ctx)
+		arrived, err := arrived(ctx, h)
 		if err != nil {
 			checks[slices.Index(e.hosts, h)] = failedCheck(checkPeers, h.name, err)
 			return nil
@@ -47,7 +47,7 @@ func judgePeers(host, service string, r images.ArrivedReport) HealthCheck {
 }
 
 // arrived lets the helper count what came to a host after its k3s was started.
-func (h *host) arrived(ctx context.Context) (images.ArrivedReport, error) {
+func arrived(ctx context.Context, h *host) (images.ArrivedReport, error) {
 	var report images.ArrivedReport
 	service := unit(h.config.Role)
 	out, err := h.root(ctx, "ask systemd about "+service, "systemctl", "show", "-p", "MainPID", "--value", service+".service")

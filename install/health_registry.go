@@ -56,7 +56,7 @@ func (in *installer) seedingURLs() []string {
 // registriesOf asks the registries from one node's point of view.
 func (e *examination) registriesOf(ctx context.Context, h *host) HealthCheck {
 	const hint = "boxlift install writes registries.yaml anew, and brings boxlift's registries back"
-	file, err := h.nodeRegistries(ctx)
+	file, err := nodeRegistries(ctx, h)
 	if err != nil {
 		return failedCheck(checkRegistry, h.name, err)
 	}
@@ -106,7 +106,7 @@ type registriesFile struct {
 	} `yaml:"configs"`
 }
 
-func (h *host) nodeRegistries(ctx context.Context) (*registriesFile, error) {
+func nodeRegistries(ctx context.Context, h *host) (*registriesFile, error) {
 	content, err := h.read(ctx, k3sRegistries)
 	if err != nil {
 		return nil, err

@@ -260,12 +260,12 @@ func (n *k3sNode) steps() ([]step, error) {
 	}
 	steps := append([]step{binary}, n.tokenSteps()...)
 	steps = append(steps,
-		n.restarting(startedFile, config),
+		restarting(n.host, startedFile, config),
 		registration,
-		n.restarting(startedFile, registries),
+		restarting(n.host, startedFile, registries),
 	)
 	if content := n.ownResolver(); content != "" {
-		steps = append(steps, n.restarting(startedFile, fileStep(n.host, "write k3s' resolv.conf", k3sResolvConf, []byte(content))))
+		steps = append(steps, restarting(n.host, startedFile, fileStep(n.host, "write k3s' resolv.conf", k3sResolvConf, []byte(content))))
 	}
 	steps = append(steps, unit)
 	if n.restoration != nil {
@@ -280,7 +280,7 @@ func (n *k3sNode) startStep() step {
 	return step{
 		title: startTitle(service),
 		needed: func(ctx context.Context) (string, error) {
-			return n.startReason(ctx, service, startedFile, func(ctx context.Context) (string, error) { return n.started(ctx, service) })
+			return startReason(ctx, n.host, service, startedFile, func(ctx context.Context) (string, error) { return n.started(ctx, service) })
 		},
 		run:     func(ctx context.Context) error { return n.start(ctx, service) },
 		follows: true,
@@ -291,10 +291,10 @@ func (n *k3sNode) startStep() step {
 // binaryStep brings k3s' program into its place.
 func (n *k3sNode) binaryStep() (step, error) {
 	binary, err := n.k3sFile(k3sProgram, n.platform)
-	return n.restarting(startedFile, step{
+	return restarting(n.host, startedFile, step{
 		title: "place k3s " + n.installer.k3s,
 		needed: func(ctx context.Context) (string, error) {
-			digest, err := n.binaryDigest(ctx)
+			digest, err := binaryDigest(ctx, n.host)
 			return differs(k3sBinary, digest, binary.Digest.Encoded()), err
 		},
 		run: func(ctx context.Context) error { return n.copyBinary(ctx, binary) },
@@ -337,7 +337,7 @@ func differs(name, digest, wanted string) string {
 // binaryDigest is the digest of the k3s that is in its place, and "" when there is none. It is
 // large: the digest is computed by the helper, which is quicker than sha256sum, and once, and
 // again after k3s was replaced.
-func (h *host) binaryDigest(ctx context.Context) (string, error) {
+func binaryDigest(ctx context.Context, h *host) (string, error) {
 	if h.binary == "" {
 		// Where nothing is to be changed, the helper may be missing, or be of another version.
 		const script = `[ -f "$2" ] || exit 0; "$1" digest -file "$2" 2>/dev/null || sha256sum <"$2" | cut -c 1-64`
@@ -436,7 +436,7 @@ func effective(content string) string {
 // copyBinary puts the shipped binary, which was proven when it arrived, in its place.
 func (n *k3sNode) copyBinary(ctx context.Context, binary bundle.File) error {
 	n.binary = ""
-	err := n.copyProgram(ctx, storedPath(binary), k3sBinary)
+	err := copyProgram(ctx, n.host, storedPath(binary), k3sBinary)
 	if err == nil {
 		n.binary = binary.Digest.Encoded() // reading it all again would tell nothing new
 	}
@@ -445,7 +445,7 @@ func (n *k3sNode) copyBinary(ctx context.Context, binary bundle.File) error {
 
 // copyProgram copies a program on the host, and puts it in its place by rename, because a
 // running program cannot be written to.
-func (h *host) copyProgram(ctx context.Context, from, to string) error {
+func copyProgram(ctx context.Context, h *host, from, to string) error {
 	const script = `set -e
 mkdir -p "$(dirname "$2")"
 tmp="$2.boxlift-new"
@@ -514,10 +514,10 @@ func (n *k3sNode) serviceReason(ctx context.Context, service string, script bund
 func (n *k3sNode) started(ctx context.Context, service string) (string, error) {
 	if n.adopted != nil {
 		// The rest is its owner's, who starts it when that changes.
-		version, err := n.programVersion(ctx)
+		version, err := programVersion(ctx, n.host)
 		return "adopted " + version, err
 	}
-	binary, err := n.binaryDigest(ctx)
+	binary, err := binaryDigest(ctx, n.host)
 	if err != nil {
 		return "", err
 	}

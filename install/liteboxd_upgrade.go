@@ -258,7 +258,7 @@ func (u *liteboxdUpgrade) copyDatabase(ctx context.Context, to string) (digest s
 	if err != nil || digests[source] == "" {
 		return "", nil, err
 	}
-	if digest, err = h.fetchDatabase(ctx, source, to); err != nil {
+	if digest, err = fetchDatabase(ctx, h, source, to); err != nil {
 		return "", nil, fmt.Errorf("copy LiteBoxd's database: %w", err)
 	}
 	if rows, err = database.Read(ctx, to, keptTables...); err != nil {
@@ -290,8 +290,8 @@ func (u *liteboxdUpgrade) findDatabase(ctx context.Context) (h *host, folder str
 }
 
 // fetchDatabase brings a consistent copy of a SQLite database that is in use here.
-func (h *host) fetchDatabase(ctx context.Context, source, to string) (digest string, err error) {
-	snapshot, err := h.snapshot(ctx, source)
+func fetchDatabase(ctx context.Context, h *host, source, to string) (digest string, err error) {
+	snapshot, err := snapshot(ctx, h, source)
 	if err != nil {
 		return "", err
 	}
@@ -332,7 +332,7 @@ func (in *installer) hostOf(ctx context.Context, nodeName string) (*host, error)
 }
 
 // snapshot lets the helper copy a database that is in use.
-func (h *host) snapshot(ctx context.Context, source string) (s nodedatabase.Report, err error) {
+func snapshot(ctx context.Context, h *host, source string) (s nodedatabase.Report, err error) {
 	out, err := h.root(ctx, "copy a database", helperPath, "snapshot-sqlite", "--source", source, "--target", snapshotTarget)
 	if err != nil {
 		return s, err

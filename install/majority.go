@@ -61,7 +61,7 @@ func (in *installer) awaitMajority(ctx context.Context, h *host) error {
 	if h.config.Role != config.Server {
 		return nil
 	}
-	if runs, err := h.runsEtcd(ctx); err != nil || !runs {
+	if runs, err := runsEtcd(ctx, h); err != nil || !runs {
 		return err
 	}
 	lacking := checkMajority(in.othersThan(ctx, h))
@@ -92,7 +92,7 @@ func (in *installer) awaitMajority(ctx context.Context, h *host) error {
 }
 
 // runsEtcd tells whether the host is a server that runs and has etcd's data.
-func (h *host) runsEtcd(ctx context.Context) (bool, error) {
+func runsEtcd(ctx context.Context, h *host) (bool, error) {
 	const script = `[ ! -d "$1/etcd/member" ] || ! systemctl is-active --quiet "$2" || echo member`
 	out, err := h.root(ctx, "look for etcd", "/bin/sh", "-c", script, "sh", k3sDatabases, unit(config.Server)+".service")
 	return len(out) > 0, err

@@ -123,7 +123,7 @@ func (in *installer) look(ctx context.Context, h *host) error {
 	for _, p := range h.packs {
 		h.images += len(p.Images)
 	}
-	if err := h.lookAtK3s(ctx); err != nil {
+	if err := lookAtK3s(ctx, h); err != nil {
 		return err
 	}
 	if err := in.checkRestoring(ctx, h); err != nil {
@@ -181,25 +181,25 @@ func (in *installer) lookWithoutHelper(ctx context.Context, h *host) error {
 }
 
 // lookAtK3s finds out which part the host has in a cluster already.
-func (h *host) lookAtK3s(ctx context.Context) error {
+func lookAtK3s(ctx context.Context, h *host) error {
 	content, err := h.read(ctx, k3sConfigFile)
 	if err != nil {
 		return err
 	}
-	h.takeConfig(content)
+	takeConfig(h, content)
 	out, err := h.root(ctx, "look for a cluster", append([]string{"/bin/sh", "-c", lookScript, "sh"}, lookedFor...)...)
 	if err != nil {
 		return err
 	}
-	if err := h.takeSeen(string(out)); err != nil {
+	if err := takeSeen(h, string(out)); err != nil {
 		return err
 	}
-	return h.lookAtResolvers(ctx)
+	return lookAtResolvers(ctx, h)
 }
 
 // takeConfig notes what k3s' config.yaml says of the host's part. What cannot be read is as good as not there: it is
 // written anew.
-func (h *host) takeConfig(content string) {
+func takeConfig(h *host, content string) {
 	var c struct {
 		Server     string `yaml:"server"`
 		Encryption any    `yaml:"secrets-encryption"`
@@ -211,7 +211,7 @@ func (h *host) takeConfig(content string) {
 }
 
 // takeSeen notes what lookScript has printed.
-func (h *host) takeSeen(out string) error {
+func takeSeen(h *host, out string) error {
 	var missing []string
 	for line := range strings.Lines(out) {
 		switch what, name, _ := strings.Cut(strings.TrimSpace(line), " "); what {
@@ -271,7 +271,7 @@ done`
 
 // lookAtResolvers finds out whether k3s would find nameservers on the host: in the first
 // of these files in which all are addresses of other hosts (k3s v1.34).
-func (h *host) lookAtResolvers(ctx context.Context) error {
+func lookAtResolvers(ctx context.Context, h *host) error {
 	h.resolverless = true
 	for _, name := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
 		content, err := h.read(ctx, name)

@@ -143,7 +143,7 @@ func (in *installer) pruneConnected(ctx context.Context, h *host, o PruneOptions
 			return images.PruneReport{}, err
 		}
 	}
-	return h.prune(ctx, request)
+	return prune(ctx, h, request)
 }
 
 // checkHelper makes sure that the helper is there: this command puts nothing on hosts.
@@ -169,7 +169,7 @@ func (in *installer) release(h *host) (*images.Release, error) {
 }
 
 // prune asks the helper.
-func (h *host) prune(ctx context.Context, request images.PruneRequest) (images.PruneReport, error) {
+func prune(ctx context.Context, h *host, request images.PruneRequest) (images.PruneReport, error) {
 	document, err := json.Marshal(request)
 	if err != nil {
 		return images.PruneReport{}, err
@@ -230,7 +230,7 @@ func (in *installer) removeOldPacksFrom(ctx context.Context, h *host) (note stri
 	if request.Release, err = in.release(h); err != nil {
 		return "", err
 	}
-	report, err := h.prune(ctx, request)
+	report, err := prune(ctx, h, request)
 	if err != nil {
 		return "", err
 	}
@@ -239,7 +239,7 @@ func (in *installer) removeOldPacksFrom(ctx context.Context, h *host) (note stri
 		needed: func(context.Context) (string, error) { return oldPacksReason(report), nil },
 		run: func(ctx context.Context) error {
 			request.Remove = true
-			_, err := h.prune(ctx, request)
+			_, err := prune(ctx, h, request)
 			return err
 		},
 	}})

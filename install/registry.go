@@ -119,7 +119,7 @@ func (in *installer) findPassword(ctx context.Context) error {
 		if h.conn == nil {
 			continue
 		}
-		if file, err := h.nodeRegistries(ctx); err == nil { // one that cannot be read is written anew
+		if file, err := nodeRegistries(ctx, h); err == nil { // one that cannot be read is written anew
 			in.registryCA.password = in.passwordIn(file)
 		}
 		if in.registryCA.password != "" {
@@ -215,17 +215,17 @@ func (s *registryServer) steps() ([]step, error) {
 			needed: s.userReason,
 			run:    s.makeUser,
 		},
-		s.restarting(registryStarted, step{
+		restarting(s.host, registryStarted, step{
 			title: "place the program of boxlift's registry",
 			needed: func(ctx context.Context) (string, error) {
 				digests, err := machine.Digests(ctx, s.conn, registryProgram)
 				return differs(registryProgram, digests[registryProgram], program.Digest.Encoded()), err
 			},
-			run: func(ctx context.Context) error { return s.copyProgram(ctx, helperPath, registryProgram) },
+			run: func(ctx context.Context) error { return copyProgram(ctx, s.host, helperPath, registryProgram) },
 		}),
 		s.certificateStep(),
-		s.restarting(registryStarted, s.groupFileStep("write the config of boxlift's registry", registryConfig, settings)),
-		s.restarting(registryStarted, s.unitStep()),
+		restarting(s.host, registryStarted, s.groupFileStep("write the config of boxlift's registry", registryConfig, settings)),
+		restarting(s.host, registryStarted, s.unitStep()),
 		{
 			title:   startTitle(registryService),
 			needed:  s.startReason,
@@ -401,7 +401,7 @@ func (s *registryServer) started(ctx context.Context) (string, error) {
 }
 
 func (s *registryServer) startReason(ctx context.Context) (string, error) {
-	reason, err := s.host.startReason(ctx, registryService, registryStarted, s.started)
+	reason, err := startReason(ctx, s.host, registryService, registryStarted, s.started)
 	if err != nil || reason != "" {
 		return reason, err
 	}

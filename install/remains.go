@@ -37,9 +37,9 @@ func (r remains) check(own string, needsToken bool) error {
 	return nil
 }
 
-// remains looks at what a host has.
-func (h *host) remains(ctx context.Context) (remains, error) {
-	ca, err := h.clusterCA(ctx)
+// findRemains looks at what a host has.
+func findRemains(ctx context.Context, h *host) (remains, error) {
+	ca, err := clusterCA(ctx, h)
 	if err != nil {
 		return remains{}, err
 	}
@@ -64,11 +64,11 @@ func (h *host) remains(ctx context.Context) (remains, error) {
 // ownRemains is what a host has of the cluster whose API was reached. The error wraps
 // [ErrRefused] when that is of another cluster, or may be.
 func (in *installer) ownRemains(ctx context.Context, h *host, needsToken bool) (remains, error) {
-	own, err := in.apiServer.clusterCA(ctx)
+	own, err := clusterCA(ctx, in.apiServer)
 	if err != nil {
 		return remains{}, fmt.Errorf("%w: read the cluster's token from %s: %w", ErrHosts, in.apiServer.name, err)
 	}
-	r, err := h.remains(ctx)
+	r, err := findRemains(ctx, h)
 	if err != nil {
 		return remains{}, fmt.Errorf("%w: %s: %w", ErrHosts, h.name, err)
 	}

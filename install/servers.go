@@ -189,7 +189,7 @@ func (in *installer) serverNode(ctx context.Context, h, seed *host) (*k3sNode, e
 	case h == seed && in.restoration != nil:
 		token = in.restoration.token
 	case h == seed:
-		token, err = h.serverToken(ctx)
+		token, err = serverToken(ctx, h)
 	default:
 		token, err = in.joinToken(ctx, seed)
 	}
@@ -233,12 +233,12 @@ func (in *installer) runServer(ctx context.Context, n *k3sNode) error {
 // serverToken returns the token that the server was first started with, or a new one.
 // Only the servers know it: boxlift keeps no copy. Where the file with it was lost, k3s has
 // its own, and the cluster that runs must get no other one.
-func (h *host) serverToken(ctx context.Context) (string, error) {
+func serverToken(ctx context.Context, h *host) (string, error) {
 	token, err := h.read(ctx, k3sTokenFile)
 	if err != nil {
 		return "", err
 	}
-	switch changed, err := h.changedToken(ctx); {
+	switch changed, err := changedToken(ctx, h); {
 	case err != nil:
 		return "", err
 	case changed != "" && h.joined != "":
@@ -333,7 +333,7 @@ func (in *installer) checkForeign(ctx context.Context) error {
 	if seed == nil {
 		return nil
 	}
-	wanted, err := seed.clusterCA(ctx)
+	wanted, err := clusterCA(ctx, seed)
 	if err != nil {
 		seed.fail(err)
 		return seed.err
@@ -342,7 +342,7 @@ func (in *installer) checkForeign(ctx context.Context) error {
 		if h == seed {
 			return nil
 		}
-		ca, err := h.clusterCA(ctx)
+		ca, err := clusterCA(ctx, h)
 		if err != nil || ca == "" || ca == wanted {
 			return err
 		}
@@ -352,7 +352,7 @@ func (in *installer) checkForeign(ctx context.Context) error {
 
 // clusterCA is the digest of the certificate authority of the cluster that a host is in, or
 // "" when it is in none.
-func (h *host) clusterCA(ctx context.Context) (string, error) {
+func clusterCA(ctx context.Context, h *host) (string, error) {
 	// The server that began a cluster was given the password alone. What it made of it
 	// names its authority; without that nothing has begun there.
 	for _, name := range []string{k3sTokenFile, k3sNodeToken} {

@@ -12,11 +12,11 @@ import (
 // restarting lets a step that is carried out have its service started again, for which started
 // is the file that says what it was last started with. Comparing fingerprints is not enough:
 // others may have started the service with what the step now puts right.
-func (h *host) restarting(started string, s step) step {
+func restarting(h *host, started string, s step) step {
 	run := s.run
 	s.starts = true
 	s.run = func(ctx context.Context) error {
-		if err := h.forgetStarted(ctx, started); err != nil {
+		if err := forgetStarted(ctx, h, started); err != nil {
 			return err
 		}
 		return run(ctx)
@@ -26,7 +26,7 @@ func (h *host) restarting(started string, s step) step {
 
 // forgetStarted notes that a service has to be started again, for which started is the file that says what it was last
 // started with.
-func (h *host) forgetStarted(ctx context.Context, started string) error {
+func forgetStarted(ctx context.Context, h *host, started string) error {
 	if h.adopted != nil && started == startedFile {
 		return h.put(ctx, started, 0o600, []byte(changedMark+"\n"))
 	}
@@ -50,7 +50,7 @@ func startingReason(ctx context.Context, steps []step) (string, error) {
 // startReason says why a service has to be started, or started again. The file called started
 // has the fingerprint of what it was last started with, and fingerprint computes that of what
 // there is now.
-func (h *host) startReason(ctx context.Context, service, started string, fingerprint func(context.Context) (string, error)) (string, error) {
+func startReason(ctx context.Context, h *host, service, started string, fingerprint func(context.Context) (string, error)) (string, error) {
 	state, err := machine.FindService(ctx, h.conn, service)
 	if err != nil {
 		return "", err

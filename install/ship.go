@@ -61,7 +61,7 @@ func (in *installer) ship(ctx context.Context) error {
 		return in.runSteps(ctx, "ship", &h.subject, []step{{
 			title: title,
 			needed: func(ctx context.Context) (string, error) {
-				reason, err := h.lacks(ctx, s.want)
+				reason, err := lacks(ctx, h, s.want)
 				h.shipped = err == nil && reason == ""
 				return reason, err
 			},
@@ -125,12 +125,12 @@ func (in *installer) wantedOn(h *host) (wire.Want, error) {
 // lacks compares names and sizes of what is wanted with what is there, which counts as what the
 // host had already. Names change with contents, and files get their names only when they are
 // proven.
-func (h *host) lacks(ctx context.Context, want wire.Want) (string, error) {
+func lacks(ctx context.Context, h *host, want wire.Want) (string, error) {
 	sizes, err := sizesOf(want)
 	if err != nil {
 		return "", err
 	}
-	there, err := h.present(ctx, sizes)
+	there, err := present(ctx, h, sizes)
 	h.copied = 0
 	for name := range there {
 		h.copied += sizes[name]
@@ -158,7 +158,7 @@ func sizesOf(want wire.Want) (map[string]int64, error) {
 }
 
 // present tells which files are there with the sizes given, by their paths.
-func (h *host) present(ctx context.Context, sizes map[string]int64) (map[string]bool, error) {
+func present(ctx context.Context, h *host, sizes map[string]int64) (map[string]bool, error) {
 	const script = `for f in "$@"; do [ ! -f "$f" ] || stat -c '%s %n' "$f" || exit 1; done`
 	args := []string{"/bin/sh", "-c", script, "sh"}
 	for name := range sizes {

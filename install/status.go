@@ -66,7 +66,7 @@ func Inspect(ctx context.Context, o Options) (*Status, error) {
 	s := &Status{Cluster: in.Config.Cluster.Name, Bundle: in.Bundle.Digest().String(), Overview: in.overview}
 	different := false
 	for i, h := range in.hosts {
-		one := h.status()
+		one := statusOf(h)
 		one.Disk = disks[i]
 		different = different || len(one.Differences) > 0
 		s.Hosts = append(s.Hosts, one)
@@ -113,7 +113,7 @@ func differencesOf(changes []Change) []string {
 	return texts
 }
 
-func (h *host) status() HostStatus {
+func statusOf(h *host) HostStatus {
 	s := HostStatus{
 		Host: h.name, Role: h.config.Role, Service: orUnknown(h.service), K3s: h.k3s, Node: h.node,
 		Images: h.images, Differences: append(differencesOf(h.changes), h.differences...),

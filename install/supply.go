@@ -108,11 +108,11 @@ func (in *installer) unsupplied(ctx context.Context, h *host) ([]digest.Digest, 
 	if err != nil {
 		return nil, err
 	}
-	there, err := h.present(ctx, sizes)
+	there, err := present(ctx, h, sizes)
 	if err != nil {
 		return nil, err
 	}
-	held, err := h.heldBlobs(ctx)
+	held, err := heldBlobs(ctx, h)
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ func (in *installer) checkTaken(ctx context.Context) error {
 	}
 	var joining []*host
 	for _, h := range in.hosts {
-		if h.err == nil && h.isNew() {
+		if h.err == nil && isNew(h) {
 			joining = append(joining, h)
 		}
 	}
@@ -51,7 +51,7 @@ func (in *installer) checkTaken(ctx context.Context) error {
 // isNew tells whether the host has never been in a cluster, as far as it knows: no run has begun
 // to set up k3s there. One that has been goes on as the node that it is, whatever its machine-id
 // is now.
-func (h *host) isNew() bool {
+func isNew(h *host) bool {
 	return !h.member && h.joined == "" && h.adopted == nil && (h.facts == nil || !h.facts.K3s.Managed)
 }
 

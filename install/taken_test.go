@@ -40,8 +40,8 @@ func TestTaken(t *testing.T) {
 		if n := taken(&test.host, nodes); n != nil {
 			got = n.Name
 		}
-		if got != test.taken || test.host.isNew() != test.isNew {
-			t.Errorf("%s: the node %q is another's, new: %v; want %q, %v", test.name, got, test.host.isNew(), test.taken, test.isNew)
+		if got != test.taken || isNew(&test.host) != test.isNew {
+			t.Errorf("%s: the node %q is another's, new: %v; want %q, %v", test.name, got, isNew(&test.host), test.taken, test.isNew)
 		}
 	}
 }

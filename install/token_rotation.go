@@ -61,7 +61,7 @@ func (in *installer) occupyAll(ctx context.Context) error {
 		if err := in.connect(ctx, h); err != nil {
 			return err
 		}
-		if err := h.lookAtK3s(ctx); err != nil {
+		if err := lookAtK3s(ctx, h); err != nil {
 			return err
 		}
 		if h.awaitsRestore {
@@ -254,7 +254,7 @@ func (n *k3sNode) restartStep() step {
 			if !n.changing() {
 				return "its tokens change", nil
 			}
-			return n.startReason(ctx, service, startedFile, func(ctx context.Context) (string, error) {
+			return startReason(ctx, n.host, service, startedFile, func(ctx context.Context) (string, error) {
 				return n.started(ctx, service)
 			})
 		},
@@ -351,7 +351,7 @@ func (in *installer) lookAtTokens(ctx context.Context) {
 
 // changedToken is the servers' next token when k3s on the host has changed to it already, and "" when it has not, or
 // when none is to come.
-func (h *host) changedToken(ctx context.Context) (string, error) {
+func changedToken(ctx context.Context, h *host) (string, error) {
 	staged, err := h.read(ctx, stagedTokenFile)
 	if err != nil || staged == "" {
 		return "", err

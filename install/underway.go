@@ -38,7 +38,7 @@ func (o *UpgradeOptions) isKept(ctx context.Context) bool {
 		if err := in.connect(ctx, h); err != nil {
 			return err
 		}
-		k, err := h.readKept(ctx)
+		k, err := readKept(ctx, h)
 		if err == nil && k != nil && k.Bundle == o.Bundle.Digest() {
 			found.Store(true)
 		}

@@ -415,7 +415,7 @@ func (in *installer) forgetPrevious(ctx context.Context, h *host) error {
 	return in.runSteps(ctx, "confirm", &h.subject, []step{{
 		title: "forget what k3s was before",
 		needed: func(ctx context.Context) (string, error) {
-			kept, err := h.readKept(ctx)
+			kept, err := readKept(ctx, h)
 			if err != nil || kept == nil {
 				return "", err
 			}

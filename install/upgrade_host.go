@@ -63,7 +63,7 @@ type keptPod struct {
 }
 
 // readKept is nil when the host keeps nothing.
-func (h *host) readKept(ctx context.Context) (*kept, error) {
+func readKept(ctx context.Context, h *host) (*kept, error) {
 	text, err := h.read(ctx, keptFile)
 	if err != nil || text == "" {
 		return nil, err
@@ -122,7 +122,7 @@ func (m *move) do(ctx context.Context, run func(context.Context) error) error {
 // prepare waits until k3s may be started again, keeps what runs, and drains the node if that is
 // asked for.
 func (m *move) prepare(ctx context.Context) error {
-	found, err := m.readKept(ctx)
+	found, err := readKept(ctx, m.host)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (m *move) lookAtMove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	digest, err := m.binaryDigest(ctx)
+	digest, err := binaryDigest(ctx, m.host)
 	if err != nil || digest == "" {
 		return err
 	}
@@ -624,7 +624,7 @@ sync`
 	if _, err := m.root(ctx, "put back what k3s was", args...); err != nil {
 		return err
 	}
-	if err := m.forgetStarted(ctx, startedFile); err != nil {
+	if err := forgetStarted(ctx, m.host, startedFile); err != nil {
 		return err
 	}
 	token, err := m.read(ctx, k3sTokenFile)

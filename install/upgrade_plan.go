@@ -384,7 +384,7 @@ func (u *upgradePlanner) judgeHosts(ctx context.Context) error {
 func (u *upgradePlanner) hostDrift(ctx context.Context, h *host) error {
 	n := &k3sNode{installer: u.installer, host: h}
 	service := unit(h.config.Role)
-	reason, err := h.startReason(ctx, service, startedFile, func(ctx context.Context) (string, error) { return n.started(ctx, service) })
+	reason, err := startReason(ctx, h, service, startedFile, func(ctx context.Context) (string, error) { return n.started(ctx, service) })
 	if err != nil {
 		return err
 	}
@@ -438,11 +438,11 @@ func (u *upgradePlanner) countBytes(ctx context.Context, h *host) error {
 	if err != nil {
 		return err
 	}
-	there, err := h.present(ctx, sizes)
+	there, err := present(ctx, h, sizes)
 	if err != nil {
 		return err
 	}
-	held, err := h.heldBlobs(ctx)
+	held, err := heldBlobs(ctx, h)
 	if err != nil {
 		return err
 	}

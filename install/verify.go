@@ -80,7 +80,7 @@ func (in *installer) inspectService(ctx context.Context, h *host) (bool, error) 
 	if state.Load == "not-found" {
 		h.service = "not installed"
 	}
-	digest, err := h.binaryDigest(ctx)
+	digest, err := binaryDigest(ctx, h)
 	return digest != "" && h.service == "active" && h.facts != nil, err
 }
 
