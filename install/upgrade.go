@@ -123,7 +123,7 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (*Summary, error) {
 	defer in.close()
 	in.upgrade = &upgrading{UpgradeOptions: o, underWay: underWay}
 	in.upgrades, in.takesBack = true, o.RollbackTo
-	in.tolerates = func() bool { return in.upgrade.toleratesFailures(in) }
+	in.tolerates = in.toleratesFailures
 	in.splitsToken = true
 	if plan == nil {
 		in.warn("the cluster's API does not answer: whether the upgrade may go on was not judged again")
@@ -400,8 +400,8 @@ func (*batchError) Hint() string {
 }
 
 // toleratesFailures tells whether an upgrade goes on although hosts have failed.
-func (u *upgrading) toleratesFailures(in *installer) bool {
-	return u.agentsDone && in.failedAgents() <= u.MaxFailures
+func (in *installer) toleratesFailures() bool {
+	return in.upgrade.agentsDone && in.failedAgents() <= in.upgrade.MaxFailures
 }
 
 // forgetPrevious removes what a node keeps to go back to.
