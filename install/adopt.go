@@ -49,25 +49,25 @@ func Adopt(ctx context.Context, o Options) (*Adoption, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
-	in.mode = plan
+	defer in.engine.close()
+	in.engine.mode = plan
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
-	err = in.eachHost(ctx, in.hosts, in.lookAtMember)
+	err = in.engine.eachHost(ctx, in.site.hosts, in.cluster.lookAtMember)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	if err != nil {
-		return nil, in.hostErrors()
+		return nil, in.engine.hostErrors()
 	}
-	if err := in.reachAPI(ctx, in.servers()); err != nil {
+	if err := in.engine.reachAPI(ctx, in.site.servers()); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCluster, err)
 	}
-	if in.api == nil {
+	if in.site.api == nil {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, errNoCluster)
 	}
-	found, err := in.findRunning(ctx)
+	found, err := in.inspector.findRunning(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCluster, err)
 	}
@@ -75,33 +75,33 @@ func Adopt(ctx context.Context, o Options) (*Adoption, error) {
 }
 
 // lookAtMember connects to a host, and finds out what part it has in a cluster.
-func (in *installer) lookAtMember(ctx context.Context, h *host) error {
-	if err := in.connect(ctx, h); err != nil {
+func (c *Cluster) lookAtMember(ctx context.Context, h *host) error {
+	if err := c.site.connect(ctx, h); err != nil {
 		return err
 	}
 	return lookAtK3s(ctx, h)
 }
 
 // adopt writes what was found into the record, if it can stay.
-func (in *installer) adopt(ctx context.Context, found *running) (*Adoption, error) {
-	reasons := append(found.mismatches(in.version), in.strangers(found.nodes)...)
+func (in *installation) adopt(ctx context.Context, found *running) (*Adoption, error) {
+	reasons := append(found.mismatches(in.site.version), in.strangers(found.nodes)...)
 	if found.cilium != nil {
-		for _, text := range cilium.Unchangeable(found.cilium.Values, in.ciliumValues("", false)) {
+		for _, text := range cilium.Unchangeable(found.cilium.Values, in.network.ciliumValues("", false)) {
 			reasons = append(reasons, "Cilium: "+text)
 		}
 	}
-	adopted, unfit, err := in.adoptable(ctx, found.nodes)
+	adopted, unfit, err := in.cluster.adoptable(ctx, found.nodes)
 	if err != nil {
 		return nil, err
 	}
 	if reasons = append(reasons, unfit...); len(reasons) > 0 {
 		return nil, &adoptError{reasons}
 	}
-	a := &Adoption{Cluster: in.Config.Cluster.Name, Nodes: make(map[string]string), Cilium: found.cilium.ChartVersion, LiteBoxd: found.liteboxd}
+	a := &Adoption{Cluster: in.site.Config.Cluster.Name, Nodes: make(map[string]string), Cilium: found.cilium.ChartVersion, LiteBoxd: found.liteboxd}
 	for _, n := range found.nodes {
 		a.Nodes[n.Name] = n.Kubelet
 	}
-	for _, h := range in.hosts {
+	for _, h := range in.site.hosts {
 		if h.adopted == nil {
 			continue
 		}
@@ -116,8 +116,8 @@ func (in *installer) adopt(ctx context.Context, found *running) (*Adoption, erro
 }
 
 // recordAdoption notes the release that runs, if the record has none, and the nodes.
-func (in *installer) recordAdoption(ctx context.Context, a *Adoption, nodes []release.Adopted) error {
-	r, _, err := readRecord(ctx, in.api)
+func (in *installation) recordAdoption(ctx context.Context, a *Adoption, nodes []release.Adopted) error {
+	r, _, err := readRecord(ctx, in.site.api)
 	if errors.Is(err, release.ErrInvalid) {
 		return fmt.Errorf("%w: %w", ErrRefused, &recordError{err})
 	}
@@ -125,15 +125,15 @@ func (in *installer) recordAdoption(ctx context.Context, a *Adoption, nodes []re
 		return fmt.Errorf("%w: %w", ErrCluster, err)
 	}
 	newest := r.Newest()
-	if newest != nil && (newest.State != release.Succeeded || newest.Bundle != in.Bundle.Digest()) {
+	if newest != nil && (newest.State != release.Succeeded || newest.Bundle != in.site.Bundle.Digest()) {
 		return fmt.Errorf("%w: the cluster has a record already, whose release %d, of bundle %s, is %s: boxlift history shows it",
 			ErrRefused, newest.Number, short(newest.Bundle.String()), newest.State)
 	}
 	if newest != nil && !slices.ContainsFunc(nodes, func(n release.Adopted) bool { return !r.HasAdopted(n) }) {
 		a.Release = *newest
-		return in.copyRecord(r)
+		return in.record.copyRecord(r)
 	}
-	err = in.changeRecord(ctx, func(r *release.Record) error {
+	err = in.record.changeRecord(ctx, func(r *release.Record) error {
 		if now := r.Newest(); now != nil && (newest == nil || now.Number != newest.Number) {
 			return fmt.Errorf("%w: somebody else has recorded a release meanwhile", ErrRefused)
 		}
@@ -142,7 +142,7 @@ func (in *installer) recordAdoption(ctx context.Context, a *Adoption, nodes []re
 			a.Release = *newest
 			return nil
 		}
-		run, text, err := in.newRelease("adopt", release.Running)
+		run, text, err := in.record.newRelease("adopt", release.Running)
 		if err != nil {
 			return err
 		}
@@ -162,11 +162,11 @@ func (in *installer) recordAdoption(ctx context.Context, a *Adoption, nodes []re
 
 // adoptable looks at the hosts whose k3s boxlift has not set up, and says which nodes they are, or why they cannot be
 // kept as they are.
-func (in *installer) adoptable(ctx context.Context, nodes []kube.Node) (adopted []release.Adopted, unfit []string, err error) {
-	found := make([]*adoption.Found, len(in.hosts))
-	err = in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) (err error) {
+func (c *Cluster) adoptable(ctx context.Context, nodes []kube.Node) (adopted []release.Adopted, unfit []string, err error) {
+	found := make([]*adoption.Found, len(c.site.hosts))
+	err = c.engine.eachHost(ctx, c.site.hosts, func(ctx context.Context, h *host) (err error) {
 		if h.foreign {
-			found[slices.Index(in.hosts, h)], err = readK3s(ctx, h)
+			found[slices.Index(c.site.hosts, h)], err = readK3s(ctx, h)
 		}
 		return err
 	})
@@ -174,10 +174,10 @@ func (in *installer) adoptable(ctx context.Context, nodes []kube.Node) (adopted 
 		return nil, nil, context.Cause(ctx)
 	}
 	if err != nil {
-		return nil, nil, in.hostErrors()
+		return nil, nil, c.engine.hostErrors()
 	}
-	for i, h := range in.hosts {
-		n := in.nodeOf(h, nodes)
+	for i, h := range c.site.hosts {
+		n := c.site.nodeOf(h, nodes)
 		switch {
 		case n == nil || h.own:
 			continue // one has no node, which is told anyway
@@ -193,17 +193,17 @@ func (in *installer) adoptable(ctx context.Context, nodes []kube.Node) (adopted 
 		h.adopted = found[i]
 		adopted = append(adopted, release.Adopted{Node: n.Name, MachineID: n.MachineID})
 	}
-	refused := make([][]adoption.Refusal, len(in.hosts))
-	err = in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) (err error) {
+	refused := make([][]adoption.Refusal, len(c.site.hosts))
+	err = c.engine.eachHost(ctx, c.site.hosts, func(ctx context.Context, h *host) (err error) {
 		if h.adopted != nil {
-			refused[slices.Index(in.hosts, h)], err = in.compareAdopted(ctx, h)
+			refused[slices.Index(c.site.hosts, h)], err = c.compareAdopted(ctx, h)
 		}
 		return err
 	})
 	if err != nil {
-		return nil, nil, in.hostErrors()
+		return nil, nil, c.engine.hostErrors()
 	}
-	for i, h := range in.hosts {
+	for i, h := range c.site.hosts {
 		for _, r := range refused[i] {
 			unfit = append(unfit, fmt.Sprintf("%s: %s; %s", h.name, r.Reason, r.Way))
 		}
@@ -213,12 +213,12 @@ func (in *installer) adoptable(ctx context.Context, nodes []kube.Node) (adopted 
 
 // findAdopted finds the hosts whose k3s was adopted, by the cluster's record, or, while no server tells it, by the copy
 // beside the state; and judges whether it can still stay as it is. A restore keeps no k3s.
-func (in *installer) findAdopted(ctx context.Context) error {
-	if in.restores || !slices.ContainsFunc(in.hosts, func(h *host) bool { return h.err == nil && h.foreign }) {
+func (c *Cluster) findAdopted(ctx context.Context) error {
+	if c.engine.restores || !slices.ContainsFunc(c.site.hosts, func(h *host) bool { return h.err == nil && h.foreign }) {
 		return nil
 	}
-	r := in.adoptions(ctx)
-	err := in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
+	r := c.adoptions(ctx)
+	err := c.engine.eachHost(ctx, c.site.hosts, func(ctx context.Context, h *host) error {
 		if !h.foreign || r == nil || !slices.ContainsFunc(r.Adopted, func(a release.Adopted) bool { return a.MachineID == h.machineID }) {
 			return nil
 		}
@@ -231,15 +231,15 @@ func (in *installer) findAdopted(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if in.keepsTokens() {
-		in.splitsToken = false
+	if c.keepsTokens() {
+		c.splitsToken = false
 	}
-	compared := in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
+	compared := c.engine.eachHost(ctx, c.site.hosts, func(ctx context.Context, h *host) error {
 		if h.adopted == nil {
-			in.tellForeign(h)
+			c.tellForeign(h)
 			return nil
 		}
-		refused, err := in.compareAdopted(ctx, h)
+		refused, err := c.compareAdopted(ctx, h)
 		if err == nil && len(refused) > 0 {
 			err = &unkeptError{refused}
 		}
@@ -250,8 +250,8 @@ func (in *installer) findAdopted(ctx context.Context) error {
 
 // tellForeign tells of a k3s that was not adopted, where preflight does not refuse it: when nothing is judged, or when the
 // host could not tell its facts.
-func (in *installer) tellForeign(h *host) {
-	if h.foreign && (in.mode == inspect || h.facts == nil) {
+func (c *Cluster) tellForeign(h *host) {
+	if h.foreign && (c.engine.mode == inspect || h.facts == nil) {
 		h.differences = append(h.differences, "boxlift did not set up its k3s, and install refuses the host: "+
 			"boxlift adopt finds out whether it can stay as it is")
 	}
@@ -259,24 +259,24 @@ func (in *installer) tellForeign(h *host) {
 
 // keepsTokens tells whether the tokens have to stay what they are, because there are hosts whose k3s was adopted: it is
 // not boxlift that tells these of others.
-func (in *installer) keepsTokens() bool {
-	return slices.ContainsFunc(in.hosts, func(h *host) bool { return h.adopted != nil })
+func (c *Cluster) keepsTokens() bool {
+	return slices.ContainsFunc(c.site.hosts, func(h *host) bool { return h.adopted != nil })
 }
 
 // adoptions is the record that says which nodes were adopted, nil when there is none to be had.
-func (in *installer) adoptions(ctx context.Context) *release.Record {
+func (c *Cluster) adoptions(ctx context.Context) *release.Record {
 	ctx, cancel := context.WithTimeoutCause(ctx, recordTimeout, fmt.Errorf("given up after %v", recordTimeout))
 	defer cancel()
-	_, r, _, err := in.openRecord(ctx)
+	_, r, _, err := c.record.openRecord(ctx)
 	if err == nil {
 		return r
 	}
-	if in.StatePath == "" {
+	if c.site.StatePath == "" {
 		return nil
 	}
-	r, copyErr := release.ReadFile(in.recordCopy())
+	r, copyErr := release.ReadFile(c.record.recordCopy())
 	if copyErr != nil {
-		in.warn("which hosts were adopted is not known: %v", errors.Join(err, copyErr))
+		c.site.warn("which hosts were adopted is not known: %v", errors.Join(err, copyErr))
 	}
 	return r
 }
@@ -330,14 +330,14 @@ func parseK3s(text string) (*adoption.Found, error) {
 }
 
 // compareAdopted judges whether a k3s that was adopted can stay as it is, and notes what install.yaml asks for in vain.
-func (in *installer) compareAdopted(ctx context.Context, h *host) ([]adoption.Refusal, error) {
-	refused, differences := h.adopted.Compare(h.config.Role, k3sBinary, in.wantedOfAdopted(h))
-	if in.Config.Seeding.Mode != config.SeedImages {
+func (c *Cluster) compareAdopted(ctx context.Context, h *host) ([]adoption.Refusal, error) {
+	refused, differences := h.adopted.Compare(h.config.Role, k3sBinary, c.wantedOfAdopted(h))
+	if c.site.Config.Seeding.Mode != config.SeedImages {
 		refused = append(refused, adoption.Refusal{
-			Reason: "install.yaml has the seeding mode " + string(in.Config.Seeding.Mode) + ", which needs a registries.yaml of boxlift's on every host",
+			Reason: "install.yaml has the seeding mode " + string(c.site.Config.Seeding.Mode) + ", which needs a registries.yaml of boxlift's on every host",
 			Way:    "write seeding.mode: images",
 		})
-	} else if registries, err := in.registries(h); err != nil {
+	} else if registries, err := c.seeder.registries(h); err != nil {
 		return nil, err
 	} else if registries != nil {
 		content, err := registries.Render()
@@ -360,8 +360,8 @@ func (in *installer) compareAdopted(ctx context.Context, h *host) ([]adoption.Re
 
 // wantedOfAdopted are the settings that a k3s is compared with. Where it need not have what boxlift would write, as long
 // as it serves the same purpose, that is left out.
-func (in *installer) wantedOfAdopted(h *host) map[string]any {
-	wanted := maps.Clone((&k3sNode{installer: in, host: h}).settings())
+func (c *Cluster) wantedOfAdopted(h *host) map[string]any {
+	wanted := maps.Clone((&k3sNode{cluster: c, host: h}).settings())
 	if len(h.adopted.Settings["resolv-conf"]) > 0 {
 		delete(wanted, "resolv-conf")
 	}
@@ -405,7 +405,7 @@ func (n *k3sNode) adoptedSteps() ([]step, error) {
 			return "", err
 		}
 		version, err := programVersion(ctx, n.host)
-		return programReason(reason, version, n.installer.k3s), err
+		return programReason(reason, version, n.cluster.site.k3s), err
 	}
 	return []step{binary, n.startStep()}, nil
 }
@@ -436,14 +436,14 @@ func programReason(differs, version, wanted string) string {
 const changedMark = "changed"
 
 // strangers are hosts without a node, and nodes without a host.
-func (in *installer) strangers(nodes []kube.Node) []string {
+func (in *installation) strangers(nodes []kube.Node) []string {
 	var texts []string
-	for _, h := range in.hosts {
-		if in.nodeOf(h, nodes) == nil {
+	for _, h := range in.site.hosts {
+		if in.site.nodeOf(h, nodes) == nil {
 			texts = append(texts, h.name+" is in install.yaml, and has no node in the cluster")
 		}
 	}
-	for _, n := range in.absent(nodes) {
+	for _, n := range in.site.absent(nodes) {
 		texts = append(texts, fmt.Sprintf("the node %s (%s) is not in install.yaml", n.Name, strings.Join(n.Addresses, ", ")))
 	}
 	return texts

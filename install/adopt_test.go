@@ -122,11 +122,11 @@ esac
 }
 
 // adoptedExample is a cluster of three servers and an agent, all of them adopted.
-func adoptedExample(t *testing.T, text string) *installer {
+func adoptedExample(t *testing.T, text string) *installation {
 	t.Helper()
 	in := example(t, text, "k3s=v1.36.4+k3s1", "cilium=1.20.0")
-	in.k3s = "v1.36.4+k3s1"
-	for _, h := range in.hosts {
+	in.site.k3s = "v1.36.4+k3s1"
+	for _, h := range in.site.hosts {
 		h.platform, h.foreign = "linux/amd64", true
 		settings := map[string][]string{"server": {"https://10.0.0.11:6443"}, "kubelet-arg": {"max-pods=200"}}
 		if h.config.Role == config.Server {
@@ -137,7 +137,7 @@ func adoptedExample(t *testing.T, text string) *installer {
 		h.adopted = &adoption.Found{Role: h.config.Role, Program: k3sBinary, Settings: settings}
 	}
 	for _, name := range []string{k3sProgram, installScript} {
-		in.contents.Files = append(in.contents.Files, bundle.File{Component: k3sComponent, Name: name, Platform: "linux/amd64", Digest: digest.FromString(name)})
+		in.site.contents.Files = append(in.site.contents.Files, bundle.File{Component: k3sComponent, Name: name, Platform: "linux/amd64", Digest: digest.FromString(name)})
 	}
 	return in
 }
@@ -148,15 +148,17 @@ func TestCompareAdopted(t *testing.T) {
 	const apiEndpoint = "  apiEndpoint: k3s.lan:6443\n  serverConfig:"
 	tests := []struct {
 		name, from, to string
-		set            func(*installer)
+		set            func(*installation)
 		refused        string
 		different      map[int]string // by host
 	}{
 		{name: "all is as it is to be"},
-		{name: "another role", set: func(in *installer) { in.hosts[3].adopted.Role = config.Server }, refused: "it runs k3s server"},
-		{name: "flannel", set: func(in *installer) { delete(in.hosts[1].adopted.Settings, "flannel-backend") }, refused: "flannel-backend is vxlan"},
-		{name: "another datastore", set: func(in *installer) { in.hosts[0].adopted.Settings["datastore-endpoint"] = []string{"mysql://u:p@x"} }, refused: "datastore-endpoint is set"},
-		{name: "another folder", set: func(in *installer) { in.hosts[3].adopted.Settings["data-dir"] = []string{"/srv"} }, refused: "data-dir is /srv"},
+		{name: "another role", set: func(in *installation) { in.site.hosts[3].adopted.Role = config.Server }, refused: "it runs k3s server"},
+		{name: "flannel", set: func(in *installation) { delete(in.site.hosts[1].adopted.Settings, "flannel-backend") }, refused: "flannel-backend is vxlan"},
+		{name: "another datastore", set: func(in *installation) {
+			in.site.hosts[0].adopted.Settings["datastore-endpoint"] = []string{"mysql://u:p@x"}
+		}, refused: "datastore-endpoint is set"},
+		{name: "another folder", set: func(in *installation) { in.site.hosts[3].adopted.Settings["data-dir"] = []string{"/srv"} }, refused: "data-dir is /srv"},
 		{name: "a registry of boxlift's", from: "network:", to: "seeding: {mode: registry}\nnetwork:", refused: "write seeding.mode: images", different: map[int]string{
 			0: noDefault, 1: noDefault, 2: noDefault, 3: noDefault,
 		}},
@@ -165,28 +167,28 @@ func TestCompareAdopted(t *testing.T) {
 			different: map[int]string{
 				0: "tls-san is not set, and install.yaml makes it k3s.lan", 1: "makes it k3s.example.internal,k3s.lan", 2: "makes it k3s.lan",
 			},
-			set: func(in *installer) { in.hosts[0].config.NodeIP = in.hosts[1].config.NodeIP },
+			set: func(in *installation) { in.site.hosts[0].config.NodeIP = in.site.hosts[1].config.NodeIP },
 		},
 		{
 			name: "names of the API that it has", from: "  serverConfig:", to: apiEndpoint,
-			set: func(in *installer) {
-				for _, h := range in.hosts[:3] {
+			set: func(in *installation) {
+				for _, h := range in.site.hosts[:3] {
 					h.adopted.Settings["tls-san"] = []string{"other,k3s.lan", "k3s.example.internal"}
 				}
-				in.hosts[0].config.NodeIP = in.hosts[1].config.NodeIP
+				in.site.hosts[0].config.NodeIP = in.site.hosts[1].config.NodeIP
 			},
 		},
 		{
-			name: "kubelets", set: func(in *installer) { in.hosts[3].adopted.Settings["kubelet-arg"] = []string{"max-pods=50"} },
+			name: "kubelets", set: func(in *installation) { in.site.hosts[3].adopted.Settings["kubelet-arg"] = []string{"max-pods=50"} },
 			different: map[int]string{3: "kubelet-arg is max-pods=50, and install.yaml makes it max-pods=200: k3s was adopted and keeps what it has"},
 		},
 		{
 			name: "no nameserver",
-			set: func(in *installer) {
-				for _, h := range in.hosts[2:] {
+			set: func(in *installation) {
+				for _, h := range in.site.hosts[2:] {
 					h.resolverless, h.ip = true, mustAddr(t, "10.0.0.13")
 				}
-				in.hosts[3].adopted.Settings["resolv-conf"] = []string{"/etc/ours"}
+				in.site.hosts[3].adopted.Settings["resolv-conf"] = []string{"/etc/ours"}
 			},
 			different: map[int]string{2: "resolv-conf is not set"},
 		},
@@ -203,8 +205,8 @@ func TestCompareAdopted(t *testing.T) {
 				test.set(in)
 			}
 			refusals := 0
-			for i, h := range in.hosts {
-				refused, err := in.compareAdopted(t.Context(), h)
+			for i, h := range in.site.hosts {
+				refused, err := in.cluster.compareAdopted(t.Context(), h)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -235,8 +237,8 @@ func TestUnkeptError(t *testing.T) {
 // Of a k3s that was adopted, boxlift replaces the program and nothing else.
 func TestAdoptedSteps(t *testing.T) {
 	in := adoptedExample(t, threeServers)
-	for _, h := range in.hosts {
-		steps, err := in.nodeWith(h, in.seedServer(), "the-token").steps()
+	for _, h := range in.site.hosts {
+		steps, err := in.cluster.nodeWith(h, in.site.seedServer(), "the-token").steps()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -271,16 +273,16 @@ func TestAdoptedProgram(t *testing.T) {
 // boxlift's own.
 func TestAdoptedIsOwn(t *testing.T) {
 	in := adoptedExample(t, threeServers)
-	for _, h := range in.hosts {
+	for _, h := range in.site.hosts {
 		h.facts = &facts.Facts{Units: []facts.Unit{{Name: unit(h.config.Role) + ".service", LoadState: "loaded", ActiveState: "active"}}}
-		h.facts.K3s = facts.K3s{Path: k3sBinary, Version: in.k3s}
+		h.facts.K3s = facts.K3s{Path: k3sBinary, Version: in.site.k3s}
 		if isNew(h) {
 			t.Errorf("%s is new", h.name)
 		}
 	}
 	judged := func() []string {
 		var texts []string
-		for _, f := range preflight.Judge(in.needs(), in.subjects()) {
+		for _, f := range preflight.Judge(in.surveyor.needs(), in.surveyor.subjects()) {
 			if f.Check == "k3s" {
 				texts = append(texts, f.Host+": "+f.Found+"; "+f.Hint)
 			}
@@ -290,14 +292,14 @@ func TestAdoptedIsOwn(t *testing.T) {
 	if got := judged(); got != nil {
 		t.Errorf("%q", got)
 	}
-	if in.hosts[0].facts.K3s.Managed {
+	if in.site.hosts[0].facts.K3s.Managed {
 		t.Error("what a host has said was changed")
 	}
-	in.hosts[0].adopted = nil
+	in.site.hosts[0].adopted = nil
 	if got := judged(); len(got) != 1 || !strings.Contains(got[0], "and not by boxlift; if it is a node of the cluster of install.yaml, boxlift adopt") {
 		t.Errorf("%q", got)
 	}
-	in.hosts[0].facts.K3s.Version = "v1.35.0+k3s1"
+	in.site.hosts[0].facts.K3s.Version = "v1.35.0+k3s1"
 	if got := judged(); len(got) != 2 {
 		t.Errorf("another version: %q", got)
 	}
@@ -306,33 +308,33 @@ func TestAdoptedIsOwn(t *testing.T) {
 // The record tells nothing while nobody has asked for it: without somebody else's k3s no server is asked.
 func TestFindAdoptedAsksNobody(t *testing.T) {
 	in := example(t, threeServers)
-	if err := in.findAdopted(t.Context()); err != nil {
+	if err := in.cluster.findAdopted(t.Context()); err != nil {
 		t.Error(err)
 	}
-	in.hosts[0].foreign, in.restores = true, true
-	if err := in.findAdopted(t.Context()); err != nil || in.hosts[0].adopted != nil {
+	in.site.hosts[0].foreign, in.engine.restores = true, true
+	if err := in.cluster.findAdopted(t.Context()); err != nil || in.site.hosts[0].adopted != nil {
 		t.Errorf("a restore keeps k3s: %v", err)
 	}
 	// Nor is one taken for adopted that no record knows.
-	in.restores, in.StatePath = false, filepath.Join(t.TempDir(), "state.json")
-	in.splitsToken = true
-	if err := in.findAdopted(t.Context()); err != nil || in.hosts[0].adopted != nil || !in.splitsToken || in.keepsTokens() {
-		t.Errorf("%v, %+v", err, in.hosts[0].adopted)
+	in.engine.restores, in.site.StatePath = false, filepath.Join(t.TempDir(), "state.json")
+	in.cluster.splitsToken = true
+	if err := in.cluster.findAdopted(t.Context()); err != nil || in.site.hosts[0].adopted != nil || !in.cluster.splitsToken || in.cluster.keepsTokens() {
+		t.Errorf("%v, %+v", err, in.site.hosts[0].adopted)
 	}
-	if len(in.hosts[0].differences) != 1 || !strings.Contains(in.hosts[0].differences[0], "boxlift adopt finds out") || in.hosts[1].differences != nil {
-		t.Errorf("%q, %q", in.hosts[0].differences, in.hosts[1].differences)
+	if len(in.site.hosts[0].differences) != 1 || !strings.Contains(in.site.hosts[0].differences[0], "boxlift adopt finds out") || in.site.hosts[1].differences != nil {
+		t.Errorf("%q, %q", in.site.hosts[0].differences, in.site.hosts[1].differences)
 	}
-	in.hosts[0].differences, in.hosts[0].facts = nil, &facts.Facts{}
-	if err := in.findAdopted(t.Context()); err != nil || in.hosts[0].differences != nil {
-		t.Errorf("preflight judges it: %q, %v", in.hosts[0].differences, err)
+	in.site.hosts[0].differences, in.site.hosts[0].facts = nil, &facts.Facts{}
+	if err := in.cluster.findAdopted(t.Context()); err != nil || in.site.hosts[0].differences != nil {
+		t.Errorf("preflight judges it: %q, %v", in.site.hosts[0].differences, err)
 	}
-	in.mode = inspect
-	if err := in.findAdopted(t.Context()); err != nil || len(in.hosts[0].differences) != 1 {
-		t.Errorf("status: %q, %v", in.hosts[0].differences, err)
+	in.engine.mode = inspect
+	if err := in.cluster.findAdopted(t.Context()); err != nil || len(in.site.hosts[0].differences) != 1 {
+		t.Errorf("status: %q, %v", in.site.hosts[0].differences, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := in.findAdopted(ctx); !errors.Is(err, context.Canceled) {
+	if err := in.cluster.findAdopted(ctx); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
@@ -353,20 +355,20 @@ func TestRunsAs(t *testing.T) {
 // Nobody gets another token while a host keeps the one that it was set up with.
 func TestAdoptedKeepTheirTokens(t *testing.T) {
 	in := adoptedExample(t, threeServers)
-	for i := range in.hosts {
-		for _, h := range in.hosts {
+	for i := range in.site.hosts {
+		for _, h := range in.site.hosts {
 			h.adopted = nil
 		}
-		if in.keepsTokens() {
+		if in.cluster.keepsTokens() {
 			t.Error("no host was adopted")
 		}
-		in.hosts[i].adopted = &adoption.Found{}
-		if !in.keepsTokens() {
-			t.Errorf("%s was adopted", in.hosts[i].name)
+		in.site.hosts[i].adopted = &adoption.Found{}
+		if !in.cluster.keepsTokens() {
+			t.Errorf("%s was adopted", in.site.hosts[i].name)
 		}
 	}
 	// It has no connection to ask for what was begun.
-	if err := in.rotateExposed(t.Context()); err != nil {
+	if err := in.cluster.rotateExposed(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

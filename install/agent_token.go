@@ -26,14 +26,14 @@ type agentsPassword struct {
 
 // agentToken is the password that agents join with. It is "" in a cluster where they join with the servers' own
 // token: an earlier boxlift began it, and no upgrade has given its agents one yet.
-func (in *installer) agentToken(ctx context.Context, seed *host) (string, error) {
-	known := &in.agentsPassword
+func (c *Cluster) agentToken(ctx context.Context, seed *host) (string, error) {
+	known := &c.agentsPassword
 	known.Lock()
 	defer known.Unlock()
 	if known.known {
 		return known.password, nil
 	}
-	password, err := in.findAgentToken(ctx, seed)
+	password, err := c.findAgentToken(ctx, seed)
 	if err != nil {
 		return "", fmt.Errorf("find the token that agents join with: %w", err)
 	}
@@ -42,12 +42,12 @@ func (in *installer) agentToken(ctx context.Context, seed *host) (string, error)
 }
 
 // findAgentToken asks the servers: they have to agree on it, which k3s does not see to.
-func (in *installer) findAgentToken(ctx context.Context, seed *host) (string, error) {
-	if in.restoration != nil && in.restoration.agentToken != "" {
-		return in.restoration.agentToken, nil
+func (c *Cluster) findAgentToken(ctx context.Context, seed *host) (string, error) {
+	if c.restoration != nil && c.restoration.agentToken != "" {
+		return c.restoration.agentToken, nil
 	}
 	begun := false
-	for _, h := range slices.Concat([]*host{seed}, in.servers()) {
+	for _, h := range slices.Concat([]*host{seed}, c.site.servers()) {
 		if h.err != nil || h.conn == nil {
 			continue
 		}
@@ -63,10 +63,10 @@ func (in *installer) findAgentToken(ctx context.Context, seed *host) (string, er
 			begun = begun || token != ""
 		}
 	}
-	if begun && in.restoration == nil && !in.splitsToken {
+	if begun && c.restoration == nil && !c.splitsToken {
 		return "", nil
 	}
-	in.agentsPassword.exposed = begun || in.restoration != nil
+	c.agentsPassword.exposed = begun || c.restoration != nil
 	return jointoken.New(), nil
 }
 
@@ -82,12 +82,12 @@ func ownAgentToken(ctx context.Context, h *host) (string, error) {
 }
 
 // agentJoinToken is the full token that agents join with.
-func (in *installer) agentJoinToken(ctx context.Context, seed *host) (string, error) {
-	servers, err := in.joinToken(ctx, seed)
+func (c *Cluster) agentJoinToken(ctx context.Context, seed *host) (string, error) {
+	servers, err := c.joinToken(ctx, seed)
 	if err != nil || servers == "" {
 		return servers, err
 	}
-	password, err := in.agentToken(ctx, seed)
+	password, err := c.agentToken(ctx, seed)
 	if err != nil || password == "" {
 		return servers, err
 	}

@@ -13,7 +13,7 @@ import (
 const k3sKubeconfig = k3sConfigDir + "/k3s.yaml"
 
 // apiThrough makes the API client that goes through a server's SSH connection.
-func (in *installer) apiThrough(ctx context.Context, h *host) (*kube.Cluster, error) {
+func (s *Site) apiThrough(ctx context.Context, h *host) (*kube.Cluster, error) {
 	kubeconfig, err := h.read(ctx, k3sKubeconfig)
 	if err != nil {
 		return nil, err
@@ -21,19 +21,19 @@ func (in *installer) apiThrough(ctx context.Context, h *host) (*kube.Cluster, er
 	if kubeconfig == "" {
 		return nil, errNoCluster
 	}
-	return kube.Connect(kube.Options{Name: h.name, Kubeconfig: []byte(kubeconfig), Dial: h.conn.DialContext, Log: in.Log, Waiting: in.meter.wait, Absent: in.unlisted})
+	return kube.Connect(kube.Options{Name: h.name, Kubeconfig: []byte(kubeconfig), Dial: h.conn.DialContext, Log: s.Log, Waiting: s.meter.wait, Absent: s.unlisted})
 }
 
 // errNoCluster says that there is no Kubernetes yet.
 var errNoCluster = errors.New("no k3s server runs yet")
 
 // awaitServer waits until a server answers and its node is registered.
-func (in *installer) awaitServer(ctx context.Context, h *host) error {
-	api, err := in.apiThrough(ctx, h)
+func (s *Site) awaitServer(ctx context.Context, h *host) error {
+	api, err := s.apiThrough(ctx, h)
 	if err != nil {
 		return fmt.Errorf("reach the API: %w", err)
 	}
-	return in.waiting(ctx, "wait for the API on "+h.name, func(ctx context.Context) error {
+	return s.waiting(ctx, "wait for the API on "+h.name, func(ctx context.Context) error {
 		if err := api.WaitReady(ctx); err != nil {
 			return err
 		}
@@ -42,7 +42,7 @@ func (in *installer) awaitServer(ctx context.Context, h *host) error {
 			if err != nil {
 				return false, err
 			}
-			if in.nodeOf(h, nodes) == nil {
+			if s.nodeOf(h, nodes) == nil {
 				return false, errors.New("its node is not registered")
 			}
 			return true, nil
@@ -53,10 +53,10 @@ func (in *installer) awaitServer(ctx context.Context, h *host) error {
 // reachAPI connects to the API through the first of the servers that answers. Only when none
 // does, it waits for them: one whose k3s is down must not hold up the others. A run that
 // changes nothing may find that there is none yet.
-func (in *installer) reachAPI(ctx context.Context, servers []*host) error {
+func (en *Engine) reachAPI(ctx context.Context, servers []*host) error {
 	limits := []time.Duration{lookTimeout}
-	if in.changing() {
-		limits = append(limits, in.Config.Runtime.CommandTimeout)
+	if en.changing() {
+		limits = append(limits, en.site.Config.Runtime.CommandTimeout)
 	}
 	var errs []error
 	for _, limit := range limits {
@@ -65,15 +65,15 @@ func (in *installer) reachAPI(ctx context.Context, servers []*host) error {
 			if h.err != nil || h.conn == nil {
 				continue
 			}
-			api, err := in.apiThrough(ctx, h)
-			if errors.Is(err, errNoCluster) && !in.changing() {
+			api, err := en.site.apiThrough(ctx, h)
+			if errors.Is(err, errNoCluster) && !en.changing() {
 				continue
 			}
 			if err == nil {
-				err = in.waitingFor(ctx, limit, "wait for the API on "+h.name, api.WaitReady)
+				err = en.site.waitingFor(ctx, limit, "wait for the API on "+h.name, api.WaitReady)
 			}
 			if err == nil {
-				in.api, in.apiServer = api, h
+				en.site.api, en.site.apiServer = api, h
 				return nil
 			}
 			errs = append(errs, fmt.Errorf("%s: reach the API: %w", h.name, err))
@@ -89,15 +89,15 @@ func (in *installer) reachAPI(ctx context.Context, servers []*host) error {
 const lookTimeout = 20 * time.Second
 
 // waiting runs what only waits, no longer than one command may take.
-func (in *installer) waiting(ctx context.Context, what string, wait func(context.Context) error) error {
-	return in.waitingFor(ctx, in.Config.Runtime.CommandTimeout, what, wait)
+func (s *Site) waiting(ctx context.Context, what string, wait func(context.Context) error) error {
+	return s.waitingFor(ctx, s.Config.Runtime.CommandTimeout, what, wait)
 }
 
-func (in *installer) waitingFor(ctx context.Context, limit time.Duration, what string, wait func(context.Context) error) error {
+func (s *Site) waitingFor(ctx context.Context, limit time.Duration, what string, wait func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("given up after %v", limit))
 	defer cancel()
-	task := in.Reporter.Task(what, 0)
-	err := in.meter.wait(func() error { return wait(ctx) })
+	task := s.Reporter.Task(what, 0)
+	err := s.meter.wait(func() error { return wait(ctx) })
 	task.Done(err)
 	return err
 }
@@ -125,7 +125,7 @@ func poll(ctx context.Context, ask func(context.Context) (done bool, err error))
 // nodeOf finds a host's node: by its machine-id, else by name, else by address. A node may be
 // known under another address than the host. Of machines that were cloned, which have one
 // machine-id, the name tells them apart.
-func (in *installer) nodeOf(h *host, nodes []kube.Node) *kube.Node {
+func (s *Site) nodeOf(h *host, nodes []kube.Node) *kube.Node {
 	for _, same := range []func(kube.Node) bool{
 		func(n kube.Node) bool {
 			return h.machineID != "" && n.MachineID == h.machineID && n.Name == h.nodeName()

@@ -23,12 +23,12 @@ const (
 )
 
 // apiVersions are the versions of the API servers of all servers that are connected to.
-func (in *installer) apiVersions(ctx context.Context) []string {
-	found := make([]string, len(in.servers()))
-	in.atOnce(in.servers(), func(h *host) {
-		for i, s := range in.servers() {
+func (c *Cluster) apiVersions(ctx context.Context) []string {
+	found := make([]string, len(c.site.servers()))
+	c.site.atOnce(c.site.servers(), func(h *host) {
+		for i, s := range c.site.servers() {
 			if s == h && h.conn != nil {
-				found[i] = in.apiVersion(ctx, h)
+				found[i] = c.apiVersion(ctx, h)
 			}
 		}
 	})
@@ -44,8 +44,8 @@ func (in *installer) apiVersions(ctx context.Context) []string {
 // apiVersion is that of a server's API server. When that does not answer, it is that of the
 // program in its place, which may have been started by anybody, a reboot included; "" when there
 // is none that runs.
-func (in *installer) apiVersion(ctx context.Context, h *host) string {
-	if api, err := in.apiThrough(ctx, h); err == nil {
+func (c *Cluster) apiVersion(ctx context.Context, h *host) string {
+	if api, err := c.site.apiThrough(ctx, h); err == nil {
 		defer api.Close()
 		if version := askVersion(ctx, api); version != "" {
 			return version
@@ -96,13 +96,13 @@ func minorStep(nodes []kube.Node, apis []string, to string) (minor, moved bool) 
 // mayMove tells whether starting k3s on this host may bring the first API server of a newer
 // minor version.
 func (n *k3sNode) mayMove() bool {
-	return n.crossing.minor && !n.crossing.moved && !n.goingBack && n.host.config.Role == config.Server
+	return n.cluster.crossing.minor && !n.cluster.crossing.moved && !n.goingBack && n.host.config.Role == config.Server
 }
 
 // startsUnseen notes that k3s is started, or was, while nobody watches what it does.
 func (n *k3sNode) startsUnseen() {
 	if n.mayMove() {
-		n.crossing.moved = true
+		n.cluster.crossing.moved = true
 	}
 }
 
@@ -113,19 +113,19 @@ func (n *k3sNode) watchAPI(ctx context.Context) (end func(error)) {
 	if !n.mayMove() {
 		return func(error) {}
 	}
-	n.crossing.moved = true
-	api, err := n.apiThrough(ctx, n.host)
+	n.cluster.crossing.moved = true
+	api, err := n.cluster.site.apiThrough(ctx, n.host)
 	if err != nil {
 		return func(error) {} // nobody can look
 	}
 	over, answered := make(chan struct{}), make(chan bool)
 	go func() {
 		defer api.Close()
-		answered <- answers(ctx, over, func() bool { return gate.SameMinor(askVersion(ctx, api), n.installer.k3s) })
+		answered <- answers(ctx, over, func() bool { return gate.SameMinor(askVersion(ctx, api), n.cluster.site.k3s) })
 	}()
 	return func(err error) {
 		close(over)
-		n.crossing.moved = <-answered || ctx.Err() != nil || !failedToStart(err)
+		n.cluster.crossing.moved = <-answered || ctx.Err() != nil || !failedToStart(err)
 	}
 }
 

@@ -53,10 +53,10 @@ func TestStartsUnseen(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			n := &k3sNode{installer: &installer{crossing: crossing{minor: test.minor}}, host: &host{config: config.Host{Role: test.role}}, goingBack: test.goingBack}
+			n := &k3sNode{cluster: &Cluster{crossing: crossing{minor: test.minor}}, host: &host{config: config.Host{Role: test.role}}, goingBack: test.goingBack}
 			n.startsUnseen()
-			if n.crossing.moved != test.want {
-				t.Errorf("moved is %t", n.crossing.moved)
+			if n.cluster.crossing.moved != test.want {
+				t.Errorf("moved is %t", n.cluster.crossing.moved)
 			}
 		})
 	}

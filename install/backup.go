@@ -65,7 +65,7 @@ func CreateBackup(ctx context.Context, o BackupOptions) (*backup.Report, error) 
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
+	defer in.engine.close()
 	if err := checkBackupDir(o.Dir); err != nil {
 		return nil, err
 	}
@@ -75,24 +75,24 @@ func CreateBackup(ctx context.Context, o BackupOptions) (*backup.Report, error) 
 		return nil, err
 	}
 	defer j.Close() //nolint:errcheck // it only holds a lock
-	if err := in.connectServers(ctx, nil); err != nil {
+	if err := in.engine.connectServers(ctx, nil); err != nil {
 		return nil, err
 	}
-	report, err := in.createBackup(ctx, o)
+	report, err := in.recovery.createBackup(ctx, o)
 	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrRefused) {
 		err = fmt.Errorf("%w: %w", ErrCluster, err)
 	}
-	for _, text := range in.warnings {
-		in.Reporter.Message("warning: " + text)
+	for _, text := range in.site.warnings {
+		in.site.Reporter.Message("warning: " + text)
 	}
 	return report, err
 }
 
 // backupDir is the folder that a backup is put in, made if need be.
-func (in *installer) backupDir(o BackupOptions) (string, error) {
+func (rv *Recovery) backupDir(o BackupOptions) (string, error) {
 	dir := o.Dir
 	if dir == "" {
-		dir = BackupsDir(in.StatePath, in.Config.Cluster.Name)
+		dir = BackupsDir(rv.site.StatePath, rv.site.Config.Cluster.Name)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("%w: make the folder for the backup: %w", ErrRefused, err)
@@ -119,12 +119,12 @@ func checkBackupDir(dir string) error {
 const unfinishedBackup = ".unfinished-"
 
 // createBackup makes a backup of the cluster that in.api leads to. The state is locked.
-func (in *installer) createBackup(ctx context.Context, o BackupOptions) (_ *backup.Report, err error) {
-	dir, err := in.backupDir(o)
+func (rv *Recovery) createBackup(ctx context.Context, o BackupOptions) (_ *backup.Report, err error) {
+	dir, err := rv.backupDir(o)
 	if err != nil {
 		return nil, err
 	}
-	left, err := filepath.Glob(filepath.Join(dir, unfinishedBackup+in.Config.Cluster.Name+"-*"))
+	left, err := filepath.Glob(filepath.Join(dir, unfinishedBackup+rv.site.Config.Cluster.Name+"-*"))
 	if err != nil {
 		return nil, err
 	}
@@ -133,13 +133,13 @@ func (in *installer) createBackup(ctx context.Context, o BackupOptions) (_ *back
 			return nil, err
 		}
 	}
-	staging, err := os.MkdirTemp(dir, unfinishedBackup+in.Config.Cluster.Name+"-*")
+	staging, err := os.MkdirTemp(dir, unfinishedBackup+rv.site.Config.Cluster.Name+"-*")
 	if err != nil {
 		return nil, fmt.Errorf("make a folder to gather the backup in: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(staging)) }()
-	task := in.Reporter.Task("back up the cluster", 0)
-	g := &gathering{installer: in, dir: staging, manifest: backup.Manifest{Cluster: in.Config.Cluster.Name, Boxlift: o.Boxlift}}
+	task := rv.site.Reporter.Task("back up the cluster", 0)
+	g := &gathering{recovery: rv, dir: staging, manifest: backup.Manifest{Cluster: rv.site.Config.Cluster.Name, Boxlift: o.Boxlift}}
 	err = g.gather(ctx)
 	var report *backup.Report
 	if err == nil {
@@ -152,7 +152,7 @@ func (in *installer) createBackup(ctx context.Context, o BackupOptions) (_ *back
 
 // gathering brings the parts of a backup into a folder.
 type gathering struct {
-	*installer
+	recovery *Recovery
 	dir      string
 	manifest backup.Manifest
 }
@@ -172,7 +172,7 @@ func (g *gathering) write(entry string, content []byte) error {
 }
 
 func (g *gathering) gather(ctx context.Context) error {
-	nodes, err := g.api.Nodes(ctx)
+	nodes, err := g.recovery.site.api.Nodes(ctx)
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (g *gathering) gather(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", server.name, err)
 	}
 	// As it is: what it says of the cluster is for people who have lost it.
-	data, _, err := g.api.VersionedSecret(ctx, release.SecretNamespace, release.SecretName)
+	data, _, err := g.recovery.site.api.VersionedSecret(ctx, release.SecretNamespace, release.SecretName)
 	if record := data[release.SecretKey]; err == nil && len(record) > 0 {
 		err = g.write(backup.ReleaseRecord, record)
 	}
@@ -205,11 +205,11 @@ func (g *gathering) gather(ctx context.Context) error {
 // chooseServer finds a server that runs and has its datastore itself.
 func (g *gathering) chooseServer(ctx context.Context, nodes []kube.Node) (*host, error) {
 	const script = `if [ -d "$1/etcd/member" ]; then echo etcd; elif [ -f "$1/state.db" ]; then echo sqlite; fi`
-	for _, h := range g.servers() {
+	for _, h := range g.recovery.site.servers() {
 		if h.conn == nil {
 			continue
 		}
-		n := g.nodeOf(h, nodes)
+		n := g.recovery.site.nodeOf(h, nodes)
 		state, err := machine.FindService(ctx, h.conn, unit(config.Server))
 		if err != nil || n == nil || !state.IsReady() {
 			continue
@@ -231,24 +231,24 @@ func (g *gathering) chooseServer(ctx context.Context, nodes []kube.Node) (*host,
 // nodePasswords gathers what nodes show to servers: without them, hosts that were set up
 // anew are refused under their old names.
 func (g *gathering) nodePasswords(ctx context.Context, nodes []kube.Node) error {
-	passwords := make([]string, len(g.hosts))
-	_ = g.eachHost(ctx, g.hosts, func(ctx context.Context, h *host) (err error) {
+	passwords := make([]string, len(g.recovery.site.hosts))
+	_ = g.recovery.engine.eachHost(ctx, g.recovery.site.hosts, func(ctx context.Context, h *host) (err error) {
 		if h.conn == nil {
-			if err := g.connect(ctx, h); err != nil {
+			if err := g.recovery.site.connect(ctx, h); err != nil {
 				return err
 			}
 		}
-		passwords[slices.Index(g.hosts, h)], err = h.read(ctx, k3sNodePassword)
+		passwords[slices.Index(g.recovery.site.hosts, h)], err = h.read(ctx, k3sNodePassword)
 		return err
 	})
-	for i, h := range g.hosts {
-		n := g.nodeOf(h, nodes)
+	for i, h := range g.recovery.site.hosts {
+		n := g.recovery.site.nodeOf(h, nodes)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case h.err != nil:
 			// A host that is down is one more reason to make a backup.
-			g.warn("%v; the backup is without that host's node password: after a restore to a host that was set up anew, delete its node first", h.err)
+			g.recovery.site.warn("%v; the backup is without that host's node password: after a restore to a host that was set up anew, delete its node first", h.err)
 			h.err = nil
 		case n == nil || passwords[i] == "":
 		default:
@@ -262,10 +262,10 @@ func (g *gathering) nodePasswords(ctx context.Context, nodes []kube.Node) error 
 
 // liteboxd gathers LiteBoxd's database and key, if it is there.
 func (g *gathering) liteboxd(ctx context.Context) error {
-	if g.Config.LiteBoxd == nil {
+	if g.recovery.site.Config.LiteBoxd == nil {
 		return nil
 	}
-	running, err := g.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
+	running, err := g.recovery.site.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
 	if err != nil || running == nil {
 		return err
 	}
@@ -273,19 +273,19 @@ func (g *gathering) liteboxd(ctx context.Context) error {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return err
 	}
-	b := &Backup{Format: 1, Cluster: g.Config.Cluster.Name, Time: time.Now().UTC().Truncate(time.Millisecond), From: running.Revision}
-	u := g.upgradeTo("")
+	b := &Backup{Format: 1, Cluster: g.recovery.site.Config.Cluster.Name, Time: time.Now().UTC().Truncate(time.Millisecond), From: running.Revision}
+	u := g.recovery.deployer.upgradeTo("")
 	if err := u.fillBackup(ctx, b, folder); err != nil || b.SHA256 == "" {
 		return err
 	}
-	claim, err := g.api.Claim(ctx, u.system, manifests.DataClaim)
+	claim, err := g.recovery.site.api.Claim(ctx, u.system, manifests.DataClaim)
 	if err != nil {
 		return err
 	}
 	if claim == nil || claim.Path == "" {
 		return fmt.Errorf("the volume of %s/%s has gone meanwhile: run the command again", u.system, manifests.DataClaim)
 	}
-	h, err := g.hostOf(ctx, claim.Node)
+	h, err := g.recovery.site.hostOf(ctx, claim.Node)
 	if err != nil {
 		return err
 	}

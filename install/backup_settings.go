@@ -17,20 +17,20 @@ import (
 func isSet(value any) bool { return value != nil && fmt.Sprint(value) == "true" }
 
 // encrypts tells whether the servers are to encrypt Secrets in their datastores.
-func (in *installer) encrypts() bool {
-	f := atrest.Facts{Asked: in.asksToEncrypt(), Restoring: in.restoration != nil}
+func (c *Cluster) encrypts() bool {
+	f := atrest.Facts{Asked: c.asksToEncrypt(), Restoring: c.restoration != nil}
 	if f.Restoring {
-		f.Backup = in.restoration.encrypts
+		f.Backup = c.restoration.encrypts
 	}
-	for _, h := range in.servers() {
+	for _, h := range c.site.servers() {
 		f.Servers = append(f.Servers, h.atRest)
 	}
 	return f.Encrypts()
 }
 
 // asksToEncrypt is what install.yaml says of it, nil for nothing. What one server is given is meant for all.
-func (in *installer) asksToEncrypt() *bool {
-	for _, s := range in.Config.Cluster.Servers {
+func (c *Cluster) asksToEncrypt() *bool {
+	for _, s := range c.site.Config.Cluster.Servers {
 		if values := s.K3s.Value(atrest.Setting); len(values) > 0 {
 			asked := isSet(values[len(values)-1])
 			return &asked
@@ -87,9 +87,9 @@ func encryptsSecrets(r *backup.Reader) (*bool, error) {
 // not tell the API server of the key, and no Secret could be read; or it would make a key for a
 // cluster that has begun without one, which it does not support. Where install.yaml does not say anything, the
 // cluster gets the setting that it had.
-func (in *installer) checkSecrets(r *backup.Reader) (encrypts *bool, err error) {
+func (rv *Recovery) checkSecrets(r *backup.Reader) (encrypts *bool, err error) {
 	encrypts, err = encryptsSecrets(r)
-	asked := in.asksToEncrypt()
+	asked := rv.cluster.asksToEncrypt()
 	if err != nil || encrypts == nil || asked == nil || *asked == *encrypts {
 		return encrypts, err
 	}

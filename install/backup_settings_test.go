@@ -40,10 +40,10 @@ func TestServersEncryptSecrets(t *testing.T) {
 	for _, test := range tests {
 		in := example(t, test.config, "k3s=v1.36.4+k3s1")
 		for i, s := range test.servers {
-			in.hosts[i].atRest = s
+			in.site.hosts[i].atRest = s
 		}
-		for i, h := range in.hosts {
-			got := in.nodeWith(h, in.seedServer(), "the-token").settings()[atrest.Setting]
+		for i, h := range in.site.hosts {
+			got := in.cluster.nodeWith(h, in.site.seedServer(), "the-token").settings()[atrest.Setting]
 			switch {
 			case i == 3 && got != nil:
 				t.Errorf("%s: an agent has %v", test.name, got)
@@ -170,13 +170,13 @@ func TestRestoreKeepsSecretsEncryption(t *testing.T) {
 				backup.Token: fullToken, backup.ServerFiles: content.String(),
 			})
 			in := example(t, test.config, "k3s=v1.34.4+k3s1")
-			in.k3s, in.Restore, in.restores = "v1.34.4+k3s1", &Restore{Backup: r}, true
-			err := in.checkRestore()
+			in.site.k3s, in.recovery.Restore, in.engine.restores = "v1.34.4+k3s1", &Restore{Backup: r}, true
+			err := in.recovery.checkRestore()
 			if !errors.Is(err, test.is) || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %v with %q", err, test.is, test.want)
 			}
-			if err == nil && in.encrypts() != test.encrypts {
-				t.Errorf("the cluster encrypts: %t", in.encrypts())
+			if err == nil && in.cluster.encrypts() != test.encrypts {
+				t.Errorf("the cluster encrypts: %t", in.cluster.encrypts())
 			}
 		})
 	}

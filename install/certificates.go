@@ -64,27 +64,27 @@ func CheckCertificates(ctx context.Context, o Options) (*Certificates, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
-	in.mode = plan
-	all := in.readCertificates(ctx, func(_ *host, err error) error { return err })
+	defer in.engine.close()
+	in.engine.mode = plan
+	all := in.renewer.readCertificates(ctx, func(_ *host, err error) error { return err })
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	return all, errors.Join(in.hostErrors(), all.err())
+	return all, errors.Join(in.engine.hostErrors(), all.err())
 }
 
 // readCertificates reads those of all hosts and of this machine. What failed returns of a host
 // that does not tell its own is that host's failure.
-func (in *installer) readCertificates(ctx context.Context, failed func(*host, error) error) *Certificates {
+func (r *Renewer) readCertificates(ctx context.Context, failed func(*host, error) error) *Certificates {
 	now := time.Now()
-	found := make([]Certificates, len(in.hosts))
-	_ = in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) (err error) { // the hosts keep their errors
-		if found[slices.Index(in.hosts, h)], err = in.certificatesOf(ctx, h, now); err != nil {
+	found := make([]Certificates, len(r.site.hosts))
+	_ = r.engine.eachHost(ctx, r.site.hosts, func(ctx context.Context, h *host) (err error) { // the hosts keep their errors
+		if found[slices.Index(r.site.hosts, h)], err = r.certificatesOf(ctx, h, now); err != nil {
 			return failed(h, err)
 		}
 		return nil
 	})
-	all := in.ownCertificates(now)
+	all := r.ownCertificates(now)
 	for _, f := range found {
 		all.Certificates = append(all.Certificates, f.Certificates...)
 		all.Problems = append(all.Problems, f.Problems...)
@@ -95,20 +95,20 @@ func (in *installer) readCertificates(ctx context.Context, failed func(*host, er
 
 // warnOfCertificates tells of those that end soon. A host that does not tell its own stops
 // nothing: a plan may find a boxlift-node on it that is too old to know.
-func (in *installer) warnOfCertificates(ctx context.Context, about func(Certificate) bool) {
+func (r *Renewer) warnOfCertificates(ctx context.Context, about func(Certificate) bool) {
 	var mu sync.Mutex
 	var unread []string
-	all := in.readCertificates(ctx, func(h *host, _ error) error {
+	all := r.readCertificates(ctx, func(h *host, _ error) error {
 		mu.Lock()
 		defer mu.Unlock()
 		unread = append(unread, h.name)
 		return nil
 	})
 	for _, text := range certificateWarnings(slices.DeleteFunc(slices.Clone(all.Soon()), func(c Certificate) bool { return !about(c) })) {
-		in.warn("%s", text)
+		r.site.warn("%s", text)
 	}
-	if slices.Sort(unread); len(unread) > 0 && in.changing() {
-		in.warn("%s: when certificates end could not be read: boxlift certs check tells why", strings.Join(unread, ", "))
+	if slices.Sort(unread); len(unread) > 0 && r.engine.changing() {
+		r.site.warn("%s: when certificates end could not be read: boxlift certs check tells why", strings.Join(unread, ", "))
 	}
 }
 
@@ -164,9 +164,9 @@ func (c *Certificates) err() error {
 }
 
 // ownCertificates are those of the cluster that this machine has.
-func (in *installer) ownCertificates(now time.Time) *Certificates {
-	all := &Certificates{Cluster: in.Config.Cluster.Name, Certificates: []Certificate{}}
-	report := facts.Certificates(filepath.Join(in.authorityOptions().Dir, "ca.crt"))
+func (r *Renewer) ownCertificates(now time.Time) *Certificates {
+	all := &Certificates{Cluster: r.site.Config.Cluster.Name, Certificates: []Certificate{}}
+	report := facts.Certificates(filepath.Join(r.seeder.authorityOptions().Dir, "ca.crt"))
 	for _, c := range report.Certificates {
 		all.Certificates = append(all.Certificates, judged(c, "", now))
 	}
@@ -174,11 +174,11 @@ func (in *installer) ownCertificates(now time.Time) *Certificates {
 	return all
 }
 
-func (in *installer) certificatesOf(ctx context.Context, h *host, now time.Time) (found Certificates, err error) {
-	if err := in.connect(ctx, h); err != nil {
+func (r *Renewer) certificatesOf(ctx context.Context, h *host, now time.Time) (found Certificates, err error) {
+	if err := r.site.connect(ctx, h); err != nil {
 		return found, err
 	}
-	if err := in.checkHelper(ctx, h); err != nil {
+	if err := r.engine.checkHelper(ctx, h); err != nil {
 		return found, err
 	}
 	args := []string{helperPath, "certificates"}
@@ -236,43 +236,43 @@ func judged(c facts.Certificate, host string, now time.Time) Certificate {
 // Done again after an interruption, it begins anew, which harms nothing.
 func RotateCertificates(ctx context.Context, o Options) (*Summary, error) {
 	o.Command = "certs rotate"
-	return o.runPhase(ctx, "certificates", func(ctx context.Context, in *installer) error { return in.rotate(ctx) })
+	return o.runPhase(ctx, "certificates", func(ctx context.Context, in *installation) error { return in.renewer.rotate(ctx) })
 }
 
-func (in *installer) rotate(ctx context.Context) error {
+func (r *Renewer) rotate(ctx context.Context) error {
 	// All of them first: a host that does not answer is no time to begin.
-	err := in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
-		if err := in.connect(ctx, h); err != nil {
+	err := r.engine.eachHost(ctx, r.site.hosts, func(ctx context.Context, h *host) error {
+		if err := r.site.connect(ctx, h); err != nil {
 			return err
 		}
-		if err := in.checkHelper(ctx, h); err != nil || !in.changing() {
+		if err := r.engine.checkHelper(ctx, h); err != nil || !r.engine.changing() {
 			return err
 		}
-		return in.hold(ctx, h)
+		return r.engine.hold(ctx, h)
 	})
 	if err != nil {
 		return err
 	}
-	ordered, err := in.rotationOrder(ctx)
+	ordered, err := r.cluster.rotationOrder(ctx)
 	if err != nil {
 		return err
 	}
 	for _, h := range ordered {
-		if err := in.eachHost(ctx, []*host{h}, in.rotateOn); err != nil {
+		if err := r.engine.eachHost(ctx, []*host{h}, r.rotateOn); err != nil {
 			return err
 		}
 	}
-	if in.changing() {
-		in.warn("copies of the administrator's kubeconfig have their own certificate, which lasts as long as before: boxlift install --kubeconfig writes a new one")
+	if r.engine.changing() {
+		r.site.warn("copies of the administrator's kubeconfig have their own certificate, which lasts as long as before: boxlift install --kubeconfig writes a new one")
 	}
 	return nil
 }
 
 // rotationOrder has servers first, and of these those that are down: restarting another one
 // beside them could cost etcd its majority.
-func (in *installer) rotationOrder(ctx context.Context) ([]*host, error) {
+func (c *Cluster) rotationOrder(ctx context.Context) ([]*host, error) {
 	var down, up []*host
-	for _, h := range in.servers() {
+	for _, h := range c.site.servers() {
 		state, err := machine.FindService(ctx, h.conn, unit(config.Server))
 		if err != nil {
 			return nil, err
@@ -283,13 +283,13 @@ func (in *installer) rotationOrder(ctx context.Context) ([]*host, error) {
 			down = append(down, h)
 		}
 	}
-	return slices.Concat(down, up, in.agents()), nil
+	return slices.Concat(down, up, c.site.agents()), nil
 }
 
-func (in *installer) rotateOn(ctx context.Context, h *host) error {
+func (r *Renewer) rotateOn(ctx context.Context, h *host) error {
 	service := unit(h.config.Role)
-	n := &k3sNode{installer: in, host: h}
-	return in.runSteps(ctx, "certificates", &h.subject, []step{{
+	n := &k3sNode{cluster: r.cluster, host: h}
+	return r.engine.runSteps(ctx, "certificates", &h.subject, []step{{
 		title: "renew the certificates of " + service,
 		needed: func(ctx context.Context) (string, error) {
 			state, err := machine.FindService(ctx, h.conn, service)
@@ -301,14 +301,14 @@ func (in *installer) rotateOn(ctx context.Context, h *host) error {
 			case err != nil:
 				return "", err
 			case waiting != "":
-				return "", in.restoringError()
+				return "", r.engine.restoringError()
 			case state.Load != "loaded":
 				return "", fmt.Errorf("there is no service %s: run boxlift install", service)
 			}
 			return "it is asked for", nil
 		},
 		run: func(ctx context.Context) error {
-			if err := in.awaitMajority(ctx, h); err != nil {
+			if err := r.cluster.awaitMajority(ctx, h); err != nil {
 				return err
 			}
 			return n.renew(ctx, service)
@@ -323,12 +323,12 @@ func (n *k3sNode) renew(ctx context.Context, service string) error {
 "$2" certificate rotate --help >/dev/null 2>&1 || { echo restart; exit 0; }
 systemctl stop "$1.service"
 "$2" certificate rotate >&2`
-	out, err := n.root(ctx, "renew the certificates", "/bin/sh", "-c", script, "sh", service, k3sBinary)
+	out, err := n.host.root(ctx, "renew the certificates", "/bin/sh", "-c", script, "sh", service, k3sBinary)
 	if err != nil {
 		return errors.Join(err, n.restartAfter(ctx, service))
 	}
 	if strings.TrimSpace(string(out)) == "restart" {
-		n.warn("%s: this k3s has no certificate rotate: it was started again, which renews what ends within 120 days", n.name)
+		n.cluster.site.warn("%s: this k3s has no certificate rotate: it was started again, which renews what ends within 120 days", n.host.name)
 	}
 	if err := n.restartAfter(ctx, service); err != nil {
 		return err
@@ -338,11 +338,11 @@ systemctl stop "$1.service"
 
 // restartAfter starts k3s and waits for it.
 func (n *k3sNode) restartAfter(ctx context.Context, service string) error {
-	state, err := machine.FindService(ctx, n.conn, service)
+	state, err := machine.FindService(ctx, n.host.conn, service)
 	if err != nil {
 		return err
 	}
-	if err := machine.Restart(ctx, n.conn, service, state); err != nil {
+	if err := machine.Restart(ctx, n.host.conn, service, state); err != nil {
 		return err
 	}
 	return n.waitReady(ctx, service)
@@ -352,24 +352,24 @@ func (n *k3sNode) restartAfter(ctx context.Context, service string) error {
 // comes.
 func (n *k3sNode) awaitReady(ctx context.Context) error {
 	if n.host.config.Role == config.Server {
-		if err := n.awaitServer(ctx, n.host); err != nil {
+		if err := n.cluster.site.awaitServer(ctx, n.host); err != nil {
 			return err
 		}
-		if n.api == nil {
-			api, err := n.apiThrough(ctx, n.host)
+		if n.cluster.site.api == nil {
+			api, err := n.cluster.site.apiThrough(ctx, n.host)
 			if err != nil {
 				return err
 			}
-			n.installer.api = api
+			n.cluster.site.api = api
 		}
 	}
-	return n.waiting(ctx, "wait for the node of "+n.host.name, func(ctx context.Context) error {
+	return n.cluster.site.waiting(ctx, "wait for the node of "+n.host.name, func(ctx context.Context) error {
 		return poll(ctx, func(ctx context.Context) (bool, error) {
-			nodes, err := n.api.Nodes(ctx)
+			nodes, err := n.cluster.site.api.Nodes(ctx)
 			if err != nil {
 				return false, err
 			}
-			return readyAgain(n.nodeOf(n.host, nodes))
+			return readyAgain(n.cluster.site.nodeOf(n.host, nodes))
 		})
 	})
 }

@@ -25,23 +25,24 @@ func CheckLock(ctx context.Context, l *lock.Lock, chart []byte) error {
 	if err != nil {
 		return err
 	}
-	in := &installer{Options: Options{Config: site}, misfit: ErrLock, contents: contentsOf(l)}
-	in.k3s = in.version(k3sComponent)
-	if len(chart) > 0 && in.k3s != "" {
+	in := newRooms(Options{Config: site})
+	in.site.misfit, in.site.contents = ErrLock, contentsOf(l)
+	in.site.k3s = in.site.version(k3sComponent)
+	if len(chart) > 0 && in.site.k3s != "" {
 		// Without digests, which are nothing that is compared: asking whether they are known
 		// would render the chart twice.
-		values := in.ciliumValues(cilium.FirstMinor(nil, in.version(CiliumComponent)), false)
-		if err := in.checkReleaseImages(ctx, cilium.WithoutKeys(cilium.Release(chart, values, 0))); err != nil {
+		values := in.network.ciliumValues(cilium.FirstMinor(nil, in.site.version(CiliumComponent)), false)
+		if err := in.network.checkReleaseImages(ctx, cilium.WithoutKeys(cilium.Release(chart, values, 0))); err != nil {
 			return err
 		}
 	}
-	if in.version(liteboxdComponent) == "" {
+	if in.site.version(liteboxdComponent) == "" {
 		return nil
 	}
-	if err := in.checkLiteBoxdVersion(); err != nil {
+	if err := in.deployer.checkLiteBoxdVersion(); err != nil {
 		return err
 	}
-	parameters, err := in.manifestParameters()
+	parameters, err := in.deployer.manifestParameters()
 	if err != nil {
 		return err
 	}
@@ -49,7 +50,7 @@ func CheckLock(ctx context.Context, l *lock.Lock, chart []byte) error {
 	if err != nil {
 		return fmt.Errorf("render LiteBoxd's manifests: %w", err)
 	}
-	return in.checkImages(rendered.Images())
+	return in.deployer.checkImages(rendered.Images())
 }
 
 // ChartImages lists the images that Cilium's chart names for a site with no settings of its
@@ -63,9 +64,10 @@ func ChartImages(ctx context.Context, chart []byte, ciliumVersion, k3sVersion st
 	if k3sVersion == "" {
 		k3sVersion = oldestKubernetes
 	}
-	in := &installer{Options: Options{Config: site}, k3s: k3sVersion, contents: contentsOf(&lock.Lock{})}
-	values := in.ciliumValues(cilium.FirstMinor(nil, ciliumVersion), false)
-	return in.imagesOf(ctx, cilium.Release(chart, values, 0))
+	in := newRooms(Options{Config: site})
+	in.site.k3s, in.site.contents = k3sVersion, contentsOf(&lock.Lock{})
+	values := in.network.ciliumValues(cilium.FirstMinor(nil, ciliumVersion), false)
+	return in.network.imagesOf(ctx, cilium.Release(chart, values, 0))
 }
 
 // ManifestImages lists the images that LiteBoxd's manifests name, with these of a release,

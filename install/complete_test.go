@@ -71,14 +71,14 @@ func TestChartWithoutEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := example(t, exampleConfig, "k3s=v1.36.4+k3s1", "cilium=1.20.0")
-	in.k3s = "v1.36.4+k3s1"
+	in.site.k3s = "v1.36.4+k3s1"
 	for name, check := range map[string]func() error{
 		"lock": func() error {
 			_, err := ChartImages(t.Context(), chart, "1.20.0", "")
 			return err
 		},
 		"build":   func() error { return CheckLock(t.Context(), l, chart) },
-		"install": func() error { return in.checkReleaseImages(t.Context(), cilium.Release(chart, nil, 0)) },
+		"install": func() error { return in.network.checkReleaseImages(t.Context(), cilium.Release(chart, nil, 0)) },
 	} {
 		err := check()
 		const want = "render chart demo 1.0.0: it takes more than 512 MiB of memory"

@@ -13,29 +13,29 @@ import (
 
 // converge brings the cluster's nodes to what install.yaml has: labels and taints of the
 // hosts in it, and, if it says so, nodes that are not in it away.
-func (in *installer) converge(ctx context.Context) error {
-	if in.api == nil {
+func (m *Members) converge(ctx context.Context) error {
+	if m.site.api == nil {
 		return nil
 	}
 	var failed error // of a host, which harms no other
-	if in.changing() {
-		if failed = cmp.Or(in.rejoin(ctx), in.awaitNodes(ctx)); failed != nil && !in.goesOn(failed) {
+	if m.engine.changing() {
+		if failed = cmp.Or(m.rejoin(ctx), m.awaitNodes(ctx)); failed != nil && !m.engine.goesOn(failed) {
 			return failed
 		}
 	}
-	nodes, err := in.api.Nodes(ctx)
+	nodes, err := m.site.api.Nodes(ctx)
 	if err != nil {
 		return err
 	}
-	for _, h := range in.hosts {
-		node := in.nodeOf(h, nodes)
+	for _, h := range m.site.hosts {
+		node := m.site.nodeOf(h, nodes)
 		if h.err != nil || node == nil {
 			continue
 		}
 		if node.Unschedulable {
-			in.warn("the node %s of %s is cordoned, so that nothing new runs there: uncordon it when it is to work again", node.Name, h.name)
+			m.site.warn("the node %s of %s is cordoned, so that nothing new runs there: uncordon it when it is to work again", node.Name, h.name)
 		}
-		err := in.runSteps(ctx, "converge", &h.subject, []step{in.nodeStep(h, node.Name)})
+		err := m.engine.runSteps(ctx, "converge", &h.subject, []step{m.nodeStep(h, node.Name)})
 		if errors.Is(err, kube.ErrNoNode) {
 			h.fail(err) // it has gone meanwhile
 			failed = cmp.Or(failed, h.err)
@@ -43,17 +43,17 @@ func (in *installer) converge(ctx context.Context) error {
 			return err
 		}
 	}
-	if in.Only != nil {
+	if m.engine.Only != nil {
 		return failed // what is absent can be told from all hosts only
 	}
-	if err := in.removeAbsent(ctx, nodes); err != nil {
+	if err := m.removeAbsent(ctx, nodes); err != nil {
 		return err
 	}
 	return failed
 }
 
 // nodeStep brings labels and taints of a node to those of install.yaml.
-func (in *installer) nodeStep(h *host, name string) step {
+func (m *Members) nodeStep(h *host, name string) step {
 	taints := make([]kube.Taint, 0, len(h.config.Taints))
 	for _, t := range h.config.Taints {
 		taints = append(taints, kube.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
@@ -61,10 +61,10 @@ func (in *installer) nodeStep(h *host, name string) step {
 	return step{
 		title: "label the node " + name,
 		needed: func(ctx context.Context) (string, error) {
-			return in.api.NodeDiffers(ctx, name, h.config.Labels, taints)
+			return m.site.api.NodeDiffers(ctx, name, h.config.Labels, taints)
 		},
 		run: func(ctx context.Context) error {
-			_, err := in.api.SetNode(ctx, name, h.config.Labels, taints)
+			_, err := m.site.api.SetNode(ctx, name, h.config.Labels, taints)
 			return err
 		},
 	}
@@ -72,8 +72,8 @@ func (in *installer) nodeStep(h *host, name string) step {
 
 // awaitNodes waits until every host's node is registered. A host whose node does not
 // come fails, and harms no other.
-func (in *installer) awaitNodes(ctx context.Context) error {
-	return in.awaitEachNode(ctx, "wait for the nodes", in.hosts, func(n *kube.Node) string {
+func (m *Members) awaitNodes(ctx context.Context) error {
+	return m.site.awaitEachNode(ctx, "wait for the nodes", m.site.hosts, func(n *kube.Node) string {
 		if n == nil {
 			return "its node is not registered in the cluster"
 		}
@@ -83,7 +83,7 @@ func (in *installer) awaitNodes(ctx context.Context) error {
 
 // awaitEachNode waits until lacks has nothing to say about the node of any of the hosts, which
 // is nil while it is not registered.
-func (in *installer) awaitEachNode(ctx context.Context, what string, hosts []*host, lacks func(*kube.Node) string) error {
+func (s *Site) awaitEachNode(ctx context.Context, what string, hosts []*host, lacks func(*kube.Node) string) error {
 	var waiting []*host
 	for _, h := range hosts {
 		if h.err == nil {
@@ -91,15 +91,15 @@ func (in *installer) awaitEachNode(ctx context.Context, what string, hosts []*ho
 		}
 	}
 	last := make(map[*host]string)
-	err := in.waiting(ctx, what, func(ctx context.Context) error {
+	err := s.waiting(ctx, what, func(ctx context.Context) error {
 		return poll(ctx, func(ctx context.Context) (bool, error) {
-			nodes, err := in.api.Nodes(ctx)
+			nodes, err := s.api.Nodes(ctx)
 			if err != nil {
 				return false, err
 			}
 			clear(last)
 			for _, h := range waiting {
-				if text := lacks(in.nodeOf(h, nodes)); text != "" {
+				if text := lacks(s.nodeOf(h, nodes)); text != "" {
 					last[h] = text
 				}
 			}
@@ -113,7 +113,7 @@ func (in *installer) awaitEachNode(ctx context.Context, what string, hosts []*ho
 		if last[h] != "" {
 			e := &nodeError{text: fmt.Sprintf("%s (%v)", last[h], err), service: unit(h.config.Role), node: h.nodeName()}
 			if ctx.Err() == nil {
-				e.explanation = strings.TrimSpace(in.api.Explain(ctx, kube.Object{Kind: "Node", Name: h.nodeName()}))
+				e.explanation = strings.TrimSpace(s.api.Explain(ctx, kube.Object{Kind: "Node", Name: h.nodeName()}))
 			}
 			h.fail(e)
 			err = h.err
@@ -137,13 +137,13 @@ func (e *nodeError) Hint() string {
 }
 
 // absent are the nodes that no host of install.yaml is.
-func (in *installer) absent(nodes []kube.Node) []kube.Node { return in.nodesBeside(in.hosts, nodes) }
+func (s *Site) absent(nodes []kube.Node) []kube.Node { return s.nodesBeside(s.hosts, nodes) }
 
 // nodesBeside are the nodes that none of the hosts is.
-func (in *installer) nodesBeside(hosts []*host, nodes []kube.Node) []kube.Node {
+func (s *Site) nodesBeside(hosts []*host, nodes []kube.Node) []kube.Node {
 	wanted := make(map[string]bool)
 	for _, h := range hosts {
-		if n := in.nodeOf(h, nodes); n != nil {
+		if n := s.nodeOf(h, nodes); n != nil {
 			wanted[n.Name] = true
 		}
 	}
@@ -152,22 +152,22 @@ func (in *installer) nodesBeside(hosts []*host, nodes []kube.Node) []kube.Node {
 
 // unlisted are the nodes that no host of install.yaml is, nor one that this run does not work
 // on. None are, as long as a host that could not be asked who it is may be any of them.
-func (in *installer) unlisted(nodes []kube.Node) []kube.Node {
-	hosts := slices.Clone(in.hosts)
-	for _, c := range in.Config.Hosts() {
+func (s *Site) unlisted(nodes []kube.Node) []kube.Node {
+	hosts := slices.Clone(s.hosts)
+	for _, c := range s.Config.Hosts() {
 		if !slices.ContainsFunc(hosts, func(h *host) bool { return h.name == hostName(c) }) {
 			hosts = append(hosts, &host{config: c})
 		}
 	}
-	if slices.ContainsFunc(hosts, func(h *host) bool { return h.hostname == "" && in.nodeOf(h, nodes) == nil }) {
+	if slices.ContainsFunc(hosts, func(h *host) bool { return h.hostname == "" && s.nodeOf(h, nodes) == nil }) {
 		return nil
 	}
-	return in.nodesBeside(hosts, nodes)
+	return s.nodesBeside(hosts, nodes)
 }
 
 // leftOut are the nodes that hold up nothing: they are unlisted, and not Ready.
-func (in *installer) leftOut(nodes []kube.Node) []kube.Node {
-	return slices.DeleteFunc(in.unlisted(nodes), func(n kube.Node) bool { return n.Ready })
+func (s *Site) leftOut(nodes []kube.Node) []kube.Node {
+	return slices.DeleteFunc(s.unlisted(nodes), func(n kube.Node) bool { return n.Ready })
 }
 
 // forgetCommand takes a node out of the cluster whose host is gone for good.
@@ -177,21 +177,21 @@ func forgetCommand(node string) string {
 
 // removeAbsent goes on with removals that were broken off, and removes nodes that install.yaml does not have, if
 // it says so: one after the other, until one cannot be removed. All are judged before the first is touched.
-func (in *installer) removeAbsent(ctx context.Context, nodes []kube.Node) error {
-	removals, err := in.absentRemovals(ctx, nodes)
+func (m *Members) removeAbsent(ctx context.Context, nodes []kube.Node) error {
+	removals, err := m.absentRemovals(ctx, nodes)
 	if err != nil {
 		return err
 	}
-	err = in.judgeData(ctx, removals)
+	err = m.judgeData(ctx, removals)
 	var held *heldError
-	if in.mode == inspect && errors.As(err, &held) {
-		in.warn("%v", err)
+	if m.engine.mode == inspect && errors.As(err, &held) {
+		m.site.warn("%v", err)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := in.backUpGivenUp(ctx, removals); err != nil {
+	if err := m.backUpGivenUp(ctx, removals); err != nil {
 		return err
 	}
 	for _, r := range removals {
@@ -205,34 +205,34 @@ func (in *installer) removeAbsent(ctx context.Context, nodes []kube.Node) error 
 // absentRemovals are the removals of what a run that was broken off has left behind, and of the agents that
 // install.yaml does not have, if it says that they go. It warns of absent nodes that stay. One that is down, so
 // that its host cannot be reached, stays and holds up nothing.
-func (in *installer) absentRemovals(ctx context.Context, nodes []kube.Node) ([]*removal, error) {
-	removals, err := in.leftRemovals(ctx, nodes)
+func (m *Members) absentRemovals(ctx context.Context, nodes []kube.Node) ([]*removal, error) {
+	removals, err := m.leftRemovals(ctx, nodes)
 	if err != nil {
 		return nil, err
 	}
-	for _, n := range in.absent(nodes) {
+	for _, n := range m.site.absent(nodes) {
 		what := fmt.Sprintf("the node %s (%s) is in the cluster and not in install.yaml", n.Name, strings.Join(n.Addresses, ", "))
 		down := fmt.Sprintf("%s, and is not Ready: nothing waits for it; if its host is gone for good: %s", what, forgetCommand(n.Name))
 		switch {
-		case !n.Ready && (n.Server || !in.Config.Runtime.RemoveAbsentAgents):
-			in.warn("%s", down)
+		case !n.Ready && (n.Server || !m.site.Config.Runtime.RemoveAbsentAgents):
+			m.site.warn("%s", down)
 		case n.Server:
-			in.warn("%s; it is a server, which boxlift never removes by itself: see boxlift node remove", what)
-		case !in.Config.Runtime.RemoveAbsentAgents:
-			in.warn("%s; it stays: remove it with boxlift node remove, or set runtime.removeAbsentAgents", what)
-		case !in.wholeCluster():
+			m.site.warn("%s; it is a server, which boxlift never removes by itself: see boxlift node remove", what)
+		case !m.site.Config.Runtime.RemoveAbsentAgents:
+			m.site.warn("%s; it stays: remove it with boxlift node remove, or set runtime.removeAbsentAgents", what)
+		case !m.engine.wholeCluster():
 			// A host that is not reached may be this very node under another name.
-			in.warn("%s; it stays until every host of install.yaml is there", what)
-		case in.resembles(n) != nil:
-			in.warn("%s; it stays, because its name, machine-id or an address is that of %s: "+
-				"remove it with boxlift node remove --hosts %s if it is another machine", what, in.resembles(n).name, n.Name)
+			m.site.warn("%s; it stays until every host of install.yaml is there", what)
+		case m.site.resembles(n) != nil:
+			m.site.warn("%s; it stays, because its name, machine-id or an address is that of %s: "+
+				"remove it with boxlift node remove --hosts %s if it is another machine", what, m.site.resembles(n).name, n.Name)
 		default:
-			r := &removal{installer: in, node: n, phase: "converge", reason: "it is not in install.yaml"}
+			r := &removal{members: m, node: n, phase: "converge", reason: "it is not in install.yaml"}
 			if !n.Ready {
 				if _, err := r.connectTo(ctx); ctx.Err() != nil {
 					return nil, context.Cause(ctx)
 				} else if err != nil {
-					in.warn("%s", down)
+					m.site.warn("%s", down)
 					continue
 				}
 			}
@@ -244,9 +244,9 @@ func (in *installer) absentRemovals(ctx context.Context, nodes []kube.Node) ([]*
 
 // resembles is a host of install.yaml that has anything in common with a node. Such a node is
 // never removed unasked, even when another node is more like the host.
-func (in *installer) resembles(n kube.Node) *host {
-	for _, h := range in.hosts {
-		if in.nodeOf(h, []kube.Node{n}) != nil {
+func (s *Site) resembles(n kube.Node) *host {
+	for _, h := range s.hosts {
+		if s.nodeOf(h, []kube.Node{n}) != nil {
 			return h
 		}
 	}
@@ -254,6 +254,6 @@ func (in *installer) resembles(n kube.Node) *host {
 }
 
 // wholeCluster tells whether every host of install.yaml is well so far.
-func (in *installer) wholeCluster() bool {
-	return !slices.ContainsFunc(in.hosts, func(h *host) bool { return h.err != nil })
+func (en *Engine) wholeCluster() bool {
+	return !slices.ContainsFunc(en.site.hosts, func(h *host) bool { return h.err != nil })
 }

@@ -41,13 +41,13 @@ func TestLeftOut(t *testing.T) {
 			}
 			in := example(t, config)
 			if test.known {
-				in.hosts[1].hostname, in.hosts[1].machineID = "renamed", "0123"
+				in.site.hosts[1].hostname, in.site.hosts[1].machineID = "renamed", "0123"
 			}
 			if test.only {
-				in.hosts = in.hosts[:1]
+				in.site.hosts = in.site.hosts[:1]
 			}
 			var got []string
-			for _, n := range in.leftOut(nodes) {
+			for _, n := range in.site.leftOut(nodes) {
 				got = append(got, n.Name)
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
@@ -60,7 +60,7 @@ func TestLeftOut(t *testing.T) {
 // The warning of a node that is down has the command that takes it away.
 func TestWarningOfNodesThatAreDown(t *testing.T) {
 	in := example(t, exampleConfig)
-	if _, err := in.absentRemovals(t.Context(), []kube.Node{
+	if _, err := in.members.absentRemovals(t.Context(), []kube.Node{
 		{Name: "alive", Ready: true, Addresses: []string{"10.0.0.13"}},
 		{Name: "dead", Addresses: []string{"10.0.0.14", "dead"}},
 		{Name: "gone", Server: true, Addresses: []string{"10.0.0.15"}},
@@ -73,7 +73,7 @@ func TestWarningOfNodesThatAreDown(t *testing.T) {
 		"the node dead (10.0.0.14, dead) is in the cluster and not in install.yaml" + down + "dead --forget-unreachable-host",
 		"the node gone (10.0.0.15) is in the cluster and not in install.yaml" + down + "gone --forget-unreachable-host",
 	}
-	if diff := cmp.Diff(want, in.warnings); diff != "" {
+	if diff := cmp.Diff(want, in.site.warnings); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -81,19 +81,19 @@ func TestWarningOfNodesThatAreDown(t *testing.T) {
 // With runtime.removeAbsentAgents, one that cannot be reached ends no run when it is down.
 func TestAbsentAgentsThatAreDownStay(t *testing.T) {
 	in := example(t, strings.Replace(exampleConfig, "network:\n", "runtime: {removeAbsentAgents: true, sshTimeoutSeconds: 1}\nssh: {trustOnFirstUse: true}\nnetwork:\n", 1))
-	in.conns = newConnections(in.Config, nil)
+	in.site.conns = newConnections(in.site.Config, nil)
 	for _, ready := range []bool{true, false} {
-		in.warnings = nil
+		in.site.warnings = nil
 		other := kube.Node{Name: "other", Ready: ready, Addresses: []string{"127.0.0.1"}}
-		removals, err := in.absentRemovals(t.Context(), []kube.Node{other})
+		removals, err := in.members.absentRemovals(t.Context(), []kube.Node{other})
 		for _, r := range removals {
 			err = errors.Join(err, r.run(t.Context()))
 		}
 		if (err != nil) != ready {
 			t.Errorf("Ready %v: got %v", ready, err)
 		}
-		if warned := strings.Contains(strings.Join(in.warnings, "\n"), forgetCommand("other")); warned == ready {
-			t.Errorf("Ready %v: warnings %q", ready, in.warnings)
+		if warned := strings.Contains(strings.Join(in.site.warnings, "\n"), forgetCommand("other")); warned == ready {
+			t.Errorf("Ready %v: warnings %q", ready, in.site.warnings)
 		}
 	}
 }

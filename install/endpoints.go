@@ -13,31 +13,31 @@ const keepsReadiness = "v1.35.0"
 // keepEndpoints lets the Services of the pods on the node that is moved go on sending to them,
 // although its kubelet will say for some seconds that they are not ready.
 func (m *move) keepEndpoints(ctx context.Context) (end func()) {
-	if !m.moves || m.api == nil || !gate.Older(m.installer.k3s, keepsReadiness) {
+	if !m.moves || m.upgrader.site.api == nil || !gate.Older(m.upgrader.site.k3s, keepsReadiness) {
 		return func() {}
 	}
 	name := m.host.node
 	if name == "" {
-		name = m.nodeName()
+		name = m.host.nodeName()
 	}
-	if err := m.api.KeepEndpoints(ctx, name); err != nil {
-		m.note("%s: requests to services with one pod may fail while its kubelet is started again: %v", m.name, err)
+	if err := m.upgrader.site.api.KeepEndpoints(ctx, name); err != nil {
+		m.upgrader.site.note("%s: requests to services with one pod may fail while its kubelet is started again: %v", m.host.name, err)
 	}
 	return func() {
 		// A run that is told to end takes this back, too.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 		defer cancel()
-		m.letEndpoints(ctx, name)
+		m.upgrader.letEndpoints(ctx, name)
 	}
 }
 
 // letEndpoints undoes keepEndpoints for a node, or, of earlier runs that were killed, for all
 // when the name is "".
-func (in *installer) letEndpoints(ctx context.Context, name string) {
-	if in.api == nil {
+func (u *Upgrader) letEndpoints(ctx context.Context, name string) {
+	if u.site.api == nil {
 		return
 	}
-	if err := in.api.LetEndpoints(ctx, name); err != nil && ctx.Err() == nil {
-		in.note("services still send to pods that are not ready: %v; an upgrade that is run again takes that back", err)
+	if err := u.site.api.LetEndpoints(ctx, name); err != nil && ctx.Err() == nil {
+		u.site.note("services still send to pods that are not ready: %v; an upgrade that is run again takes that back", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 // K3s is started again for what it goes by at every start, and for nothing else.
 func TestEffectiveConfig(t *testing.T) {
 	in := example(t, threeServers, "k3s=v1.36.4+k3s1")
-	n := &k3sNode{installer: in, host: in.hosts[3], server: "https://10.0.0.11:6443", token: "the-token"}
+	n := &k3sNode{cluster: in.cluster, host: in.site.hosts[3], server: "https://10.0.0.11:6443", token: "the-token"}
 	render := func() string {
 		t.Helper()
 		content, err := n.configFile()

@@ -47,9 +47,9 @@ type ServiceOverview struct {
 }
 
 // lookAround looks at the cluster.
-func (in *installer) lookAround(ctx context.Context) (*Overview, error) {
+func (ins *Inspector) lookAround(ctx context.Context) (*Overview, error) {
 	var o Overview
-	nodes, err := in.api.Nodes(ctx)
+	nodes, err := ins.site.api.Nodes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -66,21 +66,21 @@ func (in *installer) lookAround(ctx context.Context) (*Overview, error) {
 		}
 		o.Nodes = append(o.Nodes, one)
 	}
-	rollouts, err := in.api.Rollouts(ctx, "")
+	rollouts, err := ins.site.api.Rollouts(ctx, "")
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range rollouts {
 		o.Workloads = append(o.Workloads, WorkloadOverview{Kind: r.Kind, Namespace: r.Namespace, Name: r.Name, Wanted: r.Wanted, Ready: r.Ready, Images: r.Images})
 	}
-	services, err := in.api.Services(ctx, "")
+	services, err := ins.site.api.Services(ctx, "")
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range services {
 		o.Services = append(o.Services, ServiceOverview{Namespace: s.Namespace, Name: s.Name, Type: s.Type, Addresses: s.Addresses, Ports: s.Ports})
 	}
-	o.Namespaces, err = in.api.Namespaces(ctx)
+	o.Namespaces, err = ins.site.api.Namespaces(ctx)
 	return &o, err
 }
 
@@ -89,37 +89,37 @@ const cleanTimeout = 15 * time.Second
 
 // finish removes temporary files from the hosts, looks at the cluster once more, and
 // writes the access to it where the user asked for it. Last of all, old packs go.
-func (in *installer) finish(ctx context.Context) error {
-	in.clean(ctx)
-	if in.api == nil || in.mode == plan {
+func (ins *Inspector) finish(ctx context.Context) error {
+	ins.engine.clean(ctx)
+	if ins.site.api == nil || ins.engine.mode == plan {
 		return nil
 	}
 	var err error
-	if in.overview, err = in.lookAround(ctx); err != nil {
+	if ins.site.overview, err = ins.lookAround(ctx); err != nil {
 		return err
 	}
-	if err := in.showLogin(ctx); err != nil {
+	if err := ins.deployer.showLogin(ctx); err != nil {
 		return err
 	}
-	if in.Kubeconfig != "" {
-		if err := in.exportKubeconfig(ctx); err != nil {
+	if ins.Kubeconfig != "" {
+		if err := ins.exportKubeconfig(ctx); err != nil {
 			return err
 		}
 	}
-	in.removeOldPacks(ctx)
+	ins.importer.removeOldPacks(ctx)
 	return nil
 }
 
 // clean removes what runs may have left on hosts, whether this one went well or not. What
 // has arrived of packs stays where the next run goes on from it: on hosts that do not have
 // all of them yet. Failing to clean is no failure of the run: the next one tries again.
-func (in *installer) clean(ctx context.Context) {
-	if !in.changing() {
+func (en *Engine) clean(ctx context.Context) {
+	if !en.changing() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
-	in.atOnce(in.hosts, func(h *host) {
+	en.site.atOnce(en.site.hosts, func(h *host) {
 		if !h.held { // nothing was put there, or another boxlift is at work
 			return
 		}

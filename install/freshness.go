@@ -18,14 +18,14 @@ import (
 
 // mayBeOlder reports whether the run says by itself that its bundle may be an older one: it goes
 // back to a release or a backup of the operator's choice, or the operator has accepted it.
-func (in *installer) mayBeOlder() bool {
-	return in.AcceptOlderBundle || in.restores || in.takesBack > 0
+func (rec *Record) mayBeOlder() bool {
+	return rec.AcceptOlderBundle || rec.engine.restores || rec.takesBack > 0
 }
 
 // refuseOlder returns an error when the bundle is older than one that a record, nil for none, has.
-func (in *installer) refuseOlder(r *release.Record) error {
-	serial := in.Bundle.Validity().Serial
-	if in.mayBeOlder() || !r.IsOlder(in.Bundle.Digest(), serial) {
+func (rec *Record) refuseOlder(r *release.Record) error {
+	serial := rec.site.Bundle.Validity().Serial
+	if rec.mayBeOlder() || !r.IsOlder(rec.site.Bundle.Digest(), serial) {
 		return nil
 	}
 	return &olderBundleError{gate.OlderText(serial, r.Serial)}
@@ -34,35 +34,35 @@ func (in *installer) refuseOlder(r *release.Record) error {
 // checkFresh refuses an older bundle as early as the cluster tells which it has had. When it does
 // not tell, the copy beside the state does, if hosts are in a cluster at all: those that are not
 // may begin with any bundle.
-func (in *installer) checkFresh(ctx context.Context) error {
-	if in.mayBeOlder() {
+func (rec *Record) checkFresh(ctx context.Context) error {
+	if rec.mayBeOlder() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, recordTimeout, fmt.Errorf("given up after %v", recordTimeout))
 	defer cancel()
-	_, r, _, err := in.openRecord(ctx)
+	_, r, _, err := rec.openRecord(ctx)
 	switch {
 	case errors.Is(err, release.ErrInvalid):
 		return fmt.Errorf("%w: %w", ErrRefused, &recordError{err})
 	case err == nil:
-		return in.refuseOlder(r)
-	case in.StatePath == "" || !slices.ContainsFunc(in.servers(), func(h *host) bool { return h.member }):
+		return rec.refuseOlder(r)
+	case rec.site.StatePath == "" || !slices.ContainsFunc(rec.site.servers(), func(h *host) bool { return h.member }):
 		return nil
 	}
-	if r, err = release.ReadFile(in.recordCopy()); err != nil {
-		in.warn("whether the bundle is older than one that the cluster has had is not known yet: %v", err)
+	if r, err = release.ReadFile(rec.recordCopy()); err != nil {
+		rec.site.warn("whether the bundle is older than one that the cluster has had is not known yet: %v", err)
 		return nil
 	}
-	return in.refuseOlder(r)
+	return rec.refuseOlder(r)
 }
 
 // keepSerial makes a record that was brought back with its cluster know what the copy beside the
 // state still does.
-func (in *installer) keepSerial(r *release.Record) {
-	if !in.restores {
+func (rec *Record) keepSerial(r *release.Record) {
+	if !rec.engine.restores {
 		return
 	}
-	if before, err := release.ReadFile(in.recordCopy()); err == nil && before != nil && before.Cluster == r.Cluster {
+	if before, err := release.ReadFile(rec.recordCopy()); err == nil && before != nil && before.Cluster == r.Cluster {
 		r.RaiseSerial(before.Serial)
 	}
 }

@@ -62,46 +62,45 @@ func wantError(t *testing.T, name string, err, kind error, want string) {
 
 // fresh is a run with a bundle of this serial, on one server that is in a cluster which nobody can
 // talk to.
-func fresh(t *testing.T, serial int64) *installer {
+func fresh(t *testing.T, serial int64) *installation {
 	t.Helper()
 	c := &config.Config{Cluster: config.Cluster{Name: "lan-1", Servers: []config.Host{{Host: "10.0.0.11"}}}}
-	return &installer{
-		Options: Options{Config: c, Bundle: openSmall(t, serial), StatePath: filepath.Join(t.TempDir(), "state.json")},
-		hosts:   []*host{{member: true}},
-	}
+	in := newRooms(Options{Config: c, Bundle: openSmall(t, serial), StatePath: filepath.Join(t.TempDir(), "state.json")})
+	in.site.hosts = []*host{{member: true}}
+	return in
 }
 
 func TestRefuseOlder(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		serial int64
-		change func(*installer, *release.Record)
+		change func(*installation, *release.Record)
 		want   string
 	}{
 		{"an older one", 8, nil, "refused: the bundle has the serial 8, and the cluster has had one with the serial 9: it is"},
 		{"one without a serial", 0, nil, "refused: the bundle has no serial, and the cluster has had one with the serial 9"},
 		{"one of the same serial", 9, nil, ""},
 		{"a newer one", 10, nil, ""},
-		{"an older one that is accepted", 8, func(in *installer, _ *release.Record) { in.AcceptOlderBundle = true }, ""},
-		{"a restore", 8, func(in *installer, _ *release.Record) { in.restores = true }, ""},
-		{"a rollback", 8, func(in *installer, _ *release.Record) {
-			in.upgrades, in.takesBack = true, 1
+		{"an older one that is accepted", 8, func(in *installation, _ *release.Record) { in.record.AcceptOlderBundle = true }, ""},
+		{"a restore", 8, func(in *installation, _ *release.Record) { in.engine.restores = true }, ""},
+		{"a rollback", 8, func(in *installation, _ *release.Record) {
+			in.engine.upgrades, in.record.takesBack = true, 1
 		}, ""},
-		{"an upgrade", 8, func(in *installer, _ *release.Record) { in.upgrades = true }, "it is older"},
-		{"the run that is under way", 8, func(in *installer, r *release.Record) {
-			r.Releases[0].State, r.Releases[0].Bundle = release.Running, in.Bundle.Digest()
+		{"an upgrade", 8, func(in *installation, _ *release.Record) { in.engine.upgrades = true }, "it is older"},
+		{"the run that is under way", 8, func(in *installation, r *release.Record) {
+			r.Releases[0].State, r.Releases[0].Bundle = release.Running, in.site.Bundle.Digest()
 		}, ""},
 	} {
 		in, r := fresh(t, c.serial), recordOf(t, 9)
 		if c.change != nil {
 			c.change(in, r)
 		}
-		wantError(t, c.name, in.refuseOlder(r), ErrRefused, c.want)
+		wantError(t, c.name, in.record.refuseOlder(r), ErrRefused, c.want)
 		if c.want == "" {
 			continue
 		}
 		// No release of it comes into the record, whatever was found out before.
-		if err := in.beginRelease(r, release.Running); !errors.As(err, new(*olderBundleError)) || len(r.Releases) != 1 {
+		if err := in.record.beginRelease(r, release.Running); !errors.As(err, new(*olderBundleError)) || len(r.Releases) != 1 {
 			t.Errorf("%s: it is on record: %v", c.name, err)
 		}
 	}
@@ -109,41 +108,41 @@ func TestRefuseOlder(t *testing.T) {
 
 // TestCheckFreshByCopy: where the cluster cannot be asked, the copy of its record tells.
 func TestCheckFreshByCopy(t *testing.T) {
-	write := func(t *testing.T, in *installer, r *release.Record) {
+	write := func(t *testing.T, in *installation, r *release.Record) {
 		t.Helper()
-		if err := in.copyRecord(r); err != nil {
+		if err := in.record.copyRecord(r); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, c := range []struct {
 		name   string
 		serial int64
-		change func(*testing.T, *installer)
+		change func(*testing.T, *installation)
 		want   string
 	}{
-		{"no copy", 8, func(*testing.T, *installer) {}, ""},
-		{"a copy", 8, func(t *testing.T, in *installer) { write(t, in, recordOf(t, 9)) }, "it is older"},
-		{"a newer bundle", 10, func(t *testing.T, in *installer) { write(t, in, recordOf(t, 9)) }, ""},
-		{"an older one that is accepted", 8, func(t *testing.T, in *installer) {
+		{"no copy", 8, func(*testing.T, *installation) {}, ""},
+		{"a copy", 8, func(t *testing.T, in *installation) { write(t, in, recordOf(t, 9)) }, "it is older"},
+		{"a newer bundle", 10, func(t *testing.T, in *installation) { write(t, in, recordOf(t, 9)) }, ""},
+		{"an older one that is accepted", 8, func(t *testing.T, in *installation) {
 			write(t, in, recordOf(t, 9))
-			in.AcceptOlderBundle = true
+			in.record.AcceptOlderBundle = true
 		}, ""},
-		{"hosts that are in no cluster", 8, func(t *testing.T, in *installer) {
+		{"hosts that are in no cluster", 8, func(t *testing.T, in *installation) {
 			write(t, in, recordOf(t, 9))
-			in.hosts[0].member = false
+			in.site.hosts[0].member = false
 		}, ""},
-		{"a copy that cannot be read", 8, func(t *testing.T, in *installer) {
+		{"a copy that cannot be read", 8, func(t *testing.T, in *installation) {
 			write(t, in, recordOf(t, 9))
-			if err := os.WriteFile(in.recordCopy(), []byte("{"), 0o600); err != nil {
+			if err := os.WriteFile(in.record.recordCopy(), []byte("{"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}, ""},
 	} {
 		in := fresh(t, c.serial)
 		c.change(t, in)
-		wantError(t, c.name, in.checkFresh(t.Context()), ErrRefused, c.want)
-		if unread := strings.Contains(c.name, "cannot be read"); unread != (len(in.warnings) > 0) {
-			t.Errorf("%s: warnings: %v", c.name, in.warnings)
+		wantError(t, c.name, in.record.checkFresh(t.Context()), ErrRefused, c.want)
+		if unread := strings.Contains(c.name, "cannot be read"); unread != (len(in.site.warnings) > 0) {
+			t.Errorf("%s: warnings: %v", c.name, in.site.warnings)
 		}
 	}
 }
@@ -151,20 +150,20 @@ func TestCheckFreshByCopy(t *testing.T) {
 // TestKeepSerial: a restore brings an old record back, and not the old serial.
 func TestKeepSerial(t *testing.T) {
 	in := fresh(t, 8)
-	if err := in.copyRecord(recordOf(t, 9)); err != nil {
+	if err := in.record.copyRecord(recordOf(t, 9)); err != nil {
 		t.Fatal(err)
 	}
 	r := recordOf(t, 5)
-	if in.keepSerial(r); r.Serial != 5 {
+	if in.record.keepSerial(r); r.Serial != 5 {
 		t.Errorf("without a restore it is %d", r.Serial)
 	}
-	in.restores = true
-	if in.keepSerial(r); r.Serial != 9 {
+	in.engine.restores = true
+	if in.record.keepSerial(r); r.Serial != 9 {
 		t.Errorf("it is %d", r.Serial)
 	}
 	other := recordOf(t, 5)
 	other.Cluster = "lan-2"
-	if in.keepSerial(other); other.Serial != 5 {
+	if in.record.keepSerial(other); other.Serial != 5 {
 		t.Errorf("that of another cluster is %d", other.Serial)
 	}
 }
@@ -187,7 +186,7 @@ func TestCheckAudience(t *testing.T) {
 // TestRecordDifferences: status says that the bundle is older.
 func TestRecordDifferences(t *testing.T) {
 	for serial, want := range map[int64]bool{8: true, 9: false} {
-		texts := strings.Join(fresh(t, serial).recordDifferences(recordOf(t, 9)), "\n")
+		texts := strings.Join(fresh(t, serial).inspector.recordDifferences(recordOf(t, 9)), "\n")
 		if strings.Contains(texts, "the bundle has the serial 8, and the cluster has had one with the serial 9") != want {
 			t.Errorf("serial %d: %s", serial, texts)
 		}

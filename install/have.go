@@ -34,23 +34,23 @@ func Have(ctx context.Context, o Options) (*have.Have, []Holding, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	defer in.close()
-	in.mode = inspect
-	hosts := make([]have.Host, len(in.hosts))
-	_ = in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
-		task := in.Reporter.Task("look at what "+h.name+" holds", 0)
-		held, err := in.holding(ctx, h)
+	defer in.engine.close()
+	in.engine.mode = inspect
+	hosts := make([]have.Host, len(in.site.hosts))
+	_ = in.engine.eachHost(ctx, in.site.hosts, func(ctx context.Context, h *host) error {
+		task := in.site.Reporter.Task("look at what "+h.name+" holds", 0)
+		held, err := in.seeder.holding(ctx, h)
 		task.Done(err)
 		if err == nil {
-			hosts[slices.Index(in.hosts, h)] = *held
+			hosts[slices.Index(in.site.hosts, h)] = *held
 		}
 		return err
 	})
 	if ctx.Err() != nil {
 		return nil, nil, context.Cause(ctx)
 	}
-	holdings := make([]Holding, len(in.hosts))
-	for i, h := range in.hosts {
+	holdings := make([]Holding, len(in.site.hosts))
+	for i, h := range in.site.hosts {
 		holdings[i] = Holding{Host: h.name, Platform: string(h.platform), Blobs: len(hosts[i].Blobs)}
 		for _, size := range hosts[i].Blobs {
 			holdings[i].Bytes += size
@@ -59,14 +59,14 @@ func Have(ctx context.Context, o Options) (*have.Have, []Holding, error) {
 			holdings[i].Error = h.err.Error()
 		}
 	}
-	if err := in.hostErrors(); err != nil {
+	if err := in.engine.hostErrors(); err != nil {
 		return nil, holdings, err
 	}
-	return have.Of(in.Config.Cluster.Name, hosts), holdings, nil
+	return have.Of(in.site.Config.Cluster.Name, hosts), holdings, nil
 }
 
-func (in *installer) holding(ctx context.Context, h *host) (*have.Host, error) {
-	if err := in.connect(ctx, h); err != nil {
+func (sd *Seeder) holding(ctx context.Context, h *host) (*have.Host, error) {
+	if err := sd.site.connect(ctx, h); err != nil {
 		return nil, err
 	}
 	held := &have.Host{Name: h.name, Platform: h.platform}

@@ -67,10 +67,10 @@ func CheckHealth(ctx context.Context, o Options, only []string) (*Health, error)
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
-	in.mode = inspect
-	e := &examination{installer: in, only: only}
-	err = in.run(ctx, []phase{{"health", e.run}})
+	defer in.engine.close()
+	in.engine.mode = inspect
+	e := &examination{inspector: in.inspector, only: only}
+	err = in.engine.run(ctx, []phase{{"health", e.run}})
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -81,7 +81,7 @@ func CheckHealth(ctx context.Context, o Options, only []string) (*Health, error)
 	if err == nil {
 		err = unhealthy(e.checks)
 	}
-	return &Health{Cluster: in.Config.Cluster.Name, Checks: e.checks}, err
+	return &Health{Cluster: in.site.Config.Cluster.Name, Checks: e.checks}, err
 }
 
 // unhealthy names the checks that failed; it is nil when none did.
@@ -100,10 +100,10 @@ func unhealthy(checks []HealthCheck) error {
 
 // examination is one look at a platform.
 type examination struct {
-	*installer
-	only   []string // the checks that were asked for; nil means all
-	checks []HealthCheck
-	nodes  []kube.Node
+	inspector *Inspector
+	only      []string // the checks that were asked for; nil means all
+	checks    []HealthCheck
+	nodes     []kube.Node
 	// factless says why a host that was logged in to has told no facts; nil if it has.
 	factless map[*host]error
 	// fromPod is what came of trying to reach the API from a pod that nothing forbids it.
@@ -179,12 +179,12 @@ func (e *examination) run(ctx context.Context) error {
 	err := e.reach(ctx)
 	for _, p := range e.parts() {
 		switch {
-		case p.liteboxd && e.Config.LiteBoxd == nil:
+		case p.liteboxd && e.inspector.site.Config.LiteBoxd == nil:
 			e.skip(p.checks, "install.yaml has no section liteboxd")
 		case err != nil:
 			e.skip(p.checks, "the API was not reached")
 		default:
-			task := e.Reporter.Task("check "+strings.Join(p.checks, ", "), 0)
+			task := e.inspector.site.Reporter.Task("check "+strings.Join(p.checks, ", "), 0)
 			e.checks = append(e.checks, p.run(ctx)...)
 			task.Done(ctx.Err())
 		}
@@ -208,21 +208,21 @@ func (e *examination) skip(checks []string, why string) {
 
 // visit logs in to all hosts and asks for their facts.
 func (e *examination) visit(ctx context.Context) {
-	task := e.Reporter.Task("look at "+counted(len(e.hosts), "host"), 0)
-	untold := make([]error, len(e.hosts))
-	err := e.eachHost(ctx, e.hosts, func(ctx context.Context, h *host) error {
-		if err := e.connect(ctx, h); err != nil {
+	task := e.inspector.site.Reporter.Task("look at "+counted(len(e.inspector.site.hosts), "host"), 0)
+	untold := make([]error, len(e.inspector.site.hosts))
+	err := e.inspector.engine.eachHost(ctx, e.inspector.site.hosts, func(ctx context.Context, h *host) error {
+		if err := e.inspector.site.connect(ctx, h); err != nil {
 			return err
 		}
 		if _, err := h.root(ctx, "become root", "true"); err != nil {
 			return err
 		}
-		untold[slices.Index(e.hosts, h)] = h.gatherFacts(ctx)
+		untold[slices.Index(e.inspector.site.hosts, h)] = h.gatherFacts(ctx)
 		return nil
 	})
 	task.Done(err)
 	e.factless = make(map[*host]error)
-	for i, h := range e.hosts {
+	for i, h := range e.inspector.site.hosts {
 		e.factless[h] = untold[i]
 		c := HealthCheck{Check: checkHost, Subject: h.name, State: HealthOK, Detail: "logged in, as root"}
 		if h.err != nil {
@@ -236,16 +236,16 @@ func (e *examination) visit(ctx context.Context) {
 func (e *examination) reach(ctx context.Context) error {
 	err := errors.New("no server was reached")
 	if e.firstServer() != nil {
-		if err = e.reachAPI(ctx, e.servers()); err == nil && e.api == nil {
+		if err = e.inspector.engine.reachAPI(ctx, e.inspector.site.servers()); err == nil && e.inspector.site.api == nil {
 			err = errNoCluster
 		}
 	}
 	if err == nil {
-		e.nodes, err = e.api.Nodes(ctx)
+		e.nodes, err = e.inspector.site.api.Nodes(ctx)
 	}
 	version := ""
 	if err == nil {
-		version, err = e.api.Version(ctx)
+		version, err = e.inspector.site.api.Version(ctx)
 	}
 	if err != nil {
 		e.checks = append(e.checks, failedCheck(checkAPI, "", err))
@@ -273,11 +273,11 @@ func failedCheck(check, subject string, err error) HealthCheck {
 }
 
 func (e *examination) checkNodes(context.Context) []HealthCheck {
-	checks := make([]HealthCheck, 0, len(e.hosts))
-	for _, h := range e.hosts {
-		checks = append(checks, judgeNode(h.name, e.nodeOf(h, e.nodes), unit(h.config.Role)))
+	checks := make([]HealthCheck, 0, len(e.inspector.site.hosts))
+	for _, h := range e.inspector.site.hosts {
+		checks = append(checks, judgeNode(h.name, e.inspector.site.nodeOf(h, e.nodes), unit(h.config.Role)))
 	}
-	for _, n := range e.leftOut(e.nodes) {
+	for _, n := range e.inspector.site.leftOut(e.nodes) {
 		checks = append(checks, HealthCheck{
 			Check: checkNode, Subject: n.Name, State: HealthWarning, Detail: "the node is not in install.yaml, and not Ready: " + n.Reason,
 			Hint: "if its host is gone for good: " + forgetCommand(n.Name),
@@ -303,7 +303,7 @@ func judgeNode(name string, n *kube.Node, service string) HealthCheck {
 
 // checkWorkloads looks whether workloads of a namespace are rolled out.
 func (e *examination) checkWorkloads(ctx context.Context, check, namespace string, workloads []kube.Workload) []HealthCheck {
-	rollouts, err := e.api.Rollouts(ctx, namespace)
+	rollouts, err := e.inspector.site.api.Rollouts(ctx, namespace)
 	if err != nil {
 		return []HealthCheck{failedCheck(check, "", err)}
 	}
@@ -334,7 +334,7 @@ func judgeWorkload(check, namespace string, w kube.Workload, rollouts []kube.Rol
 }
 
 func (e *examination) checkCilium(ctx context.Context) []HealthCheck {
-	return e.checkWorkloads(ctx, checkCilium, cilium.Namespace, cilium.Workloads(e.Config.Network.Cilium.Values))
+	return e.checkWorkloads(ctx, checkCilium, cilium.Namespace, cilium.Workloads(e.inspector.site.Config.Network.Cilium.Values))
 }
 
 // coreDNS is the Deployment that k3s answers names with, in Cilium's namespace.
@@ -345,7 +345,7 @@ var coreDNS = kube.Workload{Kind: kube.Deployment, Name: "coredns"}
 const knownName = "kubernetes.default.svc"
 
 func (e *examination) checkDNS(ctx context.Context) []HealthCheck {
-	if slices.Contains(e.disabled(), coreDNS.Name) {
+	if slices.Contains(e.inspector.cluster.disabled(), coreDNS.Name) {
 		return []HealthCheck{{Check: checkDNS, State: HealthSkipped, Detail: "install.yaml turns CoreDNS off"}}
 	}
 	checks := e.checkWorkloads(ctx, checkDNS, cilium.Namespace, []kube.Workload{coreDNS})
@@ -402,15 +402,15 @@ func (e *examination) checkDeployments(ctx context.Context) []HealthCheck {
 	for _, name := range []string{manifests.API, manifests.Gateway, manifests.NetworkController, manifests.Web} {
 		workloads = append(workloads, kube.Workload{Kind: kube.Deployment, Name: name})
 	}
-	return e.checkWorkloads(ctx, checkDeployment, e.Config.LiteBoxd.NamespaceSystem, workloads)
+	return e.checkWorkloads(ctx, checkDeployment, e.inspector.site.Config.LiteBoxd.NamespaceSystem, workloads)
 }
 
 func (e *examination) checkVolume(ctx context.Context) []HealthCheck {
-	claim, err := e.api.Claim(ctx, e.Config.LiteBoxd.NamespaceSystem, manifests.DataClaim)
+	claim, err := e.inspector.site.api.Claim(ctx, e.inspector.site.Config.LiteBoxd.NamespaceSystem, manifests.DataClaim)
 	if err != nil {
 		return []HealthCheck{failedCheck(checkVolume, manifests.DataClaim, err)}
 	}
-	return []HealthCheck{judgeClaim(e.Config.LiteBoxd.NamespaceSystem, claim)}
+	return []HealthCheck{judgeClaim(e.inspector.site.Config.LiteBoxd.NamespaceSystem, claim)}
 }
 
 func judgeClaim(namespace string, claim *kube.Claim) HealthCheck {
@@ -436,7 +436,7 @@ func judgeClaim(namespace string, claim *kube.Claim) HealthCheck {
 
 // imageOf is the image of a Deployment, which probeNode's node has.
 func (e *examination) imageOf(ctx context.Context, namespace, deployment string) (string, error) {
-	rollouts, err := e.api.Rollouts(ctx, namespace)
+	rollouts, err := e.inspector.site.api.Rollouts(ctx, namespace)
 	if err != nil {
 		return "", err
 	}
@@ -450,7 +450,7 @@ func (e *examination) imageOf(ctx context.Context, namespace, deployment string)
 
 // serviceAddress is a Service's cluster address with its first port.
 func (e *examination) serviceAddress(ctx context.Context, namespace, name string) (string, error) {
-	services, err := e.api.Services(ctx, namespace)
+	services, err := e.inspector.site.api.Services(ctx, namespace)
 	if err != nil {
 		return "", err
 	}
@@ -474,7 +474,7 @@ func (e *examination) probe(ctx context.Context, pod kube.ProbePod, targets []re
 		return nil, err
 	}
 	pod.Program, pod.Args = helperPath, probeArgs(targets)
-	log, err := e.api.RunPod(ctx, pod)
+	log, err := e.inspector.site.api.RunPod(ctx, pod)
 	if err != nil {
 		return nil, fmt.Errorf("run boxlift-node in a pod: %w", err)
 	}
@@ -501,12 +501,12 @@ func readProbe(printed []byte, targets []reach.ProbeTarget) ([]reach.ProbeResult
 // probeNode is where pods are run: a node that has boxlift-node and all images, and rather
 // an agent, so that the way from the others to it is tried too.
 func (e *examination) probeNode() (string, error) {
-	hosts := e.hosts
-	if e.Config.Seeding.Agents == config.AgentsBoot {
-		hosts = e.servers()
+	hosts := e.inspector.site.hosts
+	if e.inspector.site.Config.Seeding.Agents == config.AgentsBoot {
+		hosts = e.inspector.site.servers()
 	}
 	for _, h := range slices.Backward(hosts) {
-		n := e.nodeOf(h, e.nodes)
+		n := e.inspector.site.nodeOf(h, e.nodes)
 		if h.err == nil && e.factless[h] == nil && n != nil && n.Ready {
 			return n.Name, nil
 		}
@@ -517,20 +517,20 @@ func (e *examination) probeNode() (string, error) {
 // checkHosts judges clocks and disks by the rules of preflight.
 func (e *examination) checkHosts() []HealthCheck {
 	var subjects []preflight.Subject
-	for _, h := range e.hosts {
+	for _, h := range e.inspector.site.hosts {
 		if h.facts == nil || h.err != nil {
 			continue
 		}
-		n := &k3sNode{installer: e.installer, host: h}
+		n := &k3sNode{cluster: e.inspector.cluster, host: h}
 		subjects = append(subjects, preflight.Subject{
 			Name: h.name, Config: h.config, K3sConfig: n.settings(), Platform: h.platform, Facts: h.facts,
 			Offset: h.offset, OffsetError: h.uncertainty,
 		})
 	}
-	findings := preflight.Judge(preflight.Need{Config: e.Config}, subjects)
+	findings := preflight.Judge(preflight.Need{Config: e.inspector.site.Config}, subjects)
 	var checks []HealthCheck
 	for _, check := range []string{checkClock, checkDisk} { // the catalogue has them under these names
-		for _, h := range e.hosts {
+		for _, h := range e.inspector.site.hosts {
 			switch {
 			case h.err != nil:
 				checks = append(checks, HealthCheck{Check: check, Subject: h.name, State: HealthSkipped, Detail: "the host was not reached"})

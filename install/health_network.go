@@ -84,12 +84,12 @@ const (
 // checkIngress asks by name at the address of a node, as users do.
 func (e *examination) checkIngress(ctx context.Context) []HealthCheck {
 	for _, part := range []string{"traefik", "servicelb"} {
-		if slices.Contains(e.disabled(), part) {
+		if slices.Contains(e.inspector.cluster.disabled(), part) {
 			return []HealthCheck{{Check: checkIngress, State: HealthSkipped, Detail: "install.yaml turns " + part + " off: what answers instead, and where, boxlift does not know"}}
 		}
 	}
 	dial := e.firstServer().conn.DialContext // there is one, or else no API was reached
-	box := e.Config.LiteBoxd
+	box := e.inspector.site.Config.LiteBoxd
 	address := net.JoinHostPort(e.nodeAddress(e.ingressHost()), "80")
 	direct := answer{}
 	service, err := e.serviceAddress(ctx, box.NamespaceSystem, manifests.Gateway)
@@ -109,13 +109,13 @@ func (e *examination) checkIngress(ctx context.Context) []HealthCheck {
 // ingressHost is the first host on whose node k3s' servicelb may run, which no taint of its
 // own keeps out.
 func (e *examination) ingressHost() *host {
-	for _, h := range e.hosts {
-		n := e.nodeOf(h, e.nodes)
+	for _, h := range e.inspector.site.hosts {
+		n := e.inspector.site.nodeOf(h, e.nodes)
 		if n != nil && n.Ready && !slices.ContainsFunc(n.Taints, func(t kube.Taint) bool { return t.Effect != "PreferNoSchedule" }) {
 			return h
 		}
 	}
-	return e.hosts[0]
+	return e.inspector.site.hosts[0]
 }
 
 const ingressHint = "see the Ingress liteboxd and the Deployment traefik in kube-system, on a server with k3s kubectl describe; boxlift install brings LiteBoxd's Ingress back"
@@ -166,7 +166,7 @@ func judgeGateway(name string, through, direct, stranger answer) HealthCheck {
 
 // firstServer is the first one that was reached.
 func (e *examination) firstServer() *host {
-	for _, h := range e.servers() {
+	for _, h := range e.inspector.site.servers() {
 		if h.err == nil {
 			return h
 		}
@@ -176,7 +176,7 @@ func (e *examination) firstServer() *host {
 
 // nodeAddress is where others in the cluster reach a host.
 func (e *examination) nodeAddress(h *host) string {
-	if n := e.nodeOf(h, e.nodes); n != nil && len(n.Addresses) > 0 {
+	if n := e.inspector.site.nodeOf(h, e.nodes); n != nil && len(n.Addresses) > 0 {
 		return n.Addresses[0]
 	}
 	return h.lanAddress()
@@ -190,7 +190,7 @@ const settleTime = 30 * time.Second
 // say of it holds, and the system namespace, whose Pod Security level keeps volumes of the
 // host out, needs no pod more.
 func (e *examination) checkGateway(ctx context.Context) []HealthCheck {
-	box := e.Config.LiteBoxd
+	box := e.inspector.site.Config.LiteBoxd
 	failed := func(err error) []HealthCheck { return []HealthCheck{failedCheck(checkGateway, "", err)} }
 	gateway, h, err := e.gatewayPod(ctx)
 	if err != nil {
@@ -207,7 +207,7 @@ func (e *examination) checkGateway(ctx context.Context) []HealthCheck {
 	}
 	var result reach.ProbeResult
 	pod := kube.ProbePod{Namespace: box.NamespaceSandbox, Labels: map[string]string{"app": sandboxApp}, Node: where, Image: image}
-	err = e.api.WithPod(ctx, pod, func(ctx context.Context, address string) (err error) {
+	err = e.inspector.site.api.WithPod(ctx, pod, func(ctx context.Context, address string) (err error) {
 		target := reach.ProbeTarget{Kind: reach.ProbeHTTP, Target: "http://" + net.JoinHostPort(address, "80") + "/"}
 		for begin := time.Now(); ; {
 			if result, err = probeFrom(ctx, h, gateway, target); err != nil || result.State == reach.OK || time.Since(begin) > settleTime {
@@ -239,13 +239,13 @@ func judgeWay(gateway kube.Pod, where string, r reach.ProbeResult) HealthCheck {
 
 // gatewayPod is a gateway that runs, and its host.
 func (e *examination) gatewayPod(ctx context.Context) (kube.Pod, *host, error) {
-	pods, err := e.api.Pods(ctx, e.Config.LiteBoxd.NamespaceSystem, "app="+manifests.Gateway)
+	pods, err := e.inspector.site.api.Pods(ctx, e.inspector.site.Config.LiteBoxd.NamespaceSystem, "app="+manifests.Gateway)
 	if err != nil {
 		return kube.Pod{}, nil, err
 	}
 	for _, p := range pods {
 		if p.Ready && p.UID != "" {
-			h, err := e.hostOf(ctx, p.Node)
+			h, err := e.inspector.site.hostOf(ctx, p.Node)
 			if err == nil && h.err != nil {
 				err = fmt.Errorf("%s runs on a host that was not reached: %s", p, h.name)
 			}
@@ -292,7 +292,7 @@ func (e *examination) checkSandbox(ctx context.Context) []HealthCheck {
 		}
 		return checks
 	}
-	box := e.Config.LiteBoxd
+	box := e.inspector.site.Config.LiteBoxd
 	image, err := e.imageOf(ctx, box.NamespaceSystem, manifests.Web)
 	if err != nil {
 		return all(err)
@@ -393,9 +393,9 @@ const kubeletPort = "10250"
 // asked from a server, as the API server asks them: their sshd need not forward.
 func (e *examination) checkCertificates(ctx context.Context) []HealthCheck {
 	var checks []HealthCheck
-	for _, h := range e.hosts {
+	for _, h := range e.inspector.site.hosts {
 		from, address, ports := h, "127.0.0.1", []string{apiPort, kubeletPort}
-		if slices.Contains(e.agents(), h) {
+		if slices.Contains(e.inspector.site.agents(), h) {
 			from, address, ports = e.firstServer(), e.nodeAddress(h), ports[1:]
 		}
 		for _, port := range ports {

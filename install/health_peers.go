@@ -14,20 +14,20 @@ import (
 // checkPeers finds out whether nodes offer others all images that came to them in files. The embedded registry of k3s
 // misses a part of what is imported while it runs, until it is started again.
 func (e *examination) checkPeers(ctx context.Context) []HealthCheck {
-	if !e.Config.Seeding.PeerToPeer {
+	if !e.inspector.site.Config.Seeding.PeerToPeer {
 		return []HealthCheck{{Check: checkPeers, State: HealthSkipped, Detail: "seeding.peerToPeer is not set"}}
 	}
-	checks := make([]HealthCheck, len(e.hosts))
-	_ = e.eachHost(ctx, e.hosts, func(ctx context.Context, h *host) error {
+	checks := make([]HealthCheck, len(e.inspector.site.hosts))
+	_ = e.inspector.engine.eachHost(ctx, e.inspector.site.hosts, func(ctx context.Context, h *host) error {
 		arrived, err := arrived(ctx, h)
 		if err != nil {
-			checks[slices.Index(e.hosts, h)] = failedCheck(checkPeers, h.name, err)
+			checks[slices.Index(e.inspector.site.hosts, h)] = failedCheck(checkPeers, h.name, err)
 			return nil
 		}
-		checks[slices.Index(e.hosts, h)] = judgePeers(h.name, unit(h.config.Role), arrived)
+		checks[slices.Index(e.inspector.site.hosts, h)] = judgePeers(h.name, unit(h.config.Role), arrived)
 		return nil
 	})
-	for i, h := range e.hosts {
+	for i, h := range e.inspector.site.hosts {
 		if h.err != nil {
 			checks[i] = HealthCheck{Check: checkPeers, Subject: h.name, State: HealthSkipped, Detail: "the host was not reached"}
 		}

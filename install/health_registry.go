@@ -21,19 +21,19 @@ import (
 // checkRegistry asks every registry that nodes are to pull from, with what each node itself
 // has for that: another file than install.yaml asks for is found here.
 func (e *examination) checkRegistry(ctx context.Context) []HealthCheck {
-	if e.Config.Seeding.Mode == config.SeedImages {
+	if e.inspector.site.Config.Seeding.Mode == config.SeedImages {
 		detail := "boxlift installs none: every node has all images"
-		if e.Config.Registries != nil {
+		if e.inspector.site.Config.Registries != nil {
 			detail += "; those that install.yaml names are not asked"
 		}
 		return []HealthCheck{{Check: checkRegistry, State: HealthSkipped, Detail: detail}}
 	}
-	checks := make([]HealthCheck, len(e.hosts))
-	_ = e.eachHost(ctx, e.hosts, func(ctx context.Context, h *host) error {
-		checks[slices.Index(e.hosts, h)] = e.registriesOf(ctx, h)
+	checks := make([]HealthCheck, len(e.inspector.site.hosts))
+	_ = e.inspector.engine.eachHost(ctx, e.inspector.site.hosts, func(ctx context.Context, h *host) error {
+		checks[slices.Index(e.inspector.site.hosts, h)] = e.registriesOf(ctx, h)
 		return nil
 	})
-	for i, h := range e.hosts {
+	for i, h := range e.inspector.site.hosts {
 		if h.err != nil {
 			checks[i] = HealthCheck{Check: checkRegistry, Subject: h.name, State: HealthSkipped, Detail: "the host was not reached"}
 		}
@@ -42,13 +42,13 @@ func (e *examination) checkRegistry(ctx context.Context) []HealthCheck {
 }
 
 // seedingURLs are the registries that nodes are to pull from.
-func (in *installer) seedingURLs() []string {
-	if e := in.Config.Seeding.External; e != nil {
+func (ins *Inspector) seedingURLs() []string {
+	if e := ins.site.Config.Seeding.External; e != nil {
 		return []string{e.URL()}
 	}
-	urls := make([]string, 0, len(in.servers()))
-	for _, s := range in.servers() {
-		urls = append(urls, "https://"+in.registryAddress(s))
+	urls := make([]string, 0, len(ins.site.servers()))
+	for _, s := range ins.site.servers() {
+		urls = append(urls, "https://"+ins.seeder.registryAddress(s))
 	}
 	return urls
 }
@@ -60,7 +60,7 @@ func (e *examination) registriesOf(ctx context.Context, h *host) HealthCheck {
 	if err != nil {
 		return failedCheck(checkRegistry, h.name, err)
 	}
-	asked := e.seedingURLs()
+	asked := e.inspector.seedingURLs()
 	var failures []string
 	for _, u := range asked {
 		if err := e.askFrom(ctx, h, file, u); err != nil {
@@ -138,7 +138,7 @@ func (e *examination) askFrom(ctx context.Context, h *host, file *registriesFile
 		login.ca = []byte(ca)
 	}
 	from := h
-	if slices.Contains(e.agents(), h) {
+	if slices.Contains(e.inspector.site.agents(), h) {
 		if err := e.reaches(ctx, h, u); err != nil {
 			return err
 		}
@@ -180,17 +180,17 @@ func dialAddress(u *url.URL) string {
 
 // checkRegistryCertificates looks how long the servers' registries can prove themselves.
 func (e *examination) checkRegistryCertificates(ctx context.Context) []HealthCheck {
-	if e.Config.Seeding.Mode != config.SeedRegistry {
+	if e.inspector.site.Config.Seeding.Mode != config.SeedRegistry {
 		return nil
 	}
-	checks := make([]HealthCheck, 0, len(e.servers()))
-	for _, h := range e.servers() {
-		subject := h.name + ", port " + strconv.Itoa(e.Config.Seeding.Registry.Port)
+	checks := make([]HealthCheck, 0, len(e.inspector.site.servers()))
+	for _, h := range e.inspector.site.servers() {
+		subject := h.name + ", port " + strconv.Itoa(e.inspector.site.Config.Seeding.Registry.Port)
 		if h.err != nil {
 			checks = append(checks, HealthCheck{Check: checkCertificate, Subject: subject, State: HealthSkipped, Detail: "the host was not reached"})
 			continue
 		}
-		shown, err := shownCertificate(ctx, h.conn.DialContext, e.registryAddress(h))
+		shown, err := shownCertificate(ctx, h.conn.DialContext, e.inspector.seeder.registryAddress(h))
 		if err != nil {
 			checks = append(checks, failedCheck(checkCertificate, subject, err))
 			continue

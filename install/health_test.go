@@ -221,7 +221,7 @@ func TestJudgeCertificate(t *testing.T) {
 // Clocks and disks are judged by preflight's rules, without a bundle.
 func TestCheckHosts(t *testing.T) {
 	const gib = int64(1) << 30
-	e := &examination{installer: example(t, exampleConfig), factless: map[*host]error{}}
+	e := &examination{inspector: example(t, exampleConfig).inspector, factless: map[*host]error{}}
 	of := func(free int64) *facts.Facts {
 		return &facts.Facts{
 			Version: facts.Version, Clock: facts.Clock{Now: "2026-11-21T12:00:00Z"},
@@ -243,15 +243,15 @@ func TestCheckHosts(t *testing.T) {
 		{"certificates are not valid yet", 50 * gib, 3 * time.Second, "ok failed ok ok"},
 		{"etcd complains", 50 * gib, -3 * time.Second, "ok warning ok ok"},
 	} {
-		e.hosts[0].facts, e.hosts[1].facts = of(50*gib), of(c.free)
-		e.hosts[1].offset = -c.behind
+		e.inspector.site.hosts[0].facts, e.inspector.site.hosts[1].facts = of(50*gib), of(c.free)
+		e.inspector.site.hosts[1].offset = -c.behind
 		checks := e.checkHosts()
 		if got := verdict(t, checks...); got != c.want {
 			t.Errorf("%s: %s, expected %s: %+v", c.name, got, c.want, checks)
 		}
 	}
-	e.hosts[0].facts, e.factless[e.hosts[0]] = nil, errors.New("no such file")
-	e.hosts[1].err = errors.New("host is unreachable")
+	e.inspector.site.hosts[0].facts, e.factless[e.inspector.site.hosts[0]] = nil, errors.New("no such file")
+	e.inspector.site.hosts[1].err = errors.New("host is unreachable")
 	if got, want := verdict(t, e.checkHosts()...), "failed skipped failed skipped"; got != want {
 		t.Errorf("without facts: %s, expected %s", got, want)
 	}

@@ -35,9 +35,9 @@ const (
 )
 
 // hold keeps other runs away from a host until this one ends, however it ends.
-func (in *installer) hold(ctx context.Context, h *host) error {
+func (en *Engine) hold(ctx context.Context, h *host) error {
 	for begin := time.Now(); ; {
-		err := in.tryHold(ctx, h)
+		err := en.tryHold(ctx, h)
 		var other *hold.HeldError
 		switch {
 		case err == nil:
@@ -45,7 +45,7 @@ func (in *installer) hold(ctx context.Context, h *host) error {
 			return nil
 		case !errors.As(err, &other):
 			return fmt.Errorf("hold the host: %w", err)
-		case other.By.Run == in.holds.run:
+		case other.By.Run == en.holds.run:
 			return nil // install.yaml has it twice, which preflight tells
 		case time.Since(begin) > busyWait:
 			return &busyError{other}
@@ -60,7 +60,7 @@ func (in *installer) hold(ctx context.Context, h *host) error {
 
 // tryHold starts what holds a host, and ends with its connection. The end of ctx does not
 // end it: what the run does after that is not for others to see either.
-func (in *installer) tryHold(ctx context.Context, h *host) error {
+func (en *Engine) tryHold(ctx context.Context, h *host) error {
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
 	p, err := h.conn.Start(life, machine.Command{Title: "hold the host", Args: []string{helperPath, "hold"}, Root: true})
@@ -70,7 +70,7 @@ func (in *installer) tryHold(ctx context.Context, h *host) error {
 		return err
 	}
 	asked := make(chan error, 1)
-	go func() { asked <- hold.Ask(p.Stdin, p.Stdout, in.holds.holder()) }()
+	go func() { asked <- hold.Ask(p.Stdin, p.Stdout, en.holds.holder()) }()
 	select {
 	case err = <-asked:
 	case <-ctx.Done():
@@ -87,9 +87,9 @@ func (in *installer) tryHold(ctx context.Context, h *host) error {
 		end(nil)
 		return err
 	}
-	in.holds.all.Go(func() {
+	en.holds.all.Go(func() {
 		defer end(nil)
-		in.holds.keep(p)
+		en.holds.keep(p)
 	})
 	return nil
 }

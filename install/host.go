@@ -111,8 +111,8 @@ func (h *host) fail(err error) {
 }
 
 // connect opens the SSH connection and finds out who the host is.
-func (in *installer) connect(ctx context.Context, h *host) (err error) {
-	if h.conn, err = in.conns.to(ctx, h.config); err != nil {
+func (s *Site) connect(ctx context.Context, h *host) (err error) {
+	if h.conn, err = s.conns.to(ctx, h.config); err != nil {
 		return err
 	}
 	if h.ip, err = netip.ParseAddr(h.lanAddress()); err != nil {

@@ -33,20 +33,20 @@ const (
 )
 
 // storageFacts is what the API says of volumes.
-func (in *installer) storageFacts(ctx context.Context) (localdata.Facts, error) {
-	s, err := in.api.Storage(ctx)
+func (m *Members) storageFacts(ctx context.Context) (localdata.Facts, error) {
+	s, err := m.site.api.Storage(ctx)
 	if err != nil {
 		return localdata.Facts{}, err
 	}
-	return in.factsOf(s), nil
+	return m.factsOf(s), nil
 }
 
 // factsOf adds what claims mean to what the API says.
-func (in *installer) factsOf(s kube.Storage) localdata.Facts {
+func (m *Members) factsOf(s kube.Storage) localdata.Facts {
 	facts := localdata.Facts{
 		Nodes: s.Nodes, Volumes: s.Volumes, Pods: s.Pods, DatabaseClaim: manifests.DataClaim, SandboxClaims: sandboxClaims,
 	}
-	if box := in.Config.LiteBoxd; box != nil {
+	if box := m.site.Config.LiteBoxd; box != nil {
 		facts.DatabaseNamespace, facts.SandboxNamespace = box.NamespaceSystem, box.NamespaceSandbox
 	}
 	return facts
@@ -70,11 +70,11 @@ func (r *removal) isCalled(name string) bool {
 }
 
 // givesUpData reports whether the operator gives up what the host holds.
-func (r *removal) givesUpData() bool { return slices.ContainsFunc(r.GiveUpDataOn, r.isCalled) }
+func (r *removal) givesUpData() bool { return slices.ContainsFunc(r.members.GiveUpDataOn, r.isCalled) }
 
 // checkGivenUp refuses to give up the data of a host that the command does not remove: it may be a slip.
-func (in *installer) checkGivenUp(removals []*removal) error {
-	for _, name := range in.GiveUpDataOn {
+func (m *Members) checkGivenUp(removals []*removal) error {
+	for _, name := range m.GiveUpDataOn {
 		if !slices.ContainsFunc(removals, func(r *removal) bool { return r.isCalled(name) }) {
 			return fmt.Errorf("%w: %s %s: it is none of the hosts to remove", ErrRefused, giveUpFlag, name)
 		}
@@ -84,11 +84,11 @@ func (in *installer) checkGivenUp(removals []*removal) error {
 
 // judgeData refuses removals of hosts with data that is on no other host, unless it is given up. What is given
 // up is noted in the removals. Nothing is changed.
-func (in *installer) judgeData(ctx context.Context, removals []*removal) error {
+func (m *Members) judgeData(ctx context.Context, removals []*removal) error {
 	if len(removals) == 0 {
 		return nil
 	}
-	facts, err := in.storageFacts(ctx)
+	facts, err := m.storageFacts(ctx)
 	if err != nil {
 		return err
 	}
@@ -121,24 +121,24 @@ func (in *installer) judgeData(ctx context.Context, removals []*removal) error {
 
 // judgeLeaving judges the absent agents that this run would remove, as far as the cluster tells of them
 // already. Once all hosts have joined they are judged again.
-func (in *installer) judgeLeaving(ctx context.Context) error {
-	api, through, err := in.answering(ctx)
+func (m *Members) judgeLeaving(ctx context.Context) error {
+	api, through, err := m.engine.answering(ctx)
 	if api == nil {
 		return err // most likely there is no cluster yet
 	}
-	in.api, in.apiServer = api, through
+	m.site.api, m.site.apiServer = api, through
 	// What comes next finds its own way: this server may be started again, and nodes may come.
-	warnings := slices.Clone(in.warnings)
-	defer func() { in.api, in.apiServer, in.warnings = nil, nil, warnings }()
-	nodes, err := in.api.Nodes(ctx)
+	warnings := slices.Clone(m.site.warnings)
+	defer func() { m.site.api, m.site.apiServer, m.site.warnings = nil, nil, warnings }()
+	nodes, err := m.site.api.Nodes(ctx)
 	if err != nil {
 		return err
 	}
-	removals, err := in.absentRemovals(ctx, nodes)
+	removals, err := m.absentRemovals(ctx, nodes)
 	if err != nil {
 		return err
 	}
-	return in.judgeData(ctx, removals)
+	return m.judgeData(ctx, removals)
 }
 
 // checkData judges once more, before a step that cannot be taken back: a volume may have been made since. The
@@ -147,7 +147,7 @@ func (r *removal) checkData(ctx context.Context, again bool) error {
 	if r.givesUpData() {
 		return nil
 	}
-	facts, err := r.storageFacts(ctx)
+	facts, err := r.members.storageFacts(ctx)
 	if err != nil {
 		return err
 	}
@@ -240,20 +240,20 @@ func parseData(text string) (found []localdata.Folder, stray []string, err error
 // checkData judges once more what would be down while the host is drained: the gates were asked before the first
 // host was touched.
 func (m *move) checkData(ctx context.Context) error {
-	mayWait := func(name string) bool { return name == m.nodeName() || isCalled(m.host.config, name) }
-	if slices.ContainsFunc(m.upgrade.Accept.Interrupt, mayWait) {
+	mayWait := func(name string) bool { return name == m.host.nodeName() || isCalled(m.host.config, name) }
+	if slices.ContainsFunc(m.upgrader.upgrade.Accept.Interrupt, mayWait) {
 		return nil
 	}
-	facts, err := m.storageFacts(ctx)
+	facts, err := m.upgrader.members.storageFacts(ctx)
 	if err != nil {
 		return err
 	}
-	held := localdata.Judge(facts, []localdata.Host{{Name: m.name, Node: m.nodeName()}})
+	held := localdata.Judge(facts, []localdata.Host{{Name: m.host.name, Node: m.host.nodeName()}})
 	if len(held) == 0 {
 		return nil
 	}
 	return fmt.Errorf("%w: the node is not drained, because of data that is on no other: "+
-		"give %s %s to let what uses it be down meanwhile:%s", ErrRefused, gate.InterruptFlag, m.nodeName(), heldText(held))
+		"give %s %s to let what uses it be down meanwhile:%s", ErrRefused, gate.InterruptFlag, m.host.nodeName(), heldText(held))
 }
 
 // maxHeld bounds what is told of one host's data, in things.
@@ -313,13 +313,13 @@ func (e *heldError) Hint() string {
 }
 
 // backUpGivenUp makes a backup of LiteBoxd before its database is lost. It is done before any host is touched.
-func (in *installer) backUpGivenUp(ctx context.Context, removals []*removal) error {
+func (m *Members) backUpGivenUp(ctx context.Context, removals []*removal) error {
 	for _, r := range removals {
 		for _, d := range r.held {
 			if d.Use != localdata.Database {
 				continue
 			}
-			err := in.runSteps(ctx, r.phase, &in.cluster, []step{{
+			err := m.engine.runSteps(ctx, r.phase, &m.engine.cluster, []step{{
 				title:  "back up LiteBoxd",
 				needed: func(context.Context) (string, error) { return "its database is given up with " + r.name(), nil },
 				run:    func(ctx context.Context) error { return r.backUpDatabase(ctx, d) },
@@ -337,8 +337,8 @@ func (in *installer) backUpGivenUp(ctx context.Context, removals []*removal) err
 func (r *removal) backUpDatabase(ctx context.Context, d localdata.Holding) error {
 	conn, err := r.connectTo(ctx)
 	if err != nil && r.forgetUnreachable && ctx.Err() == nil {
-		_, dir, lastErr := r.lastBackup(func(b *Backup) bool { return b.SHA256 != "" })
-		r.warn("NO BACKUP of LiteBoxd's database was made, since its host is not reached: %v; "+
+		_, dir, lastErr := r.members.deployer.lastBackup(func(b *Backup) bool { return b.SHA256 != "" })
+		r.members.site.warn("NO BACKUP of LiteBoxd's database was made, since its host is not reached: %v; "+
 			"the last one beside the state is %s", errors.Join(err, lastErr), orUnknown(dir))
 		return nil
 	}
@@ -350,16 +350,16 @@ func (r *removal) backUpDatabase(ctx context.Context, d localdata.Holding) error
 		h = &host{subject: subject{name: r.name()}}
 	}
 	h.conn = conn
-	u := &liteboxdUpgrade{installer: r.installer, system: d.Namespace}
-	if box := r.Config.LiteBoxd; box != nil {
+	u := &liteboxdUpgrade{deployer: r.members.deployer, system: d.Namespace}
+	if box := r.members.site.Config.LiteBoxd; box != nil {
 		u.sandboxes = box.NamespaceSandbox
 	}
 	if d.Path != "" {
 		u.databaseHost, u.databaseFolder = h, d.Path
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
-	b := &Backup{Format: 1, Cluster: r.Config.Cluster.Name, Time: now, Compared: true}
-	if running, err := r.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease); err != nil {
+	b := &Backup{Format: 1, Cluster: r.members.site.Config.Cluster.Name, Time: now, Compared: true}
+	if running, err := r.members.site.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease); err != nil {
 		return err
 	} else if running != nil {
 		b.From = running.Revision
@@ -368,8 +368,8 @@ func (r *removal) backUpDatabase(ctx context.Context, d localdata.Holding) error
 		return fmt.Errorf("%w: LiteBoxd's database is not given up without a backup, and none could be made; "+
 			"no host was touched: %w", ErrRefused, err)
 	}
-	if _, err := os.Stat(filepath.Join(u.backup, backupDatabase)); errors.Is(err, fs.ErrNotExist) {
-		r.warn("the backup %s has NO DATABASE: %s has none", u.backup, d.Path)
+	if _, err := os.Stat(filepath.Join(u.deployer.site.backup, backupDatabase)); errors.Is(err, fs.ErrNotExist) {
+		r.members.site.warn("the backup %s has NO DATABASE: %s has none", u.deployer.site.backup, d.Path)
 	}
 	return nil
 }
@@ -377,13 +377,13 @@ func (r *removal) backUpDatabase(ctx context.Context, d localdata.Holding) error
 // tellGivenUp says what has gone with a host, and what waits for it in vain.
 func (r *removal) tellGivenUp() {
 	for _, d := range r.held {
-		if d.Use == localdata.Stray || !r.changing() {
+		if d.Use == localdata.Stray || !r.members.engine.changing() {
 			continue
 		}
 		what := "given up with " + d.Host + ": " + d.String()
 		if len(d.Pods) > 0 || d.Use == localdata.Database {
 			what += "; pods with this claim wait until claim and volume are deleted"
 		}
-		r.warn("%s", what)
+		r.members.site.warn("%s", what)
 	}
 }

@@ -138,25 +138,25 @@ liteboxd: {}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			in := example(t, config)
-			in.conns = newConnections(in.Config, nil)
-			in.GiveUpDataOn = test.giveUp
-			in.mode = plan
+			in.site.conns = newConnections(in.site.Config, nil)
+			in.members.GiveUpDataOn = test.giveUp
+			in.engine.mode = plan
 			if test.inspect {
-				in.mode = inspect
+				in.engine.mode = inspect
 			}
 			api := newStorageAPI(test.node, test.namespace, test.claim, "server", "a", "b")
-			in.api = api.connect(t)
-			removals, err := in.absentRemovals(t.Context(), nodes)
+			in.site.api = api.connect(t)
+			removals, err := in.members.absentRemovals(t.Context(), nodes)
 			if err != nil || len(removals) != 2 {
 				t.Fatalf("%v, %v", removals, err)
 			}
 			if test.inspect {
-				err = in.removeAbsent(t.Context(), nodes)
+				err = in.members.removeAbsent(t.Context(), nodes)
 			} else {
-				err = in.judgeData(t.Context(), removals)
+				err = in.members.judgeData(t.Context(), removals)
 			}
 			if err == nil && !test.inspect {
-				in.mode = apply
+				in.engine.mode = apply
 				for _, r := range removals {
 					for _, d := range r.held {
 						if d.Use == localdata.Database {
@@ -179,11 +179,11 @@ liteboxd: {}
 			if !strings.Contains(fmt.Sprint(err), test.text) {
 				t.Errorf("got %v, want %q in it", err, test.text)
 			}
-			if in.cluster.changes != nil {
-				t.Errorf("changes: %+v", in.cluster.changes)
+			if in.engine.cluster.changes != nil {
+				t.Errorf("changes: %+v", in.engine.cluster.changes)
 			}
-			if test.inspect != strings.Contains(strings.Join(in.warnings, "\n"), "b (127.0.0.3) holds") {
-				t.Errorf("warnings %q", in.warnings)
+			if test.inspect != strings.Contains(strings.Join(in.site.warnings, "\n"), "b (127.0.0.3) holds") {
+				t.Errorf("warnings %q", in.site.warnings)
 			}
 			if api.others != nil {
 				t.Errorf("the cluster was asked for %q", api.others)
@@ -195,11 +195,11 @@ liteboxd: {}
 // A volume that is made after the hosts were judged keeps the next step from being done, with the others gone.
 func TestDataIsJudgedAgain(t *testing.T) {
 	in := example(t, removingConfig)
-	in.conns = newConnections(in.Config, nil)
+	in.site.conns = newConnections(in.site.Config, nil)
 	api := newStorageAPI("b", "shop", "data", "server", "b")
-	in.api = api.connect(t)
+	in.site.api = api.connect(t)
 	r := &removal{
-		installer: in, node: kube.Node{Name: "b"}, seen: localdata.Host{Name: "b", Node: "b", Seen: true},
+		members: in.members, node: kube.Node{Name: "b"}, seen: localdata.Host{Name: "b", Node: "b", Seen: true},
 		company: []localdata.Host{{Name: "a", Node: "a"}},
 	}
 	var held *heldError
@@ -214,12 +214,12 @@ func TestDataIsJudgedAgain(t *testing.T) {
 	if api.others != nil {
 		t.Errorf("the cluster was asked for %q", api.others)
 	}
-	in.GiveUpDataOn = []string{"b"}
+	in.members.GiveUpDataOn = []string{"b"}
 	if err := r.checkData(t.Context(), false); err != nil {
 		t.Errorf("given up: %v", err)
 	}
 	// A volume that two hosts may use is lost when they leave together.
-	in.GiveUpDataOn, r.seen.Seen = nil, false
+	in.members.GiveUpDataOn, r.seen.Seen = nil, false
 	terms := api.volumes[0].Spec.NodeAffinity.Required.NodeSelectorTerms
 	terms[0].MatchExpressions[0].Values = []string{"a", "b"}
 	a := corev1.Node{}
@@ -238,14 +238,14 @@ func TestDataIsJudgedAgain(t *testing.T) {
 func TestGivingUpNamesWhatIsRemoved(t *testing.T) {
 	in := example(t, removingConfig)
 	removals := []*removal{
-		{installer: in, host: in.hosts[1], node: kube.Node{Name: "worker", Addresses: []string{"10.0.0.12"}}},
-		{installer: in, node: kube.Node{Name: "late", Addresses: []string{"10.0.0.13"}}},
+		{members: in.members, host: in.site.hosts[1], node: kube.Node{Name: "worker", Addresses: []string{"10.0.0.12"}}},
+		{members: in.members, node: kube.Node{Name: "late", Addresses: []string{"10.0.0.13"}}},
 	}
 	for name, refused := range map[string]bool{
 		"worker": false, "10.0.0.12": false, "late": false, "10.0.0.13": false, "lat": true, "": true, "127.0.0.1": true,
 	} {
-		in.GiveUpDataOn = []string{name}
-		if err := in.checkGivenUp(removals); errors.Is(err, ErrRefused) != refused {
+		in.members.GiveUpDataOn = []string{name}
+		if err := in.members.checkGivenUp(removals); errors.Is(err, ErrRefused) != refused {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -313,8 +313,8 @@ func TestDataScript(t *testing.T) {
 func TestDrainingStopsWhatHasItsDataThere(t *testing.T) {
 	in := example(t, removingConfig)
 	api := newStorageAPI("b", "liteboxd-system", "liteboxd-api-data", "a", "b")
-	in.api = api.connect(t)
-	u := &upgradePlanner{installer: in}
+	in.site.api = api.connect(t)
+	u := &upgradePlanner{upgrader: in.upgrader}
 	u.is.Nodes = []gate.Node{{Name: "a"}, {Name: "b"}}
 	if err := u.lookForData(t.Context()); err != nil || u.is.Nodes[1].Holds != nil {
 		t.Errorf("without draining: %v, %v", u.is.Nodes, err)
@@ -340,10 +340,10 @@ func TestDrainingStopsWhatHasItsDataThere(t *testing.T) {
 		{"b", []string{"b"}, false},
 		{"b", []string{"10.0.0.12"}, false},
 	} {
-		in.upgrade = &upgrading{UpgradeOptions: UpgradeOptions{Accept: gate.Accept{Drain: true, Interrupt: test.named}}}
-		h := in.hosts[1]
+		in.upgrader.upgrade = &upgrading{UpgradeOptions: UpgradeOptions{Accept: gate.Accept{Drain: true, Interrupt: test.named}}}
+		h := in.site.hosts[1]
 		h.config.Name = test.node
-		err := (&move{installer: in, host: h}).checkData(t.Context())
+		err := (&move{upgrader: in.upgrader, host: h}).checkData(t.Context())
 		if errors.Is(err, ErrRefused) != test.refused || err != nil && !strings.Contains(err.Error(), want[0]) {
 			t.Errorf("%s, with %v named: %v", test.node, test.named, err)
 		}

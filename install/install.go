@@ -126,75 +126,272 @@ const (
 	inspect             // say what differs, also where nothing can be done about it
 )
 
-// installer holds what the phases share.
-type installer struct {
-	Options
-	mode     mode
+// Site is what a verb works on: what is asked for, and the hosts and the cluster that it is asked of.
+type Site struct {
+	Config    *config.Config
+	Bundle    *bundle.Reader // nil for verbs that need none
+	StatePath string
+	Reporter  progress.Reporter
+	Log       *slog.Logger
+
 	contents *bundle.Contents
 	k3s      string // the version in the bundle
 	hosts    []*host
-	cluster  subject
 	conns    *connections
-	holds    *holds
 	api      *kube.Cluster // nil until the servers are up
 	// apiServer is the server that the API is reached through.
 	apiServer *host
-	journal   *journal.Journal
-	recorder  recorder
 	meter     meter
-	phases    []PhaseTime
-	warned    sync.Mutex // for warnings and ended: hosts are worked on at the same time
-	warnings  []string
-	findings  []preflight.Finding
-	// left are the hosts that the last run has left behind.
-	left []journal.Left
+	// misfit is what errors about images that nobody carries wrap.
+	misfit error
+
+	Outcome
+}
+
+// Outcome is what a run has to tell besides its steps.
+type Outcome struct {
+	warned   sync.Mutex // for warnings and ended: hosts are worked on at the same time
+	warnings []string
 	// differences are those of the cluster that no step stands for.
 	differences []string
 	overview    *Overview
+	// ended are the sandboxes that ended by themselves while an upgrade started k3s anew.
+	ended  []string
+	backup string // folder of the backup of LiteBoxd that the run has made
+	// clusterBackup is the file with the backup of the cluster that the run has made.
+	clusterBackup string
+	login         *Login // of LiteBoxd's first user, if it is to be shown
+}
+
+// Engine goes through phases and carries out their steps.
+type Engine struct {
+	site   *Site
+	record *Record
+
+	ConfigPath     string
+	Only           []string
+	Command        string
+	Flags          []string
+	DryRun, Resume bool
+	Scope          Scope
+
+	mode    mode
+	cluster subject
+	journal *journal.Journal
+	holds   *holds
+	phases  []PhaseTime
+	// left are the hosts that the last run has left behind.
+	left []journal.Left
+	// upgrades tells that the cluster goes to another bundle, restores that a backup is restored.
+	upgrades, restores bool
+	// tolerates tells whether phases go on although agents have failed; nil is yes.
+	tolerates func() bool
+}
+
+// Record is a run's part in the cluster's record of releases.
+type Record struct {
+	site   *Site
+	engine *Engine
+
+	AcceptOlderBundle bool
+	Version           string // of this boxlift
+
+	recorder recorder
+	// takesBack is the release that is gone back to, 0 for none.
+	takesBack int
+}
+
+// Seeder brings a bundle's contents to where nodes take them from.
+type Seeder struct {
+	site   *Site
+	engine *Engine
 
 	// registryCA is the authority of boxlift's registry, and pushed what the site's own
 	// registry has of the bundle, once that is known.
 	registryCA openedAuthority
 	pushed     *push.Result
+}
 
-	// releaseImages are the images that charts ask for, by the digest of chart and values.
-	releaseImages map[[sha256.Size]byte][]string
+// Cluster is k3s on all hosts.
+type Cluster struct {
+	site   *Site
+	engine *Engine
+	record *Record
+	seeder *Seeder
 
-	// misfit is what errors about images that nobody carries wrap.
-	misfit error
-
-	// ended are the sandboxes that ended by themselves while an upgrade started k3s anew.
-	ended []string
-
-	// upgrades tells that the cluster goes to another bundle, restores that a backup is restored.
-	upgrades, restores bool
-	// tolerates tells whether phases go on although agents have failed; nil is yes.
-	tolerates func() bool
-	// takesBack is the release that is gone back to, 0 for none.
-	takesBack int
-	crossing  crossing
+	crossing crossing
 	// restoration is what a restore gives to k3s, nil for none.
 	restoration *restoration
-
-	upgrade    *upgrading  // nil unless the cluster goes to another bundle
-	restoring  *restoring  // nil unless a backup is restored
-	deployment *Deployment // LiteBoxd as it is to be; nil when it is not worked on
-	backup     string      // folder of the backup of LiteBoxd that the run has made
-	// clusterBackup is the file with the backup of the cluster that the run has made.
-	clusterBackup string
-	login         *Login // of LiteBoxd's first user, if it is to be shown
-
 	// agentsPassword is what agents join with, once that is known.
 	agentsPassword agentsPassword
 	// sharesToken tells that agents have the servers' token, splitsToken that they are to get one of their own.
 	sharesToken, splitsToken bool
 }
 
-// changing tells whether the run carries out its steps.
-func (in *installer) changing() bool { return in.mode == apply }
+// Importer makes the images on hosts complete, and removes old ones.
+type Importer struct {
+	site   *Site
+	engine *Engine
+	seeder *Seeder
+}
 
-func (in *installer) servers() []*host { return in.hosts[:len(in.Config.Cluster.Servers)] }
-func (in *installer) agents() []*host  { return in.hosts[len(in.Config.Cluster.Servers):] }
+// Network brings Cilium to what is asked for.
+type Network struct {
+	site   *Site
+	engine *Engine
+	seeder *Seeder
+
+	// releaseImages are the images that charts ask for, by the digest of chart and values.
+	releaseImages map[[sha256.Size]byte][]string
+}
+
+// Deployer brings LiteBoxd to what is asked for.
+type Deployer struct {
+	site    *Site
+	engine  *Engine
+	cluster *Cluster
+
+	// NoRollback leaves a LiteBoxd that could not be rolled out as it is.
+	NoRollback bool
+	// ForceAfter is how long connections of users may hold up a change, 0 for as long as LiteBoxd gives them.
+	ForceAfter time.Duration
+	deployment *Deployment // LiteBoxd as it is to be; nil when it is not worked on
+}
+
+// Renewer reads the cluster's certificates and renews them.
+type Renewer struct {
+	site    *Site
+	engine  *Engine
+	cluster *Cluster
+	seeder  *Seeder
+}
+
+// Members are the nodes of the cluster: which of them stay, and which leave.
+type Members struct {
+	site     *Site
+	engine   *Engine
+	cluster  *Cluster
+	deployer *Deployer
+
+	GiveUpDataOn []string
+}
+
+// Recovery makes backups and restores them.
+type Recovery struct {
+	site     *Site
+	engine   *Engine
+	cluster  *Cluster
+	deployer *Deployer
+
+	Restore   *Restore
+	restoring *restoring // nil unless a backup is restored
+}
+
+// Surveyor looks at all hosts before anything is changed, and judges them.
+type Surveyor struct {
+	site     *Site
+	engine   *Engine
+	record   *Record
+	seeder   *Seeder
+	cluster  *Cluster
+	network  *Network
+	deployer *Deployer
+	recovery *Recovery
+
+	findings []preflight.Finding
+}
+
+// Inspector proves that the platform runs, and tells how it is.
+type Inspector struct {
+	site     *Site
+	engine   *Engine
+	seeder   *Seeder
+	cluster  *Cluster
+	importer *Importer
+	deployer *Deployer
+	renewer  *Renewer
+
+	Kubeconfig      string
+	MergeKubeconfig bool
+}
+
+// Upgrader takes a running cluster to another bundle.
+type Upgrader struct {
+	site      *Site
+	engine    *Engine
+	record    *Record
+	seeder    *Seeder
+	cluster   *Cluster
+	importer  *Importer
+	deployer  *Deployer
+	renewer   *Renewer
+	members   *Members
+	recovery  *Recovery
+	surveyor  *Surveyor
+	inspector *Inspector
+
+	upgrade *upgrading // nil unless the cluster goes to another bundle
+}
+
+// installation has all rooms, for the verbs.
+type installation struct {
+	site      *Site
+	engine    *Engine
+	record    *Record
+	seeder    *Seeder
+	cluster   *Cluster
+	importer  *Importer
+	network   *Network
+	deployer  *Deployer
+	renewer   *Renewer
+	members   *Members
+	recovery  *Recovery
+	surveyor  *Surveyor
+	inspector *Inspector
+	upgrader  *Upgrader
+}
+
+// newRooms makes the rooms for what is asked for. Nothing is looked at.
+func newRooms(o Options) *installation {
+	in := &installation{
+		site: &Site{Config: o.Config, Bundle: o.Bundle, StatePath: o.StatePath, Reporter: o.Reporter, Log: o.Log, misfit: ErrConfig},
+	}
+	site := in.site
+	in.engine = &Engine{
+		site: site, ConfigPath: o.ConfigPath, Only: o.Only, Command: o.Command, Flags: o.Flags, DryRun: o.DryRun, Resume: o.Resume,
+		Scope: o.Scope, holds: newHolds(), restores: o.Restore != nil,
+	}
+	engine := in.engine
+	in.record = &Record{site: site, engine: engine, AcceptOlderBundle: o.AcceptOlderBundle, Version: o.Version}
+	engine.record = in.record
+	in.seeder = &Seeder{site: site, engine: engine}
+	in.cluster = &Cluster{site: site, engine: engine, record: in.record, seeder: in.seeder}
+	in.importer = &Importer{site: site, engine: engine, seeder: in.seeder}
+	in.network = &Network{site: site, engine: engine, seeder: in.seeder}
+	in.deployer = &Deployer{site: site, engine: engine, cluster: in.cluster, NoRollback: o.NoRollback, ForceAfter: o.ForceAfter}
+	in.renewer = &Renewer{site: site, engine: engine, cluster: in.cluster, seeder: in.seeder}
+	in.members = &Members{site: site, engine: engine, cluster: in.cluster, deployer: in.deployer, GiveUpDataOn: o.GiveUpDataOn}
+	in.recovery = &Recovery{site: site, engine: engine, cluster: in.cluster, deployer: in.deployer, Restore: o.Restore}
+	in.surveyor = &Surveyor{
+		site: site, engine: engine, record: in.record, seeder: in.seeder, cluster: in.cluster, network: in.network, deployer: in.deployer,
+		recovery: in.recovery,
+	}
+	in.inspector = &Inspector{
+		site: site, engine: engine, seeder: in.seeder, cluster: in.cluster, importer: in.importer, deployer: in.deployer, renewer: in.renewer,
+		Kubeconfig: o.Kubeconfig, MergeKubeconfig: o.MergeKubeconfig,
+	}
+	in.upgrader = &Upgrader{
+		site: site, engine: engine, record: in.record, seeder: in.seeder, cluster: in.cluster, importer: in.importer, deployer: in.deployer,
+		renewer: in.renewer, members: in.members, recovery: in.recovery, surveyor: in.surveyor, inspector: in.inspector,
+	}
+	return in
+}
+
+// changing tells whether the run carries out its steps.
+func (en *Engine) changing() bool { return en.mode == apply }
+
+func (s *Site) servers() []*host { return s.hosts[:len(s.Config.Cluster.Servers)] }
+func (s *Site) agents() []*host  { return s.hosts[len(s.Config.Cluster.Servers):] }
 
 // Install brings all hosts to the wanted state. The summary is there even when it
 // fails.
@@ -203,87 +400,87 @@ func Install(ctx context.Context, o Options) (*Summary, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
+	defer in.engine.close()
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
 	if o.DryRun {
-		in.mode = plan
-		if err := in.recall(); err != nil {
+		in.engine.mode = plan
+		if err := in.engine.recall(); err != nil {
 			return nil, err
 		}
-		err := in.run(ctx, in.installation())
-		return in.summary(), err
+		err := in.engine.run(ctx, in.installation())
+		return in.engine.summary(), err
 	}
-	err = in.recorded(func() error { return in.endRelease(ctx, in.run(ctx, in.installation())) })
-	if in.phases == nil {
+	err = in.recorded(func() error { return in.record.endRelease(ctx, in.engine.run(ctx, in.installation())) })
+	if in.engine.phases == nil {
 		return nil, err
 	}
-	return in.summary(), err
+	return in.engine.summary(), err
 }
 
 // check finds out, before any host is asked, whether bundle and install.yaml go together.
-func (in *installer) check(ctx context.Context) (err error) {
-	if err := in.checkDelta(); err != nil {
+func (in *installation) check(ctx context.Context) (err error) {
+	if err := in.seeder.checkDelta(); err != nil {
 		return err
 	}
-	if err := in.checkChart(ctx); err != nil {
+	if err := in.network.checkChart(ctx); err != nil {
 		return err
 	}
-	if err := in.checkSeeding(); err != nil {
+	if err := in.seeder.checkSeeding(); err != nil {
 		return err
 	}
-	if err := in.checkRestore(); err != nil {
+	if err := in.recovery.checkRestore(); err != nil {
 		return err
 	}
 	switch {
-	case in.Scope == WithoutLiteBoxd, in.Only != nil: // other hosts would not get the images
+	case in.engine.Scope == WithoutLiteBoxd, in.engine.Only != nil: // other hosts would not get the images
 		return nil
-	case in.Config.LiteBoxd == nil && in.Scope == OnlyLiteBoxd:
+	case in.site.Config.LiteBoxd == nil && in.engine.Scope == OnlyLiteBoxd:
 		return errNoLiteBoxd
-	case in.Config.LiteBoxd == nil:
+	case in.site.Config.LiteBoxd == nil:
 		return nil
 	}
-	in.deployment, err = in.renderLiteBoxd()
+	in.deployer.deployment, err = in.deployer.renderLiteBoxd()
 	return err
 }
 
 // recorded runs work with the state open: nobody else can work with it meanwhile.
-func (in *installer) recorded(work func() error) (err error) {
-	if in.journal, err = journal.Open(in.StatePath); err != nil {
+func (in *installation) recorded(work func() error) (err error) {
+	if in.engine.journal, err = journal.Open(in.site.StatePath); err != nil {
 		return err
 	}
-	defer in.journal.Close() //nolint:errcheck // it only holds a lock
-	beside := in.isBeside(in.journal.State())
+	defer in.engine.journal.Close() //nolint:errcheck // it only holds a lock
+	beside := in.engine.isBeside(in.engine.journal.State())
 	if err := in.begin(); err != nil {
 		return err
 	}
 	if err = work(); beside {
 		return err
 	}
-	return errors.Join(err, in.journal.End(err))
+	return errors.Join(err, in.engine.journal.End(err))
 }
 
 // begin notes what the run works on, or compares it with the run that is to be gone on
 // with.
-func (in *installer) begin() error {
+func (in *installation) begin() error {
 	run := journal.Run{
-		Command: in.Command, Cluster: in.Config.Cluster.Name, Config: in.Config.Fingerprint(), ConfigFile: in.ConfigPath, Flags: in.Flags,
+		Command: in.engine.Command, Cluster: in.site.Config.Cluster.Name, Config: in.site.Config.Fingerprint(), ConfigFile: in.engine.ConfigPath, Flags: in.engine.Flags,
 	}
-	if in.deployment != nil {
+	if in.deployer.deployment != nil {
 		// What the site's own folder says is part of what is asked for.
-		sum := sha256.Sum256([]byte(run.Config + "\n" + string(in.deployment.Rendered.YAML())))
+		sum := sha256.Sum256([]byte(run.Config + "\n" + string(in.deployer.deployment.Rendered.YAML())))
 		run.Config = hex.EncodeToString(sum[:])
 	}
 	if run.Command == "" {
-		run.Command = in.Scope.Command()
+		run.Command = in.engine.Scope.Command()
 	}
-	if run.Command == in.Scope.Command() || in.upgrades {
+	if run.Command == in.engine.Scope.Command() || in.engine.upgrades {
 		for _, p := range in.installation() {
 			planned := journal.Planned{Phase: p.name}
-			for _, h := range in.hosts {
+			for _, h := range in.site.hosts {
 				if p.name == "servers" && h.config.Role != config.Server || p.name == "agents" && h.config.Role != config.Agent ||
-					p.name == "registry" && in.Config.Seeding.Mode == config.SeedImages {
+					p.name == "registry" && in.site.Config.Seeding.Mode == config.SeedImages {
 					continue
 				}
 				planned.Hosts = append(planned.Hosts, h.name)
@@ -291,33 +488,33 @@ func (in *installer) begin() error {
 			run.Plan = append(run.Plan, planned)
 		}
 	}
-	if in.Bundle != nil {
-		run.Bundle, run.BundleFile = in.Bundle.Digest().String(), in.Bundle.Path()
+	if in.site.Bundle != nil {
+		run.Bundle, run.BundleFile = in.site.Bundle.Digest().String(), in.site.Bundle.Path()
 	}
-	last := in.journal.State()
-	if in.restores {
-		return in.beginRestore(run, last)
+	last := in.engine.journal.State()
+	if in.engine.restores {
+		return in.recovery.beginRestore(run, last)
 	}
 	if restoreBegan(last) {
 		return fmt.Errorf("%w: boxlift %s has begun to restore a backup on hosts and did not end: go on with %s", ErrRefused, last.Command, RestoreCommand(last))
 	}
-	in.left = leftBehind(last)
-	run.Left = in.left
-	for _, left := range in.left {
-		in.warn("the last run deleted the node of %s and did not get to uninstalling k3s from it: boxlift node remove --hosts %s does that, and with runtime.removeAbsentAgents so does boxlift install; for a host that is not in install.yaml it needs cluster.absentAgentLogin", left.Host, left.Node)
+	in.engine.left = leftBehind(last)
+	run.Left = in.engine.left
+	for _, left := range in.engine.left {
+		in.site.warn("the last run deleted the node of %s and did not get to uninstalling k3s from it: boxlift node remove --hosts %s does that, and with runtime.removeAbsentAgents so does boxlift install; for a host that is not in install.yaml it needs cluster.absentAgentLogin", left.Host, left.Node)
 	}
-	if in.isBeside(last) {
+	if in.engine.isBeside(last) {
 		return nil
 	}
-	if in.mustWait(last) {
-		return &underWayError{last, in.StatePath}
+	if in.engine.mustWait(last) {
+		return &underWayError{last, in.site.StatePath}
 	}
-	if !in.Resume {
-		return in.journal.Begin(run)
+	if !in.engine.Resume {
+		return in.engine.journal.Begin(run)
 	}
 	switch {
 	case last.Version == 0:
-		return fmt.Errorf("%w: %s holds no run", ErrNothingToResume, in.StatePath)
+		return fmt.Errorf("%w: %s holds no run", ErrNothingToResume, in.site.StatePath)
 	case !last.Unfinished():
 		return fmt.Errorf("%w: the last run (%s, ended %s) was finished", ErrNothingToResume, last.Command, last.Ended.Format(time.RFC3339))
 	case last.Command != run.Command:
@@ -325,39 +522,39 @@ func (in *installer) begin() error {
 	case last.Bundle != run.Bundle:
 		return fmt.Errorf("%w: the run began with the bundle %s (%s), this is %s: give that bundle, or begin anew with boxlift %s", ErrChanged, short(last.Bundle), last.BundleFile, short(run.Bundle), run.Command)
 	case last.Config != run.Config:
-		return fmt.Errorf("%w: %s asks for another cluster than when the run began at %s: take the change back, or begin anew with boxlift %s", ErrChanged, in.ConfigPath, last.Started.Format(time.RFC3339), run.Command)
+		return fmt.Errorf("%w: %s asks for another cluster than when the run began at %s: take the change back, or begin anew with boxlift %s", ErrChanged, in.engine.ConfigPath, last.Started.Format(time.RFC3339), run.Command)
 	}
-	return in.journal.Resume(run.Flags)
+	return in.engine.journal.Resume(run.Flags)
 }
 
 // short is as much of a digest as people compare.
 func short(digest string) string { return digest[:min(len(digest), len("sha256:")+12)] }
 
-func newInstaller(o Options) (*installer, error) {
+func newInstaller(o Options) (*installation, error) {
 	if o.Reporter == nil {
 		o.Reporter = progress.Discard
 	}
-	in := &installer{Options: o, misfit: ErrConfig, holds: newHolds(), restores: o.Restore != nil}
+	in := newRooms(o)
 	if o.Bundle != nil {
 		if err := checkAudience(o.Bundle.Validity(), o.Config.Cluster.Name); err != nil {
 			return nil, err
 		}
 		var err error
-		if in.contents, err = o.Bundle.Contents(); err != nil {
+		if in.site.contents, err = o.Bundle.Contents(); err != nil {
 			return nil, err
 		}
 		if err := in.checkConfig(); err != nil {
 			return nil, err
 		}
 	}
-	in.conns = newConnections(o.Config, o.Log)
+	in.site.conns = newConnections(o.Config, o.Log)
 	left := slices.Clone(o.Only)
 	for _, h := range o.Config.Hosts() {
 		named := func(name string) bool { return isCalled(h, name) }
 		chosen := slices.ContainsFunc(o.Only, named)
 		left = slices.DeleteFunc(left, named)
 		if o.Only == nil || chosen || h.Role == config.Server {
-			in.hosts = append(in.hosts, &host{config: h, subject: subject{name: hostName(h)}})
+			in.site.hosts = append(in.site.hosts, &host{config: h, subject: subject{name: hostName(h)}})
 		}
 	}
 	if len(left) > 0 {
@@ -373,8 +570,8 @@ func isCalled(h config.Host, name string) bool {
 }
 
 // version is that of a component in the bundle, or "".
-func (in *installer) version(component string) string {
-	for _, c := range in.contents.Describe() {
+func (s *Site) version(component string) string {
+	for _, c := range s.contents.Describe() {
 		if c.Name == component {
 			return c.Version
 		}
@@ -384,7 +581,7 @@ func (in *installer) version(component string) string {
 
 // checkConfig compares what install.yaml asks for with what can be had. Versions are the
 // bundle's to decide: another one in the file is a mistake.
-func (in *installer) checkConfig() error {
+func (in *installation) checkConfig() error {
 	var errs []error
 	differs := func(what, wanted, has string) {
 		if wanted != "" && strings.TrimPrefix(wanted, "v") != strings.TrimPrefix(has, "v") {
@@ -392,16 +589,16 @@ func (in *installer) checkConfig() error {
 		}
 	}
 	for _, component := range []string{k3sComponent, CiliumComponent} {
-		if in.version(component) == "" {
+		if in.site.version(component) == "" {
 			errs = append(errs, fmt.Errorf("%w: the bundle carries no component %q", ErrConfig, component))
 		}
 	}
 	if errs != nil {
 		return errors.Join(errs...)
 	}
-	in.k3s = in.version(k3sComponent)
-	differs("k3s", in.Config.K3sVersion(), in.k3s)
-	differs("Cilium", in.Config.Network.Cilium.Version, in.version(CiliumComponent))
+	in.site.k3s = in.site.version(k3sComponent)
+	differs("k3s", in.site.Config.K3sVersion(), in.site.k3s)
+	differs("Cilium", in.site.Config.Network.Cilium.Version, in.site.version(CiliumComponent))
 	return errors.Join(errs...)
 }
 
@@ -417,106 +614,106 @@ func (s Scope) Command() string {
 }
 
 // installation is the whole way to a platform, or the part that is asked for.
-func (in *installer) installation() []phase {
-	if in.upgrade != nil {
+func (in *installation) installation() []phase {
+	if in.upgrader.upgrade != nil {
 		return in.upgradePhases()
 	}
-	if in.Scope == OnlyLiteBoxd {
+	if in.engine.Scope == OnlyLiteBoxd {
 		return []phase{
-			{"preflight", in.preflight},
-			{"ship", in.ship},
-			{"registry", in.seedAnew},
-			{"servers", in.findServers},
-			{"images", in.images},
-			{"liteboxd", in.liteboxd},
-			{"verify", in.verify},
-			{"finish", in.finish},
+			{"preflight", in.surveyor.preflight},
+			{"ship", in.seeder.ship},
+			{"registry", in.seeder.seedAnew},
+			{"servers", in.cluster.findServers},
+			{"images", in.importer.images},
+			{"liteboxd", in.deployer.liteboxd},
+			{"verify", in.inspector.verify},
+			{"finish", in.inspector.finish},
 		}
 	}
 	phases := []phase{
-		{"preflight", in.preflight},
-		{"ship", in.ship},
+		{"preflight", in.surveyor.preflight},
+		{"ship", in.seeder.ship},
 		// Before any node may pull from there.
-		{"registry", in.seed},
-		{"place", in.place},
-		{"servers", in.runServers},
+		{"registry", in.seeder.seed},
+		{"place", in.cluster.place},
+		{"servers", in.cluster.runServers},
 		// Before the network, so that Cilium comes up on all nodes at the same time.
-		{"agents", in.runAgents},
-		{"network", in.network},
-		{"converge", in.converge},
+		{"agents", in.cluster.runAgents},
+		{"network", in.network.network},
+		{"converge", in.members.converge},
 		// Before anything is to run from them.
-		{"images", in.images},
+		{"images", in.importer.images},
 		// Now that the images are there by the way that is asked for.
-		{"retire", in.retire},
-		{"liteboxd", in.liteboxd},
-		{"verify", in.verify},
-		{"finish", in.finish},
+		{"retire", in.seeder.retire},
+		{"liteboxd", in.deployer.liteboxd},
+		{"verify", in.inspector.verify},
+		{"finish", in.inspector.finish},
 	}
 	if in.judgesEarly() {
-		phases = slices.Insert(phases, 1, phase{"leaving", in.judgeLeaving})
+		phases = slices.Insert(phases, 1, phase{"leaving", in.members.judgeLeaving})
 	}
-	if in.Restore != nil {
-		phases = slices.Insert(phases, 3, phase{restorePhase, in.stopToRestore})
+	if in.recovery.Restore != nil {
+		phases = slices.Insert(phases, 3, phase{restorePhase, in.recovery.stopToRestore})
 	}
 	return phases
 }
 
 // judgesEarly reports whether the removal of absent agents is judged before anything else is done.
-func (in *installer) judgesEarly() bool {
-	whole := in.Only == nil && in.Scope != OnlyLiteBoxd && in.Restore == nil && in.upgrade == nil
-	return in.Config.Runtime.RemoveAbsentAgents && in.mode == apply && whole
+func (in *installation) judgesEarly() bool {
+	whole := in.engine.Only == nil && in.engine.Scope != OnlyLiteBoxd && in.recovery.Restore == nil && in.upgrader.upgrade == nil
+	return in.site.Config.Runtime.RemoveAbsentAgents && in.engine.mode == apply && whole
 }
 
 // run goes through phases in their order.
-func (in *installer) run(ctx context.Context, phases []phase) error {
-	in.meter.enter()
-	defer in.meter.leave()
+func (en *Engine) run(ctx context.Context, phases []phase) error {
+	en.site.meter.enter()
+	defer en.site.meter.leave()
 	var unseen []error // what a run that only looks could not look at, besides hosts
 	for _, phase := range phases {
-		start, worked := time.Now(), in.meter.worked()
+		start, worked := time.Now(), en.site.meter.worked()
 		err := phase.run(ctx)
-		in.phases = append(in.phases, PhaseTime{
-			Phase: phase.name, Seconds: time.Since(start).Seconds(), Worked: (in.meter.worked() - worked).Seconds(),
+		en.phases = append(en.phases, PhaseTime{
+			Phase: phase.name, Seconds: time.Since(start).Seconds(), Worked: (en.site.meter.worked() - worked).Seconds(),
 		})
 		if ctx.Err() != nil {
-			in.clean(ctx)
+			en.clean(ctx)
 			return context.Cause(ctx)
 		}
-		if err == nil || in.goesOn(err) {
-			if err != nil && !in.ofHost(err) {
+		if err == nil || en.goesOn(err) {
+			if err != nil && !en.ofHost(err) {
 				unseen = append(unseen, fmt.Errorf("%w: %s: %w", ErrCluster, phase.name, err))
 			}
 			continue
 		}
 		if phase.name != "finish" {
-			in.clean(ctx)
+			en.clean(ctx)
 		}
-		return in.failure(phase.name, err)
+		return en.failure(phase.name, err)
 	}
 	if unseen == nil {
-		return in.hostErrors()
+		return en.hostErrors()
 	}
-	return errors.Join(append([]error{in.hostErrors()}, unseen...)...)
+	return errors.Join(append([]error{en.hostErrors()}, unseen...)...)
 }
 
 // ofHost tells whether an error is one that a host failed with.
-func (in *installer) ofHost(err error) bool {
-	return slices.ContainsFunc(in.hosts, func(h *host) bool { return h.err != nil && errors.Is(err, h.err) })
+func (en *Engine) ofHost(err error) bool {
+	return slices.ContainsFunc(en.site.hosts, func(h *host) bool { return h.err != nil && errors.Is(err, h.err) })
 }
 
 // failure is why a run ends with a phase: hosts that failed, or the cluster.
-func (in *installer) failure(phase string, err error) error {
+func (en *Engine) failure(phase string, err error) error {
 	var stopped *batchError
 	if errors.As(err, &stopped) {
 		return err
 	}
-	if in.ofHost(err) {
-		return in.hostErrors(in.unfinished()...)
+	if en.ofHost(err) {
+		return en.hostErrors(en.unfinished()...)
 	}
 	if !errors.Is(err, ErrHosts) && !errors.Is(err, ErrRefused) {
 		err = &clusterError{phase, err}
 	}
-	return errors.Join(in.hostErrors(), err)
+	return errors.Join(en.hostErrors(), err)
 }
 
 // clusterError says that a phase failed for the cluster as a whole.
@@ -535,9 +732,9 @@ func (*clusterError) Hint() string { return goOnHint }
 const goOnHint = "when the cause is mended, run the same command again, which goes on from there; after an install or node add, so does `boxlift resume`"
 
 // unfinished names the hosts that are well.
-func (in *installer) unfinished() []string {
+func (en *Engine) unfinished() []string {
 	var names []string
-	for _, h := range in.hosts {
+	for _, h := range en.site.hosts {
 		if h.err == nil {
 			names = append(names, h.name)
 		}
@@ -547,30 +744,30 @@ func (in *installer) unfinished() []string {
 
 // goesOn reports whether the phases after a failed one still make sense: as long as the
 // servers are well, agents that failed harm nobody else.
-func (in *installer) goesOn(err error) bool {
-	if in.mode == inspect {
+func (en *Engine) goesOn(err error) bool {
+	if en.mode == inspect {
 		return true
 	}
-	for _, h := range in.servers() {
+	for _, h := range en.site.servers() {
 		if h.err != nil {
 			return false
 		}
 	}
-	if in.tolerates != nil && !in.tolerates() {
+	if en.tolerates != nil && !en.tolerates() {
 		return false
 	}
-	own := slices.ContainsFunc(in.agents(), func(h *host) bool { return h.err != nil && errors.Is(err, h.err) })
-	return own && in.passedPreflight()
+	own := slices.ContainsFunc(en.site.agents(), func(h *host) bool { return h.err != nil && errors.Is(err, h.err) })
+	return own && en.passedPreflight()
 }
 
-func (in *installer) passedPreflight() bool {
-	return !slices.ContainsFunc(in.hosts, func(h *host) bool { return h.refused })
+func (en *Engine) passedPreflight() bool {
+	return !slices.ContainsFunc(en.site.hosts, func(h *host) bool { return h.refused })
 }
 
 // hostErrors joins the errors of all hosts; waiting names those that are well but
 // could not be finished.
-func (in *installer) hostErrors(waiting ...string) error {
-	e := in.failures()
+func (en *Engine) hostErrors(waiting ...string) error {
+	e := en.failures()
 	if len(e.Failed) == 0 {
 		return nil
 	}
@@ -579,9 +776,9 @@ func (in *installer) hostErrors(waiting ...string) error {
 }
 
 // failures are the errors of all hosts.
-func (in *installer) failures() *HostsError {
-	e := &HostsError{Total: len(in.hosts)}
-	for _, h := range in.hosts {
+func (en *Engine) failures() *HostsError {
+	e := &HostsError{Total: len(en.site.hosts)}
+	for _, h := range en.site.hosts {
 		if h.err != nil {
 			e.Failed = append(e.Failed, h.err)
 		}
@@ -629,8 +826,8 @@ func (e *HostsError) Hint() string {
 
 // eachHost runs do on the hosts that have not failed, as many at a time as the
 // configuration allows, and keeps their errors with them.
-func (in *installer) eachHost(ctx context.Context, hosts []*host, do func(context.Context, *host) error) error {
-	in.atOnce(hosts, func(h *host) {
+func (en *Engine) eachHost(ctx context.Context, hosts []*host, do func(context.Context, *host) error) error {
+	en.site.atOnce(hosts, func(h *host) {
 		if h.err != nil || ctx.Err() != nil {
 			return
 		}
@@ -647,14 +844,14 @@ func (in *installer) eachHost(ctx context.Context, hosts []*host, do func(contex
 }
 
 // atOnce runs do on all hosts, as many at a time as the configuration allows.
-func (in *installer) atOnce(hosts []*host, do func(*host)) {
-	slots := make(chan struct{}, in.Config.Runtime.Parallelism)
+func (s *Site) atOnce(hosts []*host, do func(*host)) {
+	slots := make(chan struct{}, s.Config.Runtime.Parallelism)
 	done := make(chan struct{})
 	for _, h := range hosts {
-		in.meter.enter()
+		s.meter.enter()
 		go func() {
 			defer func() {
-				in.meter.leave()
+				s.meter.leave()
 				done <- struct{}{}
 			}()
 			slots <- struct{}{}
@@ -662,7 +859,7 @@ func (in *installer) atOnce(hosts []*host, do func(*host)) {
 			do(h)
 		}()
 	}
-	_ = in.meter.wait(func() error {
+	_ = s.meter.wait(func() error {
 		for range hosts {
 			<-done
 		}
@@ -671,18 +868,18 @@ func (in *installer) atOnce(hosts []*host, do func(*host)) {
 }
 
 // warn notes something that does not stop the run, for the summary.
-func (in *installer) warn(format string, args ...any) {
+func (s *Site) warn(format string, args ...any) {
 	text := printable.Text(fmt.Sprintf(format, args...))
-	in.warned.Lock()
-	defer in.warned.Unlock()
-	if !slices.Contains(in.warnings, text) {
-		in.warnings = append(in.warnings, text)
+	s.warned.Lock()
+	defer s.warned.Unlock()
+	if !slices.Contains(s.warnings, text) {
+		s.warnings = append(s.warnings, text)
 	}
 }
 
-func (in *installer) close() {
-	in.holds.release()
-	in.conns.close()
+func (en *Engine) close() {
+	en.holds.release()
+	en.site.conns.close()
 }
 
 // counted is a number of things.

@@ -63,20 +63,21 @@ network:
 
 // example is an installer for exampleConfig and a bundle with the components given as
 // name=version.
-func example(t *testing.T, text string, components ...string) *installer {
+func example(t *testing.T, text string, components ...string) *installation {
 	t.Helper()
 	c, _, err := config.Parse("install.yaml", []byte(text), func(string) (string, bool) { return "", false })
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := &installer{Options: Options{Config: c}, contents: &bundle.Contents{}}
+	in := newRooms(Options{Config: c})
+	in.site.contents = &bundle.Contents{}
 	for _, component := range components {
 		name, version, _ := strings.Cut(component, "=")
-		in.contents.Components = append(in.contents.Components, name)
-		in.contents.Files = append(in.contents.Files, bundle.File{Component: name, Version: version, Name: "file"})
+		in.site.contents.Components = append(in.site.contents.Components, name)
+		in.site.contents.Files = append(in.site.contents.Files, bundle.File{Component: name, Version: version, Name: "file"})
 	}
 	for _, h := range c.Hosts() {
-		in.hosts = append(in.hosts, &host{config: h, subject: subject{name: hostName(h)}})
+		in.site.hosts = append(in.site.hosts, &host{config: h, subject: subject{name: hostName(h)}})
 	}
 	return in
 }
@@ -89,7 +90,7 @@ func TestConfigFiles(t *testing.T) {
 	const agents = "the-agents-token"
 	tests := []struct {
 		golden     string
-		in         *installer
+		in         *installation
 		host       int
 		agentToken string
 	}{
@@ -101,8 +102,8 @@ func TestConfigFiles(t *testing.T) {
 		{"server-with-shared-token.yaml", in, 0, ""},
 	}
 	for _, test := range tests {
-		h := test.in.hosts[test.host]
-		n := test.in.nodeWith(h, test.in.seedServer(), "the-token")
+		h := test.in.site.hosts[test.host]
+		n := test.in.cluster.nodeWith(h, test.in.site.seedServer(), "the-token")
 		n.agentToken = test.agentToken
 		got, err := n.configFile()
 		if err != nil {
@@ -151,17 +152,17 @@ func TestWhoJoinsWhom(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			in := example(t, threeServers)
 			for _, i := range test.members {
-				in.hosts[i].member = true
+				in.site.hosts[i].member = true
 			}
 			for i, url := range test.joined {
-				in.hosts[i].joined = url
+				in.site.hosts[i].joined = url
 			}
 			if test.down >= 0 {
-				in.hosts[test.down].fail(errors.New("no route"))
+				in.site.hosts[test.down].fail(errors.New("no route"))
 			}
 			var got []string
-			for _, h := range in.hosts {
-				got = append(got, in.joinURL(h, in.seedServer()))
+			for _, h := range in.site.hosts {
+				got = append(got, in.cluster.joinURL(h, in.site.seedServer()))
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Error(diff)
@@ -266,7 +267,7 @@ func TestPlatformOf(t *testing.T) {
 // What a host prints is shown without secrets and without anything that moves a cursor.
 func TestWhatHostsPrint(t *testing.T) {
 	in := example(t, exampleConfig)
-	n := &k3sNode{installer: in, host: in.hosts[0], token: "the-token"}
+	n := &k3sNode{cluster: in.cluster, host: in.site.hosts[0], token: "the-token"}
 	got := printable.Text(strings.TrimSpace(n.redact("fatal: token the-token refused\x1b[2J for server-secret\r\nnext line agent-secret\u009b\xff\n")))
 	want := "fatal: token [secret] refused\ufffd[2J for [secret] \nnext line [secret]\ufffd\ufffd"
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -281,9 +282,9 @@ func TestWhatHostsPrint(t *testing.T) {
 
 func TestHostsErrorNamesThemAll(t *testing.T) {
 	in := example(t, exampleConfig)
-	in.hosts[0].fail(errors.New("it is on fire"))
-	in.hosts[0].fail(errors.New("a later error adds nothing"))
-	err := in.hostErrors(in.unfinished()...)
+	in.site.hosts[0].fail(errors.New("it is on fire"))
+	in.site.hosts[0].fail(errors.New("a later error adds nothing"))
+	err := in.engine.hostErrors(in.engine.unfinished()...)
 	want := "1 of 2 hosts failed\nfirst (10.0.0.11): it is on fire\nnot gone on with because of that: 10.0.0.12"
 	if diff := cmp.Diff(want, err.Error()); diff != "" {
 		t.Error(diff)
@@ -296,8 +297,8 @@ func TestHostsErrorNamesThemAll(t *testing.T) {
 // What hosts say is shown without what could steer a terminal, and not without bound.
 func TestHostsErrorIsFitToBeShown(t *testing.T) {
 	in := example(t, exampleConfig)
-	in.hosts[0].fail(&shipError{&wire.Failure{Text: "no room\x1b]0;title\a\u009b2J" + strings.Repeat("x", 4<<20)}})
-	text := in.hostErrors().Error()
+	in.site.hosts[0].fail(&shipError{&wire.Failure{Text: "no room\x1b]0;title\a\u009b2J" + strings.Repeat("x", 4<<20)}})
+	text := in.engine.hostErrors().Error()
 	if strings.ContainsAny(text, "\x1b\a\u009b") || len(text) > 2*maxHostError {
 		t.Errorf("%d bytes: %.100q", len(text), text)
 	}
@@ -366,7 +367,7 @@ func TestServersWithoutNodesAreLeft(t *testing.T) {
 func TestNobodyIsCalledNothing(t *testing.T) {
 	in := example(t, exampleConfig)
 	nodes := []kube.Node{{Name: "first", Server: true, Addresses: []string{"10.0.0.11"}}, {Name: "second", Addresses: []string{"10.0.0.12"}}}
-	if r, err := in.removalOf(t.Context(), "", nodes); !errors.Is(err, ErrRefused) {
+	if r, err := in.members.removalOf(t.Context(), "", nodes); !errors.Is(err, ErrRefused) {
 		t.Errorf("to remove \"\" removes %v, %v", r, err)
 	}
 }
@@ -381,7 +382,7 @@ func TestWhatIsRemoved(t *testing.T) {
 ssh: {trustOnFirstUse: true}
 network: {cni: cilium}
 `)
-	in.conns = newConnections(in.Config, nil)
+	in.site.conns = newConnections(in.site.Config, nil)
 	nodes := []kube.Node{
 		{Name: "server", Server: true, Addresses: []string{"127.0.0.1"}},
 		{Name: "one", Addresses: []string{"127.0.0.2", "one"}},
@@ -401,7 +402,7 @@ network: {cni: cilium}
 		{wanted: "three", err: ErrRefused},
 	}
 	for _, test := range tests {
-		r, err := in.removalOf(t.Context(), test.wanted, nodes)
+		r, err := in.members.removalOf(t.Context(), test.wanted, nodes)
 		if !errors.Is(err, test.err) {
 			t.Errorf("%s: error %v, want %v", test.wanted, err, test.err)
 		}
@@ -431,14 +432,14 @@ func TestTriesReach(t *testing.T) {
 		{name: "an installation that is there", installed: true},
 		{name: "an installation with a new host", isNew: true, installed: true, want: true},
 	} {
-		in.hosts[0].member, in.hosts[1].joined, in.journal = true, "https://10.0.0.11:6443", nil
+		in.site.hosts[0].member, in.site.hosts[1].joined, in.engine.journal = true, "https://10.0.0.11:6443", nil
 		if test.isNew {
-			in.hosts[1].joined = ""
+			in.site.hosts[1].joined = ""
 		}
 		if test.installed {
-			in.journal = &journal.Journal{}
+			in.engine.journal = &journal.Journal{}
 		}
-		if got := in.triesReach(); got != test.want {
+		if got := in.surveyor.triesReach(); got != test.want {
 			t.Errorf("%s: %v", test.name, got)
 		}
 	}
@@ -448,16 +449,16 @@ func TestTriesReach(t *testing.T) {
 // be removed because another was found under its machine-id.
 func TestClonedMachines(t *testing.T) {
 	in := example(t, exampleConfig)
-	h := in.hosts[1]
+	h := in.site.hosts[1]
 	h.hostname, h.machineID = "worker", "0123"
 	nodes := []kube.Node{{Name: "clone", MachineID: "0123"}, {Name: "worker", MachineID: "0123"}}
-	if n := in.nodeOf(h, nodes); n == nil || n.Name != "worker" {
+	if n := in.site.nodeOf(h, nodes); n == nil || n.Name != "worker" {
 		t.Errorf("the node of worker is %v", n)
 	}
-	if got := in.resembles(nodes[0]); got != h {
+	if got := in.site.resembles(nodes[0]); got != h {
 		t.Errorf("the node clone resembles %v, want worker", got)
 	}
-	if got := in.resembles(kube.Node{Name: "other", MachineID: "4567", Addresses: []string{"10.0.0.9"}}); got != nil {
+	if got := in.site.resembles(kube.Node{Name: "other", MachineID: "4567", Addresses: []string{"10.0.0.9"}}); got != nil {
 		t.Errorf("the node other resembles %v", got)
 	}
 }
@@ -465,10 +466,10 @@ func TestClonedMachines(t *testing.T) {
 // A cluster that cannot be looked at must not pass for one that is as it is to be.
 func TestInspectTellsWhatItCouldNotSee(t *testing.T) {
 	in := example(t, exampleConfig)
-	in.mode = inspect
+	in.engine.mode = inspect
 	broken := errors.New("the API does not answer")
 	last := false
-	err := in.run(t.Context(), []phase{
+	err := in.engine.run(t.Context(), []phase{
 		{"converge", func(context.Context) error { return broken }},
 		{"finish", func(context.Context) error { last = true; return nil }},
 	})
@@ -505,18 +506,18 @@ func TestLeftBehind(t *testing.T) {
 func TestEachHost(t *testing.T) {
 	in := example(t, strings.Replace(exampleConfig, "network:\n", "runtime: {parallelism: 2}\nnetwork:\n", 1))
 	for range 6 {
-		in.hosts = append(in.hosts, &host{subject: subject{name: "another"}})
+		in.site.hosts = append(in.site.hosts, &host{subject: subject{name: "another"}})
 	}
 	var now, most, done atomic.Int32
 	broken := errors.New("it is on fire")
-	err := in.eachHost(t.Context(), in.hosts, func(_ context.Context, h *host) error {
+	err := in.engine.eachHost(t.Context(), in.site.hosts, func(_ context.Context, h *host) error {
 		if n := now.Add(1); n > most.Load() {
 			most.Store(n)
 		}
 		defer now.Add(-1)
 		done.Add(1)
 		time.Sleep(2 * time.Millisecond)
-		if h == in.hosts[3] {
+		if h == in.site.hosts[3] {
 			return broken
 		}
 		return nil
@@ -524,7 +525,7 @@ func TestEachHost(t *testing.T) {
 	if most.Load() > 2 || done.Load() != 8 || !errors.Is(err, broken) {
 		t.Errorf("%d at once, %d done, %v", most.Load(), done.Load(), err)
 	}
-	for i, h := range in.hosts {
+	for i, h := range in.site.hosts {
 		if (h.err != nil) != (i == 3) {
 			t.Errorf("host %d: %v", i, h.err)
 		}
@@ -535,7 +536,7 @@ func TestEachHost(t *testing.T) {
 func TestFailureOfCluster(t *testing.T) {
 	in := example(t, exampleConfig)
 	cause := errors.New("not rolled out")
-	err := in.failure("network", cause)
+	err := in.engine.failure("network", cause)
 	var hinted *clusterError
 	if !errors.Is(err, ErrCluster) || !errors.Is(err, cause) || !errors.As(err, &hinted) || !strings.Contains(hinted.Hint(), "run the same command again") {
 		t.Errorf("%v", err)
@@ -543,7 +544,7 @@ func TestFailureOfCluster(t *testing.T) {
 	if want := "the cluster cannot be brought to what was asked for: network: not rolled out"; err.Error() != want {
 		t.Errorf("got %q, want %q", err, want)
 	}
-	if err := in.failure("network", fmt.Errorf("%w: no", ErrRefused)); errors.Is(err, ErrCluster) || !errors.Is(err, ErrRefused) {
+	if err := in.engine.failure("network", fmt.Errorf("%w: no", ErrRefused)); errors.Is(err, ErrCluster) || !errors.Is(err, ErrRefused) {
 		t.Errorf("what is refused: %v", err)
 	}
 }

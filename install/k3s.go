@@ -67,9 +67,9 @@ func unit(role config.Role) string {
 
 // k3sNode is what a host runs k3s with.
 type k3sNode struct {
-	*installer
-	*host
-	token string
+	cluster *Cluster
+	host    *host
+	token   string
 	// agentToken is the password that agents join a server with; "" on an agent, and on a server where they join
 	// with the servers' own token.
 	agentToken string
@@ -123,7 +123,7 @@ func (n *k3sNode) settings() map[string]any {
 		s[own.Key] = own.Value()
 	}
 	maps.Copy(s, c.K3s.Config)
-	maps.Copy(s, n.Config.Seeding.K3sConfig(c.Role))
+	maps.Copy(s, n.cluster.site.Config.Seeding.K3sConfig(c.Role))
 	return s
 }
 
@@ -131,17 +131,17 @@ func (n *k3sNode) settings() map[string]any {
 // "". Without it k3s would send them to a nameserver on the internet. The host itself has
 // none, and says so at once.
 func (n *k3sNode) ownResolver() string {
-	if !n.resolverless || !n.ip.IsValid() {
+	if !n.host.resolverless || !n.host.ip.IsValid() {
 		return ""
 	}
-	return "# Written by boxlift: this host knows no nameserver, and nobody answers here.\nnameserver " + n.ip.String() + "\n"
+	return "# Written by boxlift: this host knows no nameserver, and nobody answers here.\nnameserver " + n.host.ip.String() + "\n"
 }
 
 // serverSettings adds what all servers have in common. Cilium takes the place of flannel,
 // of k3s' own network policies and, if asked to, of kube-proxy.
 func (n *k3sNode) serverSettings(s map[string]any) {
 	c := n.host.config
-	if n.server == "" && len(n.servers()) > 1 {
+	if n.server == "" && len(n.cluster.site.servers()) > 1 {
 		s["cluster-init"] = true
 	}
 	if n.agentToken != "" {
@@ -149,15 +149,15 @@ func (n *k3sNode) serverSettings(s map[string]any) {
 	}
 	s["flannel-backend"] = "none"
 	s["disable-network-policy"] = true
-	if n.Config.Network.Cilium.KubeProxyReplacement {
+	if n.cluster.site.Config.Network.Cilium.KubeProxyReplacement {
 		s["disable-kube-proxy"] = true
 	}
-	if n.encrypts() {
+	if n.cluster.encrypts() {
 		s[atrest.Setting] = true
 	}
-	s["cluster-cidr"] = n.Config.Network.Cilium.PodCIDR.String()
+	s["cluster-cidr"] = n.cluster.site.Config.Network.Cilium.PodCIDR.String()
 	names := []string{c.Host}
-	for _, name := range append([]string{n.lanAddress()}, c.K3s.TLSSAN...) {
+	for _, name := range append([]string{n.host.lanAddress()}, c.K3s.TLSSAN...) {
 		if !slices.Contains(names, name) {
 			names = append(names, name)
 		}
@@ -167,15 +167,15 @@ func (n *k3sNode) serverSettings(s map[string]any) {
 
 // joinURL is where a host joins the cluster that seed is in, "" for the host that begins
 // it. Which server a host has joined once is of no importance later: it stays.
-func (in *installer) joinURL(h, seed *host) string {
+func (c *Cluster) joinURL(h, seed *host) string {
 	if seed == nil || h.joined == "" && h == seed {
 		return ""
 	}
-	if in.Config.Cluster.APIEndpoint != "" {
-		return "https://" + in.Config.Cluster.APIEndpoint
+	if c.site.Config.Cluster.APIEndpoint != "" {
+		return "https://" + c.site.Config.Cluster.APIEndpoint
 	}
 	url := func(s *host) string { return "https://" + net.JoinHostPort(s.lanAddress(), apiPort) }
-	for _, s := range in.servers() {
+	for _, s := range c.site.servers() {
 		if s != h && h.joined == url(s) {
 			return h.joined
 		}
@@ -210,7 +210,7 @@ func (n *k3sNode) configFile() ([]byte, error) {
 // registriesStep brings registries.yaml to what install.yaml has, or away when it has
 // nothing.
 func (n *k3sNode) registriesStep() (step, error) {
-	registries, err := n.registries(n.host)
+	registries, err := n.cluster.seeder.registries(n.host)
 	if err != nil {
 		return step{}, err
 	}
@@ -224,14 +224,14 @@ func (n *k3sNode) registriesStep() (step, error) {
 	return step{
 		title: "remove k3s' registries",
 		needed: func(ctx context.Context) (string, error) {
-			content, err := n.read(ctx, k3sRegistries)
+			content, err := n.host.read(ctx, k3sRegistries)
 			if err != nil || !strings.HasPrefix(content, strings.TrimSpace(generatedHeader)) {
 				return "", err
 			}
 			return "install.yaml asks for no registries any more", nil
 		},
 		run: func(ctx context.Context) error {
-			_, err := n.root(ctx, "remove "+k3sRegistries, "rm", "-f", k3sRegistries)
+			_, err := n.host.root(ctx, "remove "+k3sRegistries, "rm", "-f", k3sRegistries)
 			return err
 		},
 	}, nil
@@ -239,7 +239,7 @@ func (n *k3sNode) registriesStep() (step, error) {
 
 // steps bring k3s on a host to the wanted state.
 func (n *k3sNode) steps() ([]step, error) {
-	if n.adopted != nil {
+	if n.host.adopted != nil {
 		return n.adoptedSteps()
 	}
 	binary, err := n.binaryStep()
@@ -268,8 +268,8 @@ func (n *k3sNode) steps() ([]step, error) {
 		steps = append(steps, restarting(n.host, startedFile, fileStep(n.host, "write k3s' resolv.conf", k3sResolvConf, []byte(content))))
 	}
 	steps = append(steps, unit)
-	if n.restoration != nil {
-		steps = append(steps, n.restoration.step(n))
+	if n.cluster.restoration != nil {
+		steps = append(steps, n.cluster.restoration.step(n))
 	}
 	return append(steps, n.startStep()), nil
 }
@@ -290,9 +290,9 @@ func (n *k3sNode) startStep() step {
 
 // binaryStep brings k3s' program into its place.
 func (n *k3sNode) binaryStep() (step, error) {
-	binary, err := n.k3sFile(k3sProgram, n.platform)
+	binary, err := n.cluster.site.k3sFile(k3sProgram, n.host.platform)
 	return restarting(n.host, startedFile, step{
-		title: "place k3s " + n.installer.k3s,
+		title: "place k3s " + n.cluster.site.k3s,
 		needed: func(ctx context.Context) (string, error) {
 			digest, err := binaryDigest(ctx, n.host)
 			return differs(k3sBinary, digest, binary.Digest.Encoded()), err
@@ -311,7 +311,7 @@ const (
 // unitStep makes k3s' service.
 func (n *k3sNode) unitStep(enable bool) (step, error) {
 	service := n.service()
-	script, err := n.k3sFile(installScript, n.platform)
+	script, err := n.cluster.site.k3sFile(installScript, n.host.platform)
 	return step{
 		title:  "set up the service " + service,
 		needed: func(ctx context.Context) (string, error) { return n.serviceReason(ctx, service, script) },
@@ -409,7 +409,7 @@ func (n *k3sNode) configSteps() (config, registration step, err error) {
 
 // configReason says why config.yaml has to be written and k3s started again.
 func (n *k3sNode) configReason(ctx context.Context, wanted []byte) (string, error) {
-	have, err := n.read(ctx, k3sConfigFile)
+	have, err := n.host.read(ctx, k3sConfigFile)
 	if err != nil {
 		return "", err
 	}
@@ -435,10 +435,10 @@ func effective(content string) string {
 
 // copyBinary puts the shipped binary, which was proven when it arrived, in its place.
 func (n *k3sNode) copyBinary(ctx context.Context, binary bundle.File) error {
-	n.binary = ""
+	n.host.binary = ""
 	err := copyProgram(ctx, n.host, storedPath(binary), k3sBinary)
 	if err == nil {
-		n.binary = binary.Digest.Encoded() // reading it all again would tell nothing new
+		n.host.binary = binary.Digest.Encoded() // reading it all again would tell nothing new
 	}
 	return err
 }
@@ -463,10 +463,10 @@ mv -f "$tmp" "$2"`
 // scripts that stop and remove k3s.
 func (n *k3sNode) installService(ctx context.Context, service string, script bundle.File, enable bool) error {
 	// First, so that what a run leaves that dies in the script's middle is known as boxlift's.
-	if err := n.put(ctx, serviceFile, 0o600, []byte(script.Digest.Encoded()+"\n")); err != nil {
+	if err := n.host.put(ctx, serviceFile, 0o600, []byte(script.Digest.Encoded()+"\n")); err != nil {
 		return err
 	}
-	_, err := n.root(ctx, "run k3s' install.sh", "env",
+	_, err := n.host.root(ctx, "run k3s' install.sh", "env",
 		"INSTALL_K3S_SKIP_DOWNLOAD=true", fmt.Sprintf("INSTALL_K3S_SKIP_ENABLE=%t", !enable),
 		"INSTALL_K3S_SKIP_START=true", "INSTALL_K3S_SKIP_SELINUX_RPM=true",
 		"INSTALL_K3S_EXEC="+string(n.host.config.Role), "/bin/sh", storedPath(script))
@@ -477,19 +477,19 @@ func (n *k3sNode) installService(ctx context.Context, service string, script bun
 	if err != nil {
 		return err
 	}
-	return n.put(ctx, serviceFile, 0o600, []byte(made+"\n"))
+	return n.host.put(ctx, serviceFile, 0o600, []byte(made+"\n"))
 }
 
 // madeFrom is the fingerprint of a unit, its environment and the script that made them.
 func (n *k3sNode) madeFrom(ctx context.Context, service string, script bundle.File) (string, error) {
-	sum, err := machine.Fingerprint(ctx, n.conn, unitDir+service+".service", unitDir+service+".service.env")
+	sum, err := machine.Fingerprint(ctx, n.host.conn, unitDir+service+".service", unitDir+service+".service.env")
 	return script.Digest.Encoded() + " " + sum, err
 }
 
 // serviceReason says why install.sh has to be run.
 func (n *k3sNode) serviceReason(ctx context.Context, service string, script bundle.File) (string, error) {
 	unitFile := unitDir + service + ".service"
-	digests, err := machine.Digests(ctx, n.conn, unitFile)
+	digests, err := machine.Digests(ctx, n.host.conn, unitFile)
 	if err != nil {
 		return "", err
 	}
@@ -500,7 +500,7 @@ func (n *k3sNode) serviceReason(ctx context.Context, service string, script bund
 	if err != nil {
 		return "", err
 	}
-	have, err := n.read(ctx, serviceFile)
+	have, err := n.host.read(ctx, serviceFile)
 	if err != nil || have == want {
 		return "", err
 	}
@@ -512,7 +512,7 @@ func (n *k3sNode) serviceReason(ctx context.Context, service string, script bund
 // rule for restarts is of no use here, since the binary is in its place before the script
 // runs.
 func (n *k3sNode) started(ctx context.Context, service string) (string, error) {
-	if n.adopted != nil {
+	if n.host.adopted != nil {
 		// The rest is its owner's, who starts it when that changes.
 		version, err := programVersion(ctx, n.host)
 		return "adopted " + version, err
@@ -521,11 +521,11 @@ func (n *k3sNode) started(ctx context.Context, service string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	files, err := machine.DropIns(ctx, n.conn, service)
+	files, err := machine.DropIns(ctx, n.host.conn, service)
 	if err != nil {
 		return "", err
 	}
-	config, err := n.read(ctx, k3sConfigFile)
+	config, err := n.host.read(ctx, k3sConfigFile)
 	if err != nil {
 		return "", err
 	}
@@ -535,20 +535,20 @@ func (n *k3sNode) started(ctx context.Context, service string) (string, error) {
 		// Only then: k3s that knows no such file must not be started again for it.
 		files = append(files, k3sAgentTokenFile)
 	}
-	rest, err := machine.Fingerprint(ctx, n.conn, files...)
+	rest, err := machine.Fingerprint(ctx, n.host.conn, files...)
 	return binary + " " + effective(config) + " " + rest, err
 }
 
 // start starts k3s and waits until it says that it is ready, and its kubelet runs. Starting must not block:
 // k3s imports its images first, which may take longer than any timeout of systemctl.
 func (n *k3sNode) start(ctx context.Context, service string) (err error) {
-	state, err := machine.FindService(ctx, n.conn, service)
+	state, err := machine.FindService(ctx, n.host.conn, service)
 	if err != nil {
 		return err
 	}
 	if state.NeedsReload || state.Load != "loaded" {
 		// First, so that systemd knows which drop-ins there are.
-		if _, err := n.root(ctx, "reload systemd's units", "systemctl", "daemon-reload"); err != nil {
+		if _, err := n.host.root(ctx, "reload systemd's units", "systemctl", "daemon-reload"); err != nil {
 			return err
 		}
 	}
@@ -556,7 +556,7 @@ func (n *k3sNode) start(ctx context.Context, service string) (err error) {
 	if err != nil {
 		return err
 	}
-	have, err := n.read(ctx, startedFile)
+	have, err := n.host.read(ctx, startedFile)
 	if err != nil {
 		return err
 	}
@@ -569,12 +569,12 @@ func (n *k3sNode) start(ctx context.Context, service string) (err error) {
 	defer n.stallAPI(ctx, state)()
 	watched := n.watchAPI(ctx)
 	defer func() { watched(err) }()
-	if err := machine.Restart(ctx, n.conn, service, state); err != nil {
+	if err := machine.Restart(ctx, n.host.conn, service, state); err != nil {
 		return err
 	}
 	// Only now: if boxlift dies in between, the next run starts k3s once more, which is
 	// better than not at all.
-	if err := n.put(ctx, startedFile, 0o600, []byte(fingerprint+"\n")); err != nil {
+	if err := n.host.put(ctx, startedFile, 0o600, []byte(fingerprint+"\n")); err != nil {
 		return err
 	}
 	return n.waitReady(ctx, service)
@@ -588,11 +588,11 @@ const (
 
 // waitReady polls until the service is active and its kubelet runs.
 func (n *k3sNode) waitReady(ctx context.Context, service string) error {
-	limit := n.Config.Runtime.CommandTimeout
+	limit := n.cluster.site.Config.Runtime.CommandTimeout
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%s was not ready after %v", service, limit))
 	defer cancel()
-	task := n.Reporter.Task(fmt.Sprintf("wait for %s on %s", service, n.name), 0)
-	err := n.meter.wait(func() error { return n.poll(ctx, service) })
+	task := n.cluster.site.Reporter.Task(fmt.Sprintf("wait for %s on %s", service, n.host.name), 0)
+	err := n.cluster.site.meter.wait(func() error { return n.poll(ctx, service) })
 	task.Done(err)
 	return err
 }
@@ -601,7 +601,7 @@ func (n *k3sNode) poll(ctx context.Context, service string) error {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
-		state, err := machine.FindService(ctx, n.conn, service)
+		state, err := machine.FindService(ctx, n.host.conn, service)
 		if err != nil && ctx.Err() == nil {
 			return err
 		}
@@ -657,17 +657,17 @@ func lastLines(journal string) string {
 // redact removes the secrets that boxlift knows from what a host printed.
 func (n *k3sNode) redact(s string) string {
 	// A full token ends with the password, which also stands alone.
-	return n.withoutSecrets(s, n.token, n.token[strings.LastIndex(n.token, ":")+1:], n.agentToken)
+	return n.cluster.seeder.withoutSecrets(s, n.token, n.token[strings.LastIndex(n.token, ":")+1:], n.agentToken)
 }
 
 // withoutSecrets removes these secrets from what a host printed, those of install.yaml, and the password of boxlift's
 // registry.
-func (in *installer) withoutSecrets(s string, secrets ...string) string {
-	for _, secret := range in.Config.Secrets() {
+func (sd *Seeder) withoutSecrets(s string, secrets ...string) string {
+	for _, secret := range sd.site.Config.Secrets() {
 		secrets = append(secrets, secret.Reveal())
 	}
-	if in.Config.Seeding.Mode == config.SeedRegistry {
-		if a, err := in.authority(); err == nil {
+	if sd.site.Config.Seeding.Mode == config.SeedRegistry {
+		if a, err := sd.authority(); err == nil {
 			secrets = append(secrets, a.Password())
 		}
 	}

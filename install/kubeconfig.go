@@ -19,33 +19,33 @@ const maxKubeconfig = 4 << 20
 
 // exportKubeconfig writes the administrator's access, as the seed server has it, for use
 // from elsewhere: with an address that others reach, under the cluster's name.
-func (in *installer) exportKubeconfig(ctx context.Context) error {
-	seed := in.seedServer()
+func (ins *Inspector) exportKubeconfig(ctx context.Context) error {
+	seed := ins.site.seedServer()
 	content, err := seed.read(ctx, k3sKubeconfig)
 	if err != nil {
 		return err
 	}
 	server := "https://" + net.JoinHostPort(seed.config.Host, apiPort)
-	if in.Config.Cluster.APIEndpoint != "" {
-		server = "https://" + in.Config.Cluster.APIEndpoint
+	if ins.site.Config.Cluster.APIEndpoint != "" {
+		server = "https://" + ins.site.Config.Cluster.APIEndpoint
 	}
-	exported, err := accessTo(content, in.Config.Cluster.Name, server)
+	exported, err := accessTo(content, ins.site.Config.Cluster.Name, server)
 	if err != nil {
 		return fmt.Errorf("read %s of %s: %w", k3sKubeconfig, seed.name, err)
 	}
-	file := in.Kubeconfig
+	file := ins.Kubeconfig
 	// A link stays one; what it leads to is replaced.
 	if resolved, err := filepath.EvalSymlinks(file); err == nil {
 		file = resolved
 	}
-	if in.MergeKubeconfig {
+	if ins.MergeKubeconfig {
 		if exported, err = mergedInto(file, exported); err != nil {
 			return err
 		}
 	}
 	out, err := clientcmd.Write(*exported)
 	if err != nil {
-		return fmt.Errorf("write %s: %w", in.Kubeconfig, err)
+		return fmt.Errorf("write %s: %w", ins.Kubeconfig, err)
 	}
 	if err := renameio.WriteFile(file, out, 0o600, renameio.WithStaticPermissions(0o600)); err != nil {
 		return fmt.Errorf("write the access to the cluster: %w", err)

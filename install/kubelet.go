@@ -50,15 +50,15 @@ func texts(setting any) []string {
 func (n *k3sNode) kubeletRuns(ctx context.Context) (bool, error) {
 	settings := n.settings()
 	args := texts(settings["kubelet-arg"])
-	if n.adopted != nil {
-		args = n.adopted.Settings["kubelet-arg"]
+	if n.host.adopted != nil {
+		args = n.host.adopted.Settings["kubelet-arg"]
 	}
 	url := kubeletHealth(args)
 	if settings["disable-agent"] == true || url == "" {
 		return true, nil
 	}
 	target := []reach.ProbeTarget{{Kind: reach.ProbeHTTP, Target: url}}
-	out, err := n.root(ctx, "ask the kubelet whether it is well", helperPath, "probe", "-wait", "5s", "-http", url)
+	out, err := n.host.root(ctx, "ask the kubelet whether it is well", helperPath, "probe", "-wait", "5s", "-http", url)
 	if err != nil {
 		return false, err
 	}

@@ -33,9 +33,9 @@ func leftBehind(last journal.State) []journal.Left {
 }
 
 // recall finds out what a run that only looks is to know of the last one.
-func (in *installer) recall() error {
-	last, err := journal.Read(in.StatePath)
-	in.left = leftBehind(last)
+func (en *Engine) recall() error {
+	last, err := journal.Read(en.site.StatePath)
+	en.left = leftBehind(last)
 	return err
 }
 
@@ -55,22 +55,22 @@ func addressOf(name string) string {
 }
 
 // leftCalled is the host that was left behind and has this address or name.
-func (in *installer) leftCalled(wanted string) (journal.Left, bool) {
-	i := slices.IndexFunc(in.left, func(left journal.Left) bool {
+func (m *Members) leftCalled(wanted string) (journal.Left, bool) {
+	i := slices.IndexFunc(m.engine.left, func(left journal.Left) bool {
 		return wanted != "" && (wanted == left.Node || wanted == addressOf(left.Host))
 	})
 	if i < 0 {
 		return journal.Left{}, false
 	}
-	return in.left[i], true
+	return m.engine.left[i], true
 }
 
 // removalOfLeft finds a host that was left behind. Where it does not answer, what it is has not
 // been found out, and it is not uninstalled, even if it answers a moment later.
-func (in *installer) removalOfLeft(ctx context.Context, r *removal, left journal.Left, nodes []kube.Node) (*removal, error) {
+func (m *Members) removalOfLeft(ctx context.Context, r *removal, left journal.Left, nodes []kube.Node) (*removal, error) {
 	r.gone, r.node = true, kube.Node{Name: left.Node}
 	c := config.Host{}
-	if login := in.Config.Cluster.AbsentAgentLogin; login != nil {
+	if login := m.site.Config.Cluster.AbsentAgentLogin; login != nil {
 		c = *login
 	} else {
 		r.unasked = errNoLogin
@@ -78,49 +78,49 @@ func (in *installer) removalOfLeft(ctx context.Context, r *removal, left journal
 	c.Host, c.Name, c.Role = addressOf(left.Host), left.Node, config.Agent
 	r.host = &host{config: c, subject: subject{name: left.Host}}
 	if r.unasked == nil {
-		r.unasked = in.connect(ctx, r.host)
+		r.unasked = m.site.connect(ctx, r.host)
 	}
 	if r.unasked != nil {
 		return r, nil
 	}
-	if n := in.nodeOf(r.host, nodes); n != nil { // it has registered again
+	if n := m.site.nodeOf(r.host, nodes); n != nil { // it has registered again
 		r.node, r.gone = *n, false
 		return r, nil
 	}
-	has, err := in.ownRemains(ctx, r.host, false)
+	has, err := m.ownRemains(ctx, r.host, false)
 	r.node.Server = has.server
 	return r, err
 }
 
 // leftRemovals are those of agents that were broken off when the node was deleted: the cluster tells nothing of
 // them any more, and k3s would join it again at its next start.
-func (in *installer) leftRemovals(ctx context.Context, nodes []kube.Node) ([]*removal, error) {
-	if !in.Config.Runtime.RemoveAbsentAgents {
+func (m *Members) leftRemovals(ctx context.Context, nodes []kube.Node) ([]*removal, error) {
+	if !m.site.Config.Runtime.RemoveAbsentAgents {
 		return nil, nil
 	}
 	var removals []*removal
-	for _, left := range in.left {
-		listed := slices.ContainsFunc(in.hosts, func(h *host) bool { return h.name == left.Host || isCalled(h.config, addressOf(left.Host)) })
+	for _, left := range m.engine.left {
+		listed := slices.ContainsFunc(m.site.hosts, func(h *host) bool { return h.name == left.Host || isCalled(h.config, addressOf(left.Host)) })
 		registered := slices.ContainsFunc(nodes, func(n kube.Node) bool { return n.Name == left.Node })
-		if listed || registered || !in.wholeCluster() { // one that is not reached may be this very host
+		if listed || registered || !m.engine.wholeCluster() { // one that is not reached may be this very host
 			continue
 		}
-		r := &removal{installer: in, phase: "converge", reason: "it is not in install.yaml"}
-		_, err := in.removalOfLeft(ctx, r, left, nodes)
+		r := &removal{members: m, phase: "converge", reason: "it is not in install.yaml"}
+		_, err := m.removalOfLeft(ctx, r, left, nodes)
 		var stranger *strangerError
 		if errors.As(err, &stranger) { // the address is that of another machine now
-			in.warn("%v", err)
+			m.site.warn("%v", err)
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
 		same := func(h *host) bool { return h.machineID != "" && h.machineID == r.host.machineID }
-		if !r.gone || slices.ContainsFunc(in.hosts, same) {
+		if !r.gone || slices.ContainsFunc(m.site.hosts, same) {
 			continue // it is a host of install.yaml, or a node like others
 		}
 		if r.node.Server {
-			in.warn("%s is a server, which boxlift never removes by itself: see boxlift node remove", left.Host)
+			m.site.warn("%s is a server, which boxlift never removes by itself: see boxlift node remove", left.Host)
 			continue
 		}
 		removals = append(removals, r)

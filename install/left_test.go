@@ -37,9 +37,9 @@ func TestRemovalOfLeft(t *testing.T) {
 		{wanted: "", err: ErrRefused},
 	} {
 		in := example(t, removingConfig)
-		in.conns = newConnections(in.Config, nil)
-		in.left = []journal.Left{left, unnamed}
-		r, err := in.removalOf(t.Context(), test.wanted, nodes)
+		in.site.conns = newConnections(in.site.Config, nil)
+		in.engine.left = []journal.Left{left, unnamed}
+		r, err := in.members.removalOf(t.Context(), test.wanted, nodes)
 		if !errors.Is(err, test.err) {
 			t.Errorf("%q: error %v, want %v", test.wanted, err, test.err)
 		}
@@ -55,8 +55,8 @@ func TestRemovalOfLeft(t *testing.T) {
 			t.Errorf("%q: %v", test.wanted, err)
 		}
 		r.forgetUnreachable = true
-		if err := r.run(t.Context()); err != nil || !strings.Contains(strings.Join(in.warnings, "\n"), "is not uninstalled") {
-			t.Errorf("%q, forgotten: %v, warnings %q", test.wanted, err, in.warnings)
+		if err := r.run(t.Context()); err != nil || !strings.Contains(strings.Join(in.site.warnings, "\n"), "is not uninstalled") {
+			t.Errorf("%q, forgotten: %v, warnings %q", test.wanted, err, in.site.warnings)
 		}
 	}
 }
@@ -81,12 +81,12 @@ func TestRemoveLeft(t *testing.T) {
 		{name: "a host that is down may be this one", config: removingConfig, left: journal.Left{Host: "late (127.0.0.9)", Node: "late"}, down: true},
 	} {
 		in := example(t, test.config)
-		in.conns = newConnections(in.Config, nil)
-		in.left = []journal.Left{test.left}
+		in.site.conns = newConnections(in.site.Config, nil)
+		in.engine.left = []journal.Left{test.left}
 		if test.down {
-			in.hosts[1].fail(errors.New("no route"))
+			in.site.hosts[1].fail(errors.New("no route"))
 		}
-		removals, err := in.leftRemovals(t.Context(), []kube.Node{{Name: "back"}})
+		removals, err := in.members.leftRemovals(t.Context(), []kube.Node{{Name: "back"}})
 		for _, r := range removals {
 			err = errors.Join(err, r.run(t.Context()))
 		}

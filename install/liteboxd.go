@@ -59,7 +59,7 @@ func RenderLiteBoxd(o Options) (*Deployment, error) {
 	if o.Config.LiteBoxd == nil {
 		return nil, errNoLiteBoxd
 	}
-	return in.renderLiteBoxd()
+	return in.deployer.renderLiteBoxd()
 }
 
 // oldestLiteBoxd is the first version whose server knows the argument network-controller. Older ones
@@ -67,41 +67,41 @@ func RenderLiteBoxd(o Options) (*Deployment, error) {
 const oldestLiteBoxd = "v0.6.9"
 
 // checkLiteBoxdVersion refuses a LiteBoxd that the manifests are not for.
-func (in *installer) checkLiteBoxdVersion() error {
-	if version := in.version(liteboxdComponent); gate.Older(version, oldestLiteBoxd) {
+func (l *Deployer) checkLiteBoxdVersion() error {
+	if version := l.site.version(liteboxdComponent); gate.Older(version, oldestLiteBoxd) {
 		return fmt.Errorf("%w: LiteBoxd %s has no network-controller, which the manifests run: take %s or newer",
-			in.misfit, version, oldestLiteBoxd)
+			l.site.misfit, version, oldestLiteBoxd)
 	}
 	return nil
 }
 
-func (in *installer) renderLiteBoxd() (*Deployment, error) {
-	if err := in.checkLiteBoxdVersion(); err != nil {
+func (l *Deployer) renderLiteBoxd() (*Deployment, error) {
+	if err := l.checkLiteBoxdVersion(); err != nil {
 		return nil, err
 	}
-	bases, err := in.manifestBases()
+	bases, err := l.manifestBases()
 	if err != nil {
 		return nil, err
 	}
-	parameters, err := in.manifestParameters()
+	parameters, err := l.manifestParameters()
 	if err != nil {
 		return nil, err
 	}
-	site, err := siteFolder(in.Config.LiteBoxd.ConfigDir)
+	site, err := siteFolder(l.site.Config.LiteBoxd.ConfigDir)
 	if err != nil {
 		return nil, err
 	}
-	d := &Deployment{Version: in.version(liteboxdComponent)}
+	d := &Deployment{Version: l.site.version(liteboxdComponent)}
 	if d.Rendered, err = manifests.Render(manifests.Overlay{Bases: bases, Site: site, Parameters: parameters}); err != nil {
 		return nil, fmt.Errorf("%w: render LiteBoxd's manifests: %w", ErrConfig, err)
 	}
-	if err := in.checkImages(d.Rendered.Images()); err != nil {
+	if err := l.checkImages(d.Rendered.Images()); err != nil {
 		return nil, err
 	}
-	if err := in.checkParts(d.Rendered.Objects()); err != nil {
+	if err := l.checkParts(d.Rendered.Objects()); err != nil {
 		return nil, err
 	}
-	if err := in.lint(d, parameters.SystemNamespace); err != nil {
+	if err := l.lint(d, parameters.SystemNamespace); err != nil {
 		return nil, err
 	}
 	chart, err := kube.ChartOf(liteboxdRelease, d.Version, d.Rendered.YAML())
@@ -109,22 +109,22 @@ func (in *installer) renderLiteBoxd() (*Deployment, error) {
 		return nil, fmt.Errorf("%w: LiteBoxd's manifests: %w", ErrConfig, err)
 	}
 	d.release = kube.Release{
-		Name: liteboxdRelease, Namespace: releasesNamespace, Chart: chart, Timeout: in.Config.Runtime.CommandTimeout, NoRollback: in.NoRollback,
+		Name: liteboxdRelease, Namespace: releasesNamespace, Chart: chart, Timeout: l.site.Config.Runtime.CommandTimeout, NoRollback: l.NoRollback,
 		LateKinds: true, // Traefik's come with a chart that k3s installs by itself
 	}
 	return d, nil
 }
 
 // lint refuses what cannot work on a cluster, and warns of what may not.
-func (in *installer) lint(d *Deployment, namespace string) error {
+func (l *Deployer) lint(d *Deployment, namespace string) error {
 	d.Findings = lint.Check(d.Rendered.Objects(), lint.Options{Known: manifests.MadeByInstaller(namespace)})
 	var errs []error
 	for _, f := range d.Findings {
 		switch {
 		case f.Severity == lint.Error:
 			errs = append(errs, fmt.Errorf("%w: %s", ErrConfig, f))
-		case in.mode != inspect: // it is no difference of the cluster
-			in.warn("%s", f)
+		case l.engine.mode != inspect: // it is no difference of the cluster
+			l.site.warn("%s", f)
 		}
 	}
 	return errors.Join(errs...)
@@ -146,13 +146,13 @@ func siteFolder(dir string) (fs.FS, error) {
 }
 
 // manifestBases are those that the bundle carries.
-func (in *installer) manifestBases() (fs.FS, error) {
-	f, ok := in.contents.File(liteboxdComponent, bundle.ManifestsFile, "")
+func (l *Deployer) manifestBases() (fs.FS, error) {
+	f, ok := l.site.contents.File(liteboxdComponent, bundle.ManifestsFile, "")
 	if !ok {
 		return nil, fmt.Errorf("%w: install.yaml asks for LiteBoxd, and the bundle carries no %s of the component %s: build it with the component %s in the lock, or take the section liteboxd out",
 			ErrConfig, bundle.ManifestsFile, liteboxdComponent, liteboxdComponent)
 	}
-	content, err := in.readFile(f, maxManifests)
+	content, err := l.site.readFile(f, maxManifests)
 	if err != nil {
 		return nil, err
 	}
@@ -160,11 +160,11 @@ func (in *installer) manifestBases() (fs.FS, error) {
 }
 
 // readFile reads a small file of the bundle, proven by its digest.
-func (in *installer) readFile(f bundle.File, most int64) ([]byte, error) {
+func (s *Site) readFile(f bundle.File, most int64) ([]byte, error) {
 	if f.Size > most {
 		return nil, fmt.Errorf("%w: the bundle's %s has %d bytes, %d is the most", ErrConfig, f.Name, f.Size, most)
 	}
-	content, err := in.Bundle.Content(f.Digest, f.Size)
+	content, err := s.Bundle.Content(f.Digest, f.Size)
 	if err != nil {
 		return nil, err
 	}
@@ -173,8 +173,8 @@ func (in *installer) readFile(f bundle.File, most int64) ([]byte, error) {
 
 // manifestParameters are what install.yaml says of LiteBoxd, with the bundle's images where
 // it names none.
-func (in *installer) manifestParameters() (manifests.Parameters, error) {
-	box := in.Config.LiteBoxd
+func (l *Deployer) manifestParameters() (manifests.Parameters, error) {
+	box := l.site.Config.LiteBoxd
 	p := manifests.Parameters{
 		SystemNamespace: box.NamespaceSystem, SandboxNamespace: box.NamespaceSandbox,
 		Host: box.IngressHost, GatewayHost: box.GatewayIngressHost, GatewayURL: box.GatewayURL,
@@ -197,14 +197,14 @@ func (in *installer) manifestParameters() (manifests.Parameters, error) {
 			continue
 		}
 		var found []string
-		for _, image := range in.contents.Images {
+		for _, image := range l.site.contents.Images {
 			if repository, _, _ := strings.Cut(path.Base(image.Name), ":"); image.Component == liteboxdComponent && repository == one.repository {
 				found = append(found, image.Name)
 			}
 		}
 		if len(found) != 1 {
 			return p, fmt.Errorf("%w: the component %s carries %s called %s, expected one: put it into the lock, or say in liteboxd.images.%s of install.yaml which image to use",
-				in.misfit, liteboxdComponent, counted(len(found), "image"), one.repository, one.key)
+				l.site.misfit, liteboxdComponent, counted(len(found), "image"), one.repository, one.key)
 		}
 		*one.to = found[0]
 	}
@@ -213,23 +213,23 @@ func (in *installer) manifestParameters() (manifests.Parameters, error) {
 
 // checkImages makes sure that the bundle carries every image that is used, or that
 // install.yaml lists besides: on the hosts there is no other place to get one from.
-func (in *installer) checkImages(uses []manifests.ImageUse) error {
-	for _, image := range in.Config.LiteBoxd.ExtraImages {
+func (l *Deployer) checkImages(uses []manifests.ImageUse) error {
+	for _, image := range l.site.Config.LiteBoxd.ExtraImages {
 		uses = append(uses, manifests.ImageUse{Image: image, Object: "install.yaml", Container: "liteboxd.extraImages"})
 	}
 	var errs []error
 	for _, use := range uses {
-		_, err := in.carriedImage(use.Image)
+		_, err := l.carriedImage(use.Image)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%w: %s (%s) needs the image %s: %w", in.misfit, use.Object, use.Container, use.Image, err))
+			errs = append(errs, fmt.Errorf("%w: %s (%s) needs the image %s: %w", l.site.misfit, use.Object, use.Container, use.Image, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // checkParts makes sure that install.yaml leaves those parts of k3s on that objects need.
-func (in *installer) checkParts(objects []*unstructured.Unstructured) error {
-	off := in.disabled()
+func (l *Deployer) checkParts(objects []*unstructured.Unstructured) error {
+	off := l.cluster.disabled()
 	for _, o := range objects {
 		if part := neededPart(o); part != "" && slices.Contains(off, part) {
 			return fmt.Errorf("%w: the %s %s needs k3s' %s, which install.yaml turns off: leave it on, or change the object with a patch in liteboxd.configDir", ErrConfig, o.GetKind(), o.GetName(), part)
@@ -258,7 +258,7 @@ func neededPart(o *unstructured.Unstructured) string {
 }
 
 // carriedImage finds an image by a reference, as the nodes will.
-func (in *installer) carriedImage(reference string) (bundle.Image, error) {
+func (l *Deployer) carriedImage(reference string) (bundle.Image, error) {
 	ref, digest, _ := strings.Cut(reference, "@")
 	parsed, err := name.ParseReference(ref)
 	if err != nil {
@@ -266,33 +266,33 @@ func (in *installer) carriedImage(reference string) (bundle.Image, error) {
 	}
 	// Kubernetes and containerd complete a short name as Docker does.
 	full := strings.Replace(parsed.Name(), name.DefaultRegistry+"/", "docker.io/", 1)
-	i := slices.IndexFunc(in.contents.Images, func(i bundle.Image) bool { return i.Name == full })
+	i := slices.IndexFunc(l.site.contents.Images, func(i bundle.Image) bool { return i.Name == full })
 	switch {
 	case i < 0:
 		return bundle.Image{}, fmt.Errorf("it is not carried: add `- {ref: %s}` to the images of the component %s in versions.lock, then run boxlift bundle lock and boxlift bundle build",
 			full, liteboxdComponent)
-	case digest != "" && digest != string(in.contents.Images[i].Digest):
-		return bundle.Image{}, fmt.Errorf("the bundle carries it with the digest %s: take the digest out or correct it", in.contents.Images[i].Digest)
-	case digest != "" && !namesDigests(in.k3s):
-		return bundle.Image{}, fmt.Errorf("k3s %s gives imported images no name with a digest, so that no node would find it: take the digest out", in.k3s)
+	case digest != "" && digest != string(l.site.contents.Images[i].Digest):
+		return bundle.Image{}, fmt.Errorf("the bundle carries it with the digest %s: take the digest out or correct it", l.site.contents.Images[i].Digest)
+	case digest != "" && !namesDigests(l.site.k3s):
+		return bundle.Image{}, fmt.Errorf("k3s %s gives imported images no name with a digest, so that no node would find it: take the digest out", l.site.k3s)
 	}
-	return in.contents.Images[i], nil
+	return l.site.contents.Images[i], nil
 }
 
 // checkPlatform makes sure that the bundle carries every image that LiteBoxd uses for a
 // node's platform: pods may come to run on any node.
-func (in *installer) checkPlatform(platform lock.Platform) error {
-	if in.deployment == nil {
+func (l *Deployer) checkPlatform(platform lock.Platform) error {
+	if l.deployment == nil {
 		return nil
 	}
 	var missing []string
-	images := slices.Clone(in.Config.LiteBoxd.ExtraImages)
-	for _, use := range in.deployment.Rendered.Images() {
+	images := slices.Clone(l.site.Config.LiteBoxd.ExtraImages)
+	for _, use := range l.deployment.Rendered.Images() {
 		images = append(images, use.Image)
 	}
 	slices.Sort(images)
 	for _, reference := range slices.Compact(images) {
-		image, err := in.carriedImage(reference)
+		image, err := l.carriedImage(reference)
 		if err != nil {
 			return err
 		}
@@ -308,26 +308,26 @@ func (in *installer) checkPlatform(platform lock.Platform) error {
 
 // liteboxd brings LiteBoxd to the bundle's version and install.yaml's settings, without
 // harm to the sandboxes that run.
-func (in *installer) liteboxd(ctx context.Context) error {
-	d := in.deployment
+func (l *Deployer) liteboxd(ctx context.Context) error {
+	d := l.deployment
 	if d == nil {
-		return in.warnOfLiteBoxd(ctx)
+		return l.warnOfLiteBoxd(ctx)
 	}
 	differs := sync.OnceValues(func() (string, error) {
-		if in.api == nil {
+		if l.site.api == nil {
 			return "there is no cluster yet", nil
 		}
-		return in.api.ReleaseDiffers(ctx, d.release)
+		return l.site.api.ReleaseDiffers(ctx, d.release)
 	})
-	if err := in.checkLiteBoxd(ctx, d, differs); err != nil {
+	if err := l.checkLiteBoxd(ctx, d, differs); err != nil {
 		return err
 	}
-	u := in.upgradeTo(d.Version)
-	return in.runSteps(ctx, "liteboxd", &in.cluster, append([]step{in.secretsStep(), u.backupStep(differs)}, u.changeSteps(step{
+	u := l.upgradeTo(d.Version)
+	return l.engine.runSteps(ctx, "liteboxd", &l.engine.cluster, append([]step{l.secretsStep(), u.backupStep(differs)}, u.changeSteps(step{
 		title:  "deploy LiteBoxd " + d.Version,
 		needed: func(context.Context) (string, error) { return differs() },
 		run: func(ctx context.Context) error {
-			return sayDatabase(in.api.ApplyRelease(ctx, d.release, in.Reporter.Message), in.backup)
+			return sayDatabase(l.site.api.ApplyRelease(ctx, d.release, l.site.Reporter.Message), l.site.backup)
 		},
 	})...))
 }
@@ -364,44 +364,44 @@ func (d *Deployment) needs(part string) bool {
 }
 
 // warnOfLiteBoxd tells of a LiteBoxd that install.yaml does not know of.
-func (in *installer) warnOfLiteBoxd(ctx context.Context) error {
-	if in.api == nil || in.Config.LiteBoxd != nil {
+func (l *Deployer) warnOfLiteBoxd(ctx context.Context) error {
+	if l.site.api == nil || l.site.Config.LiteBoxd != nil {
 		return nil
 	}
-	running, err := in.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
+	running, err := l.site.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
 	if running != nil {
-		in.warn("LiteBoxd %s runs on the cluster, and install.yaml has no section liteboxd: it is left alone", running.ChartVersion)
+		l.site.warn("LiteBoxd %s runs on the cluster, and install.yaml has no section liteboxd: it is left alone", running.ChartVersion)
 	}
 	return err
 }
 
 // checkLiteBoxd refuses changes that LiteBoxd or its users would not survive.
-func (in *installer) checkLiteBoxd(ctx context.Context, d *Deployment, differs func() (string, error)) error {
-	if in.api == nil {
+func (l *Deployer) checkLiteBoxd(ctx context.Context, d *Deployment, differs func() (string, error)) error {
+	if l.site.api == nil {
 		return nil
 	}
 	reason, err := differs()
 	if reason == "" || err != nil {
 		return err
 	}
-	if in.changing() {
-		for _, h := range in.hosts {
+	if l.engine.changing() {
+		for _, h := range l.site.hosts {
 			if h.err != nil {
 				return fmt.Errorf("LiteBoxd is left as it is (%s), because %s failed: its pods may come to run there, and the images may be missing", reason, h.name)
 			}
 		}
 	}
-	running, err := in.runningObjects(ctx)
+	running, err := l.runningObjects(ctx)
 	if err != nil {
 		return err
 	}
-	if err := in.checkNamespaces(running); err != nil {
+	if err := l.checkNamespaces(running); err != nil {
 		return err
 	}
 	if len(d.Rendered.Sandbox) > 0 || !slices.ContainsFunc(running, func(o kube.Object) bool { return o.Kind == "NetworkPolicy" }) {
 		return nil
 	}
-	sandboxes, err := in.api.Pods(ctx, in.Config.LiteBoxd.NamespaceSandbox, sandboxSelector)
+	sandboxes, err := l.site.api.Pods(ctx, l.site.Config.LiteBoxd.NamespaceSandbox, sandboxSelector)
 	if len(sandboxes) > 0 {
 		return fmt.Errorf("%w: liteboxd.deploySandboxResources is false now, and %s run: without the policies and roles that would go they would be open to everybody, and LiteBoxd could not end them; end them first, or leave it true", ErrRefused, counted(len(sandboxes), "sandbox pod"))
 	}
@@ -409,8 +409,8 @@ func (in *installer) checkLiteBoxd(ctx context.Context, d *Deployment, differs f
 }
 
 // runningObjects are those of LiteBoxd in the cluster, none when it was never rolled out.
-func (in *installer) runningObjects(ctx context.Context) ([]kube.Object, error) {
-	manifest, err := in.api.ReleaseManifest(ctx, releasesNamespace, liteboxdRelease)
+func (l *Deployer) runningObjects(ctx context.Context) ([]kube.Object, error) {
+	manifest, err := l.site.api.ReleaseManifest(ctx, releasesNamespace, liteboxdRelease)
 	if errors.Is(err, kube.ErrNoRevision) {
 		return nil, nil
 	}
@@ -422,8 +422,8 @@ func (in *installer) runningObjects(ctx context.Context) ([]kube.Object, error) 
 
 // checkNamespaces makes sure that LiteBoxd stays in its namespaces: in another one it would
 // begin anew, without its data.
-func (in *installer) checkNamespaces(running []kube.Object) error {
-	box := in.Config.LiteBoxd
+func (l *Deployer) checkNamespaces(running []kube.Object) error {
+	box := l.site.Config.LiteBoxd
 	for _, is := range []struct{ kind, name, key, wanted string }{
 		{kube.Deployment, manifests.API, "namespaceSystem", box.NamespaceSystem},
 		{"NetworkPolicy", "default-deny-all", "namespaceSandbox", box.NamespaceSandbox},
@@ -452,19 +452,19 @@ var errForeignKey = errors.New("liteboxd.security.sandboxTokenEncryptionKey is n
 // secretsStep makes what is not to be in any manifest: the key of the stored tokens, which
 // must outlive every upgrade, and the first login. Neither is ever a default that others
 // know.
-func (in *installer) secretsStep() step {
-	box := in.Config.LiteBoxd
+func (l *Deployer) secretsStep() step {
+	box := l.site.Config.LiteBoxd
 	var keys, auth map[string][]byte
 	return step{
 		title: "make LiteBoxd's key and first login",
 		needed: func(ctx context.Context) (reason string, err error) {
-			if in.api == nil {
+			if l.site.api == nil {
 				return "there is no cluster yet", nil
 			}
-			if keys, err = in.api.Secret(ctx, box.NamespaceSystem, manifests.KeysSecret); err != nil {
+			if keys, err = l.site.api.Secret(ctx, box.NamespaceSystem, manifests.KeysSecret); err != nil {
 				return "", err
 			}
-			if auth, err = in.api.Secret(ctx, box.NamespaceSystem, manifests.AuthSecret); err != nil {
+			if auth, err = l.site.api.Secret(ctx, box.NamespaceSystem, manifests.AuthSecret); err != nil {
 				return "", err
 			}
 			given := box.Security.EncryptionKey.Reveal()
@@ -479,16 +479,16 @@ func (in *installer) secretsStep() step {
 			return "", nil
 		},
 		run: func(ctx context.Context) error {
-			if err := in.api.EnsureNamespace(ctx, box.NamespaceSystem, liteboxdRelease, releasesNamespace); err != nil {
+			if err := l.site.api.EnsureNamespace(ctx, box.NamespaceSystem, liteboxdRelease, releasesNamespace); err != nil {
 				return err
 			}
 			if len(keys[keyVariable]) == 0 {
-				if err := in.makeKey(ctx); err != nil {
+				if err := l.makeKey(ctx); err != nil {
 					return err
 				}
 			}
 			if len(auth[passwordVariable]) == 0 {
-				return in.makeLogin(ctx)
+				return l.makeLogin(ctx)
 			}
 			return nil
 		},
@@ -497,11 +497,11 @@ func (in *installer) secretsStep() step {
 
 // makeKey gives the cluster its key. With data that was written with another one, it must
 // be that one.
-func (in *installer) makeKey(ctx context.Context) error {
-	box := in.Config.LiteBoxd
+func (l *Deployer) makeKey(ctx context.Context) error {
+	box := l.site.Config.LiteBoxd
 	key := box.Security.EncryptionKey.Reveal()
 	if key == "" {
-		claim, err := in.api.Claim(ctx, box.NamespaceSystem, manifests.DataClaim)
+		claim, err := l.site.api.Claim(ctx, box.NamespaceSystem, manifests.DataClaim)
 		if err != nil {
 			return err
 		}
@@ -513,17 +513,17 @@ func (in *installer) makeKey(ctx context.Context) error {
 		_, _ = rand.Read(random) // it does not fail (crypto/rand, Go 1.24)
 		key = hex.EncodeToString(random)
 	}
-	return in.api.PutSecret(ctx, box.NamespaceSystem, manifests.KeysSecret, map[string][]byte{keyVariable: []byte(key)})
+	return l.site.api.PutSecret(ctx, box.NamespaceSystem, manifests.KeysSecret, map[string][]byte{keyVariable: []byte(key)})
 }
 
 // makeLogin makes what LiteBoxd looks at only when it has no user yet: it is made once.
-func (in *installer) makeLogin(ctx context.Context) error {
-	s := in.Config.LiteBoxd.Security
+func (l *Deployer) makeLogin(ctx context.Context) error {
+	s := l.site.Config.LiteBoxd.Security
 	data := map[string][]byte{usernameVariable: []byte(s.AdminUsername), passwordVariable: []byte(rand.Text())}
 	if given := s.AdminInitialPassword.Reveal(); given != "" {
 		data[passwordVariable], data[shownMark] = []byte(given), []byte("given in install.yaml")
 	}
-	return in.api.PutSecret(ctx, in.Config.LiteBoxd.NamespaceSystem, manifests.AuthSecret, data)
+	return l.site.api.PutSecret(ctx, l.site.Config.LiteBoxd.NamespaceSystem, manifests.AuthSecret, data)
 }
 
 // Login is the first user of LiteBoxd.
@@ -533,20 +533,20 @@ type Login struct {
 }
 
 // showLogin gets the first login into the summary, once.
-func (in *installer) showLogin(ctx context.Context) error {
-	if in.deployment == nil || !in.changing() {
+func (l *Deployer) showLogin(ctx context.Context) error {
+	if l.deployment == nil || !l.engine.changing() {
 		return nil
 	}
-	namespace := in.Config.LiteBoxd.NamespaceSystem
-	auth, err := in.api.Secret(ctx, namespace, manifests.AuthSecret)
+	namespace := l.site.Config.LiteBoxd.NamespaceSystem
+	auth, err := l.site.api.Secret(ctx, namespace, manifests.AuthSecret)
 	if err != nil || len(auth[passwordVariable]) == 0 || auth[shownMark] != nil {
 		return err
 	}
 	auth[shownMark] = []byte("by boxlift")
-	if err := in.api.PutSecret(ctx, namespace, manifests.AuthSecret, auth); err != nil {
+	if err := l.site.api.PutSecret(ctx, namespace, manifests.AuthSecret, auth); err != nil {
 		return err
 	}
-	in.login = &Login{Username: string(auth[usernameVariable]), Password: string(auth[passwordVariable])}
+	l.site.login = &Login{Username: string(auth[usernameVariable]), Password: string(auth[passwordVariable])}
 	return nil
 }
 
@@ -557,15 +557,15 @@ func DiffLiteBoxd(ctx context.Context, o Options) ([]kube.ObjectDiff, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
-	in.mode, in.Scope = plan, OnlyLiteBoxd
+	defer in.engine.close()
+	in.engine.mode, in.engine.Scope = plan, OnlyLiteBoxd
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
-	if err := in.connectServers(ctx, nil); err != nil {
+	if err := in.engine.connectServers(ctx, nil); err != nil {
 		return nil, err
 	}
-	diffs, err := in.api.DiffRelease(ctx, in.deployment.release)
+	diffs, err := in.site.api.DiffRelease(ctx, in.deployer.deployment.release)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCluster, err)
 	}

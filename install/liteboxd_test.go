@@ -26,14 +26,14 @@ liteboxd: {extraImages: ["registry.lan/team/python:3.13"]}
 
 // carrying makes an installer whose bundle has these images, as reference or
 // reference@digest.
-func carrying(t *testing.T, disabled, k3s string, images ...string) *installer {
+func carrying(t *testing.T, disabled, k3s string, images ...string) *installation {
 	t.Helper()
 	in := example(t, strings.Replace(boxConfig, "%s", disabled, 1), "k3s="+k3s, "liteboxd=v0.6.10")
-	in.k3s, in.misfit = k3s, ErrConfig
+	in.site.k3s, in.site.misfit = k3s, ErrConfig
 	for _, image := range images {
 		name, sum, _ := strings.Cut(image, "@")
 		platforms := []bundle.PlatformImage{{Platform: "linux/amd64"}}
-		in.contents.Images = append(in.contents.Images, bundle.Image{Component: "liteboxd", Name: name, Digest: digest.Digest(sum), Platforms: platforms})
+		in.site.contents.Images = append(in.site.contents.Images, bundle.Image{Component: "liteboxd", Name: name, Digest: digest.Digest(sum), Platforms: platforms})
 	}
 	return in
 }
@@ -59,7 +59,7 @@ func TestCarriedImage(t *testing.T) {
 		"nonsense":        {"registry.lan/A b", newK3s, "could not parse reference"},
 	} {
 		in := carrying(t, "", c.k3s, "docker.io/library/nginx:alpine@sha256:"+ones)
-		image, err := in.carriedImage(c.reference)
+		image, err := in.deployer.carriedImage(c.reference)
 		if c.err == "" && (err != nil || image.Name != "docker.io/library/nginx:alpine") || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%s: %v, %v", name, image.Name, err)
 		}
@@ -68,7 +68,7 @@ func TestCarriedImage(t *testing.T) {
 
 func TestManifestImages(t *testing.T) {
 	in := carrying(t, "", "v1.34.4+k3s1", "ghcr.io/fslongjin/liteboxd-server:v0.6.10", "ghcr.io/fslongjin/liteboxd-gateway:v0.6.10", "ghcr.io/fslongjin/web:v0.6.10", "docker.io/library/ubuntu:24.04")
-	p, err := in.manifestParameters()
+	p, err := in.deployer.manifestParameters()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestManifestImages(t *testing.T) {
 		t.Errorf("images (-want +got):\n%s", diff)
 	}
 	// One that install.yaml lists besides is missing, on every platform or on one.
-	err = in.checkImages([]manifests.ImageUse{{Image: p.Images.API, Object: "Deployment a/b", Container: "api"}})
+	err = in.deployer.checkImages([]manifests.ImageUse{{Image: p.Images.API, Object: "Deployment a/b", Container: "api"}})
 	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "install.yaml (liteboxd.extraImages) needs the image registry.lan/team/python:3.13") {
 		t.Errorf("an extra image that is missing: %v", err)
 	}
@@ -88,16 +88,16 @@ func TestManifestImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in.deployment = &Deployment{Rendered: rendered}
-	in.Config.LiteBoxd.ExtraImages = nil
-	if err := in.checkPlatform("linux/amd64"); err != nil {
+	in.deployer.deployment = &Deployment{Rendered: rendered}
+	in.site.Config.LiteBoxd.ExtraImages = nil
+	if err := in.deployer.checkPlatform("linux/amd64"); err != nil {
 		t.Error(err)
 	}
-	if err := in.checkPlatform("linux/arm64"); err == nil || !strings.Contains(err.Error(), "the host is linux/arm64") || !strings.Contains(err.Error(), "liteboxd-gateway") {
+	if err := in.deployer.checkPlatform("linux/arm64"); err == nil || !strings.Contains(err.Error(), "the host is linux/arm64") || !strings.Contains(err.Error(), "liteboxd-gateway") {
 		t.Errorf("a host of another platform: %v", err)
 	}
-	in.contents.Images = in.contents.Images[1:]
-	if _, err := in.manifestParameters(); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "carries 0 images called liteboxd-server") {
+	in.site.contents.Images = in.site.contents.Images[1:]
+	if _, err := in.deployer.manifestParameters(); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "carries 0 images called liteboxd-server") {
 		t.Errorf("without an image of the API: %v", err)
 	}
 }
@@ -112,7 +112,7 @@ func TestPartsOfK3s(t *testing.T) {
 	for disabled, want := range map[string]string{
 		"servicelb": "", "traefik": "needs k3s' traefik", "local-storage": "PersistentVolumeClaim liteboxd-api-data needs k3s' local-storage",
 	} {
-		err := carrying(t, disabled, "v1.34.4+k3s1").checkParts(rendered.Objects())
+		err := carrying(t, disabled, "v1.34.4+k3s1").deployer.checkParts(rendered.Objects())
 		if want == "" && err != nil || want != "" && (!errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want)) {
 			t.Errorf("without %s: %v", disabled, err)
 		}
@@ -143,7 +143,7 @@ func TestNamespacesStay(t *testing.T) {
 		{running("plant", "liteboxd-sandbox"), "is in the namespace plant, and liteboxd.namespaceSystem in install.yaml says liteboxd-system"},
 		{running("liteboxd-system", "plant"), "is in the namespace plant, and liteboxd.namespaceSandbox in install.yaml says liteboxd-sandbox"},
 	} {
-		err := in.checkNamespaces(c.running)
+		err := in.deployer.checkNamespaces(c.running)
 		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%v: %v", c.running, err)
 		}
@@ -199,10 +199,10 @@ func TestLostRows(t *testing.T) {
 // What was broken off is gone on with; what belongs to something else is left alone.
 func TestUncompared(t *testing.T) {
 	in := carrying(t, "", "v1.34.4+k3s1")
-	in.StatePath = filepath.Join(t.TempDir(), "state.json")
-	u := in.upgradeTo("v0.6.11")
+	in.site.StatePath = filepath.Join(t.TempDir(), "state.json")
+	u := in.deployer.upgradeTo("v0.6.11")
 	write := func(name string, b Backup) {
-		dir := filepath.Join(in.beside(backupsDir), name)
+		dir := filepath.Join(in.site.beside(backupsDir), name)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -273,8 +273,8 @@ func TestCheckLock(t *testing.T) {
 // A bundle that somebody has built elsewhere is refused as well.
 func TestOldLiteBoxd(t *testing.T) {
 	in := example(t, strings.Replace(boxConfig, "%s", "", 1), "k3s=v1.34.4+k3s1", "liteboxd=v0.6.8")
-	in.misfit = ErrConfig
-	_, err := in.renderLiteBoxd()
+	in.site.misfit = ErrConfig
+	_, err := in.deployer.renderLiteBoxd()
 	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "LiteBoxd v0.6.8 has no network-controller") {
 		t.Errorf("%v", err)
 	}

@@ -76,7 +76,7 @@ type Sandbox struct {
 
 // liteboxdUpgrade changes LiteBoxd under running sandboxes.
 type liteboxdUpgrade struct {
-	*installer
+	deployer          *Deployer
 	system, sandboxes string // namespaces
 	target            string // what it is to become
 	// seen says when a pod was first seen to leave, by UID; the zero time once it was cut off.
@@ -86,9 +86,9 @@ type liteboxdUpgrade struct {
 	databaseFolder string
 }
 
-func (in *installer) upgradeTo(target string) *liteboxdUpgrade {
-	box := in.Config.LiteBoxd
-	return &liteboxdUpgrade{installer: in, system: box.NamespaceSystem, sandboxes: box.NamespaceSandbox, target: target}
+func (l *Deployer) upgradeTo(target string) *liteboxdUpgrade {
+	box := l.site.Config.LiteBoxd
+	return &liteboxdUpgrade{deployer: l, system: box.NamespaceSystem, sandboxes: box.NamespaceSandbox, target: target}
 }
 
 // changeSteps are a change of LiteBoxd and what has to come after it, also in a run that
@@ -101,8 +101,8 @@ func (u *liteboxdUpgrade) changeSteps(change step) []step {
 
 // beside is a folder of the cluster's next to the state. Its path is shown to users: it is
 // absolute, if that can be found out.
-func (in *installer) beside(name string) string {
-	path := filepath.Join(filepath.Dir(in.StatePath), name, in.Config.Cluster.Name)
+func (s *Site) beside(name string) string {
+	path := filepath.Join(filepath.Dir(s.StatePath), name, s.Config.Cluster.Name)
 	if absolute, err := filepath.Abs(path); err == nil {
 		return absolute
 	}
@@ -116,10 +116,10 @@ func (u *liteboxdUpgrade) backupStep(differs func() (string, error)) step {
 	return step{
 		title: "back up LiteBoxd",
 		needed: func(ctx context.Context) (string, error) {
-			if u.api == nil {
+			if u.deployer.site.api == nil {
 				return "", nil
 			}
-			running, err := u.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
+			running, err := u.deployer.site.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
 			if err != nil || running == nil {
 				return "", err
 			}
@@ -128,8 +128,8 @@ func (u *liteboxdUpgrade) backupStep(differs func() (string, error)) step {
 			if err != nil || reason == "" {
 				return "", err
 			}
-			if made, dir, err := u.uncompared(); err != nil || made != nil && u.Resume {
-				u.backup = dir
+			if made, dir, err := u.uncompared(); err != nil || made != nil && u.deployer.engine.Resume {
+				u.deployer.site.backup = dir
 				return "", err
 			}
 			return "LiteBoxd is about to be changed: " + reason, nil
@@ -141,14 +141,14 @@ func (u *liteboxdUpgrade) backupStep(differs func() (string, error)) step {
 // backUp keeps all that is needed to go back.
 func (u *liteboxdUpgrade) backUp(ctx context.Context, from int) error {
 	now := time.Now().UTC().Truncate(time.Millisecond)
-	return u.makeBackup(ctx, &Backup{Format: 1, Cluster: u.Config.Cluster.Name, Time: now, From: from, To: u.target})
+	return u.makeBackup(ctx, &Backup{Format: 1, Cluster: u.deployer.site.Config.Cluster.Name, Time: now, From: from, To: u.target})
 }
 
 // makeBackup makes the folder of a backup. It has its name only when it is complete.
 func (u *liteboxdUpgrade) makeBackup(ctx context.Context, b *Backup) error {
-	dir := filepath.Join(u.beside(backupsDir), b.Time.Format(backupTimeFormat))
+	dir := filepath.Join(u.deployer.site.beside(backupsDir), b.Time.Format(backupTimeFormat))
 	unfinished := dir + unfinishedSuffix
-	left, err := filepath.Glob(filepath.Join(u.beside(backupsDir), "*"+unfinishedSuffix))
+	left, err := filepath.Glob(filepath.Join(u.deployer.site.beside(backupsDir), "*"+unfinishedSuffix))
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (u *liteboxdUpgrade) makeBackup(ctx context.Context, b *Backup) error {
 	if err := os.Rename(unfinished, dir); err != nil {
 		return err
 	}
-	u.backup = dir
+	u.deployer.site.backup = dir
 	return nil
 }
 
@@ -175,11 +175,11 @@ func (u *liteboxdUpgrade) fillBackup(ctx context.Context, b *Backup, dir string)
 	if b.Sandboxes, err = u.listSandboxes(ctx); err != nil {
 		return err
 	}
-	keys, err := u.api.Secret(ctx, u.system, manifests.KeysSecret)
+	keys, err := u.deployer.site.api.Secret(ctx, u.system, manifests.KeysSecret)
 	if err != nil {
 		return err
 	}
-	objects, err := u.api.ReleaseManifest(ctx, releasesNamespace, liteboxdRelease)
+	objects, err := u.deployer.site.api.ReleaseManifest(ctx, releasesNamespace, liteboxdRelease)
 	if err != nil && !errors.Is(err, kube.ErrNoRevision) {
 		return err
 	}
@@ -206,8 +206,8 @@ func (b *Backup) write(dir string) error {
 }
 
 // lastBackup is the newest of those that are wanted, and its folder; nil when there is none.
-func (in *installer) lastBackup(wanted func(*Backup) bool) (*Backup, string, error) {
-	entries, err := os.ReadDir(in.beside(backupsDir))
+func (l *Deployer) lastBackup(wanted func(*Backup) bool) (*Backup, string, error) {
+	entries, err := os.ReadDir(l.site.beside(backupsDir))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, "", err
 	}
@@ -215,7 +215,7 @@ func (in *installer) lastBackup(wanted func(*Backup) bool) (*Backup, string, err
 		if strings.HasSuffix(e.Name(), unfinishedSuffix) {
 			continue
 		}
-		dir := filepath.Join(in.beside(backupsDir), e.Name())
+		dir := filepath.Join(l.site.beside(backupsDir), e.Name())
 		content, err := os.ReadFile(filepath.Join(dir, backupRecord))
 		if errors.Is(err, os.ErrNotExist) {
 			continue
@@ -235,7 +235,7 @@ func (in *installer) lastBackup(wanted func(*Backup) bool) (*Backup, string, err
 }
 
 func (u *liteboxdUpgrade) listSandboxes(ctx context.Context) ([]Sandbox, error) {
-	pods, err := u.api.Pods(ctx, u.sandboxes, sandboxSelector)
+	pods, err := u.deployer.site.api.Pods(ctx, u.sandboxes, sandboxSelector)
 	if err != nil {
 		return nil, err
 	}
@@ -273,7 +273,7 @@ func (u *liteboxdUpgrade) findDatabase(ctx context.Context) (h *host, folder str
 	if u.databaseHost != nil {
 		return u.databaseHost, u.databaseFolder, nil
 	}
-	claim, err := u.api.Claim(ctx, u.system, manifests.DataClaim)
+	claim, err := u.deployer.site.api.Claim(ctx, u.system, manifests.DataClaim)
 	if err != nil || claim == nil || claim.Volume == "" {
 		return nil, "", err
 	}
@@ -282,7 +282,7 @@ func (u *liteboxdUpgrade) findDatabase(ctx context.Context) (h *host, folder str
 			"for a volume that is not a folder of a node, a pod has to run that mounts it",
 			claim.Volume, u.system, manifests.DataClaim, claim.Phase)
 	}
-	h, err = u.hostOf(ctx, claim.Node)
+	h, err = u.deployer.site.hostOf(ctx, claim.Node)
 	if err != nil {
 		return nil, "", fmt.Errorf("find the volume of %s/%s: %w", u.system, manifests.DataClaim, err)
 	}
@@ -305,25 +305,25 @@ func fetchDatabase(ctx context.Context, h *host, source, to string) (digest stri
 }
 
 // hostOf finds the host with a node, which has to be one that can be logged in to.
-func (in *installer) hostOf(ctx context.Context, nodeName string) (*host, error) {
-	nodes, err := in.api.Nodes(ctx)
+func (s *Site) hostOf(ctx context.Context, nodeName string) (*host, error) {
+	nodes, err := s.api.Nodes(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
 	// What tells a host's node is known once the host was logged in to.
 	for _, connected := range []bool{true, false} {
-		for _, h := range in.hosts {
+		for _, h := range s.hosts {
 			if (h.conn != nil) != connected {
 				continue
 			}
 			if h.conn == nil {
-				if err := in.connect(ctx, h); err != nil {
+				if err := s.connect(ctx, h); err != nil {
 					errs = append(errs, err)
 					continue
 				}
 			}
-			if n := in.nodeOf(h, nodes); n != nil && n.Name == nodeName {
+			if n := s.nodeOf(h, nodes); n != nil && n.Name == nodeName {
 				return h, nil
 			}
 		}
@@ -379,7 +379,7 @@ func (h *host) fetchOutput(ctx context.Context, cmd machine.Command, to, digest 
 
 // roll applies a change.
 func (u *liteboxdUpgrade) roll(ctx context.Context, apply func(context.Context) error) error {
-	task := u.Reporter.Task("wait for LiteBoxd", 0)
+	task := u.deployer.site.Reporter.Task("wait for LiteBoxd", 0)
 	stop := u.forceLater(ctx)
 	err := apply(ctx)
 	stop()
@@ -401,7 +401,7 @@ func (u *liteboxdUpgrade) drainStep() step {
 	return step{
 		title: "let the replaced pods of LiteBoxd end",
 		needed: func(ctx context.Context) (string, error) {
-			if u.api == nil || !u.changing() {
+			if u.deployer.site.api == nil || !u.deployer.engine.changing() {
 				return "", nil
 			}
 			leaving, err := u.leaving(ctx)
@@ -413,8 +413,8 @@ func (u *liteboxdUpgrade) drainStep() step {
 		run: func(ctx context.Context) error {
 			stop := u.forceLater(ctx)
 			defer stop()
-			task := u.Reporter.Task("wait for the replaced pods", 0)
-			err := u.meter.wait(func() error { return u.awaitDrained(ctx) })
+			task := u.deployer.site.Reporter.Task("wait for the replaced pods", 0)
+			err := u.deployer.site.meter.wait(func() error { return u.awaitDrained(ctx) })
 			task.Done(err)
 			return err
 		},
@@ -425,8 +425,8 @@ func (u *liteboxdUpgrade) drainStep() step {
 // with it; nil when there is none.
 func (u *liteboxdUpgrade) uncompared() (*Backup, string, error) {
 	// One that was made before data was given up is of no change.
-	b, dir, err := u.lastBackup(func(b *Backup) bool { return b.To != "" })
-	if b != nil && (b.Compared || b.To != u.target || b.Cluster != u.Config.Cluster.Name) {
+	b, dir, err := u.deployer.lastBackup(func(b *Backup) bool { return b.To != "" })
+	if b != nil && (b.Compared || b.To != u.target || b.Cluster != u.deployer.site.Config.Cluster.Name) {
 		b = nil
 	}
 	return b, dir, err
@@ -435,28 +435,28 @@ func (u *liteboxdUpgrade) uncompared() (*Backup, string, error) {
 // awaitDrained waits until no pod of the control plane is on its way out.
 func (u *liteboxdUpgrade) awaitDrained(ctx context.Context) error {
 	const margin = time.Minute
-	ctx, cancel := context.WithTimeoutCause(ctx, u.Config.LiteBoxd.TerminationGrace+margin, errors.New("they take longer than they are given"))
+	ctx, cancel := context.WithTimeoutCause(ctx, u.deployer.site.Config.LiteBoxd.TerminationGrace+margin, errors.New("they take longer than they are given"))
 	defer cancel()
 	leaving, err := u.leaving(ctx)
 	if err != nil {
 		return err
 	}
-	return u.api.WaitGone(ctx, leaving, u.Reporter.Message)
+	return u.deployer.site.api.WaitGone(ctx, leaving, u.deployer.site.Reporter.Message)
 }
 
 // leaving are the pods of the control plane that have been told to end. Nobody ends those on
 // nodes that are left out.
 func (u *liteboxdUpgrade) leaving(ctx context.Context) ([]kube.Pod, error) {
-	pods, err := u.api.Pods(ctx, u.system, "")
+	pods, err := u.deployer.site.api.Pods(ctx, u.system, "")
 	pods = slices.DeleteFunc(pods, func(p kube.Pod) bool { return p.Terminating.IsZero() })
 	if err != nil || len(pods) == 0 {
 		return nil, err
 	}
-	nodes, err := u.api.Nodes(ctx)
+	nodes, err := u.deployer.site.api.Nodes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return podsBeside(u.leftOut(nodes), pods), nil
+	return podsBeside(u.deployer.site.leftOut(nodes), pods), nil
 }
 
 // podsBeside are the pods that are on none of the nodes.
@@ -469,7 +469,7 @@ func podsBeside(nodes []kube.Node, pods []kube.Pod) []kube.Pod {
 // forceLater ends pods that still have connections when the operator's patience with them
 // ends.
 func (u *liteboxdUpgrade) forceLater(ctx context.Context) (stop func()) {
-	if u.ForceAfter <= 0 {
+	if u.deployer.ForceAfter <= 0 {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -503,16 +503,16 @@ func (u *liteboxdUpgrade) endOverdue(ctx context.Context) {
 		switch {
 		case !known:
 			u.seen[p.UID] = time.Now()
-		case !since.IsZero() && time.Since(since) >= u.ForceAfter:
+		case !since.IsZero() && time.Since(since) >= u.deployer.ForceAfter:
 			overdue = append(overdue, p)
 		}
 	}
 	if len(overdue) == 0 {
 		return
 	}
-	u.Reporter.Message(fmt.Sprintf("%v are over: cutting off the connections of %s", u.ForceAfter, podNames(overdue)))
+	u.deployer.site.Reporter.Message(fmt.Sprintf("%v are over: cutting off the connections of %s", u.deployer.ForceAfter, podNames(overdue)))
 	const grace = time.Second
-	if err := u.api.EndPods(ctx, overdue, grace); err != nil {
+	if err := u.deployer.site.api.EndPods(ctx, overdue, grace); err != nil {
 		return
 	}
 	for _, p := range overdue {
@@ -535,13 +535,13 @@ func (u *liteboxdUpgrade) compareStep() step {
 	return step{
 		title: "compare LiteBoxd with the backup",
 		needed: func(context.Context) (reason string, err error) {
-			if u.api == nil || u.mode == inspect {
+			if u.deployer.site.api == nil || u.deployer.engine.mode == inspect {
 				return "", nil
 			}
 			if before, dir, err = u.uncompared(); before == nil {
 				return "", err
 			}
-			u.backup = dir
+			u.deployer.site.backup = dir
 			return "LiteBoxd was changed", nil
 		},
 		run: func(ctx context.Context) error { return u.compareWith(ctx, before, dir) },
@@ -571,9 +571,9 @@ func (u *liteboxdUpgrade) compare(ctx context.Context, before *Backup, dir strin
 		return nil, err
 	}
 	since := before.Time.Format(time.RFC3339)
-	gone, restarted := lostSandboxes(before.Sandboxes, now, u.restores)
+	gone, restarted := lostSandboxes(before.Sandboxes, now, u.deployer.engine.restores)
 	if len(gone) > 0 {
-		u.warn("since %s these sandboxes are gone: %s; that is well if their time was up or a user has ended them",
+		u.deployer.site.warn("since %s these sandboxes are gone: %s; that is well if their time was up or a user has ended them",
 			since, strings.Join(gone, ", "))
 	}
 	if before.SHA256 == "" {
@@ -586,7 +586,7 @@ func (u *liteboxdUpgrade) compare(ctx context.Context, before *Backup, dir strin
 	}
 	deleted, emptied := lostRows(before.Rows, rows)
 	if len(deleted) > 0 {
-		u.warn("since %s these rows of LiteBoxd's database are gone: %s; that is well if a user has deleted them",
+		u.deployer.site.warn("since %s these rows of LiteBoxd's database are gone: %s; that is well if a user has deleted them",
 			since, strings.Join(deleted, ", "))
 	}
 	return slices.Concat(restarted, emptied), os.Remove(after)

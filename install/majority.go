@@ -57,21 +57,21 @@ func checkMajority(others []member) *majorityError {
 // awaitMajority waits, before k3s is stopped or started again on a host that runs it, until etcd
 // can do without that host. Where the host itself does not answer for as long, there is nothing to
 // lose: starting it again may be what mends the cluster.
-func (in *installer) awaitMajority(ctx context.Context, h *host) error {
+func (c *Cluster) awaitMajority(ctx context.Context, h *host) error {
 	if h.config.Role != config.Server {
 		return nil
 	}
 	if runs, err := runsEtcd(ctx, h); err != nil || !runs {
 		return err
 	}
-	lacking := checkMajority(in.othersThan(ctx, h))
+	lacking := checkMajority(c.othersThan(ctx, h))
 	if lacking == nil {
 		return nil
 	}
-	limit := min(in.Config.Runtime.CommandTimeout, majorityTime)
-	err := in.waitingFor(ctx, limit, "wait for the other servers, before "+h.name+" is started again", func(ctx context.Context) error {
+	limit := min(c.site.Config.Runtime.CommandTimeout, majorityTime)
+	err := c.site.waitingFor(ctx, limit, "wait for the other servers, before "+h.name+" is started again", func(ctx context.Context) error {
 		return poll(ctx, func(ctx context.Context) (bool, error) {
-			now := checkMajority(in.othersThan(ctx, h))
+			now := checkMajority(c.othersThan(ctx, h))
 			if now == nil && ctx.Err() == nil {
 				return true, nil
 			}
@@ -84,8 +84,8 @@ func (in *installer) awaitMajority(ctx context.Context, h *host) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	if lacks := in.lacks(ctx, h); lacks != "" {
-		in.note("%s does not answer either, so that starting it again costs nothing: %s", h.name, lacks)
+	if lacks := c.lacks(ctx, h); lacks != "" {
+		c.site.note("%s does not answer either, so that starting it again costs nothing: %s", h.name, lacks)
 		return nil
 	}
 	return err
@@ -100,15 +100,15 @@ func runsEtcd(ctx context.Context, h *host) (bool, error) {
 
 // othersThan are the other servers of the cluster. Of one that is not in install.yaml, its node
 // alone tells how it is.
-func (in *installer) othersThan(ctx context.Context, h *host) []member {
-	nodes := in.nodesSeenBy(ctx, h)
+func (c *Cluster) othersThan(ctx context.Context, h *host) []member {
+	nodes := c.nodesSeenBy(ctx, h)
 	var others []member
-	for _, s := range in.servers() {
-		if s != h && (s.member || in.nodeOf(s, nodes) != nil) {
-			others = append(others, member{s.name, in.lacks(ctx, s)})
+	for _, s := range c.site.servers() {
+		if s != h && (s.member || c.site.nodeOf(s, nodes) != nil) {
+			others = append(others, member{s.name, c.lacks(ctx, s)})
 		}
 	}
-	for _, n := range in.absent(nodes) {
+	for _, n := range c.site.absent(nodes) {
 		switch {
 		case !n.Server:
 		case n.Ready:
@@ -121,10 +121,10 @@ func (in *installer) othersThan(ctx context.Context, h *host) []member {
 }
 
 // nodesSeenBy are the nodes by a server's API, none when it does not answer.
-func (in *installer) nodesSeenBy(ctx context.Context, h *host) []kube.Node {
+func (c *Cluster) nodesSeenBy(ctx context.Context, h *host) []kube.Node {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	api, err := in.apiThrough(ctx, h)
+	api, err := c.site.apiThrough(ctx, h)
 	if err != nil {
 		return nil
 	}
@@ -137,11 +137,11 @@ func (in *installer) nodesSeenBy(ctx context.Context, h *host) []kube.Node {
 }
 
 // lacks says why a server's API, which needs its etcd and a majority, is not ready; "" when it is.
-func (in *installer) lacks(ctx context.Context, h *host) string {
+func (c *Cluster) lacks(ctx context.Context, h *host) string {
 	err := errors.New("it is not connected to")
 	if h.conn != nil {
 		var api *kube.Cluster
-		if api, err = in.apiThrough(ctx, h); err == nil {
+		if api, err = c.site.apiThrough(ctx, h); err == nil {
 			defer api.Close()
 			err = api.Ready(ctx)
 		}

@@ -73,12 +73,12 @@ func TestStartingReason(t *testing.T) {
 // All that k3s is started again for counts, and what only says how its node registers does not.
 func TestStepsThatStart(t *testing.T) {
 	in := example(t, threeServers, "k3s=v1.34.4+k3s1")
-	h := in.hosts[0]
+	h := in.site.hosts[0]
 	h.platform = "linux/amd64"
 	for _, name := range []string{k3sProgram, installScript} {
-		in.contents.Files = append(in.contents.Files, bundle.File{Component: k3sComponent, Name: name, Platform: h.platform})
+		in.site.contents.Files = append(in.site.contents.Files, bundle.File{Component: k3sComponent, Name: name, Platform: h.platform})
 	}
-	steps, err := (&k3sNode{installer: in, host: h, token: "the-token"}).steps()
+	steps, err := (&k3sNode{cluster: in.cluster, host: h, token: "the-token"}).steps()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,38 +23,38 @@ const (
 )
 
 // network brings Cilium to the bundle's version and install.yaml's values.
-func (in *installer) network(ctx context.Context) error {
-	release, err := in.ciliumRelease(ctx)
+func (n *Network) network(ctx context.Context) error {
+	release, err := n.ciliumRelease(ctx)
 	if err != nil {
 		return err
 	}
 	steps := []step{{
-		title: "set up Cilium " + in.version(CiliumComponent),
+		title: "set up Cilium " + n.site.version(CiliumComponent),
 		needed: func(ctx context.Context) (string, error) {
-			if in.api == nil {
+			if n.site.api == nil {
 				return "there is no cluster yet", nil
 			}
-			return in.api.ReleaseDiffers(ctx, release)
+			return n.site.api.ReleaseDiffers(ctx, release)
 		},
 		run: func(ctx context.Context) error {
 			// It bounds itself: a rollback takes its time too.
-			task := in.Reporter.Task("wait for Cilium", 0)
-			err := in.api.ApplyRelease(ctx, release, in.Reporter.Message)
+			task := n.site.Reporter.Task("wait for Cilium", 0)
+			err := n.site.api.ApplyRelease(ctx, release, n.site.Reporter.Message)
 			task.Done(err)
 			return err
 		},
 	}}
-	if err := in.runSteps(ctx, "network", &in.cluster, steps); err != nil {
+	if err := n.engine.runSteps(ctx, "network", &n.engine.cluster, steps); err != nil {
 		return err
 	}
-	return in.placeCiliumCLI(ctx)
+	return n.placeCiliumCLI(ctx)
 }
 
 // ciliumRelease is what Helm is to install: the chart of the bundle with the values that
 // k3s without flannel needs.
-func (in *installer) ciliumRelease(ctx context.Context) (kube.Release, error) {
+func (n *Network) ciliumRelease(ctx context.Context) (kube.Release, error) {
 	var chart bundle.File
-	for _, f := range in.contents.Files {
+	for _, f := range n.site.contents.Files {
 		if f.Component == CiliumComponent && strings.HasSuffix(f.Name, ".tgz") {
 			chart = f
 		}
@@ -62,27 +62,27 @@ func (in *installer) ciliumRelease(ctx context.Context) (kube.Release, error) {
 	if chart.Digest == "" {
 		return kube.Release{}, fmt.Errorf("%w: the bundle carries no chart of Cilium: add it to the component %s in the lock", ErrConfig, CiliumComponent)
 	}
-	content, err := in.readFile(chart, maxChart)
+	content, err := n.site.readFile(chart, maxChart)
 	if err != nil {
 		return kube.Release{}, err
 	}
 	var installed *kube.ReleaseState
-	if in.api != nil {
-		if installed, err = in.api.ReleaseState(ctx, cilium.Namespace, cilium.ReleaseName); err != nil {
+	if n.site.api != nil {
+		if installed, err = n.site.api.ReleaseState(ctx, cilium.Namespace, cilium.ReleaseName); err != nil {
 			return kube.Release{}, err
 		}
 	}
-	if installed != nil && !in.upgrades && !in.restores && in.mode != inspect {
-		if err := checkCiliumStep(installed.ChartVersion, in.version(CiliumComponent)); err != nil {
+	if installed != nil && !n.engine.upgrades && !n.engine.restores && n.engine.mode != inspect {
+		if err := checkCiliumStep(installed.ChartVersion, n.site.version(CiliumComponent)); err != nil {
 			return kube.Release{}, err
 		}
 	}
-	first := cilium.FirstMinor(installed, in.version(CiliumComponent))
-	release := cilium.Release(content, in.ciliumValues(first, true), in.Config.Runtime.CommandTimeout)
-	if known, err := in.knowsDigests(ctx, release); err != nil || known {
+	first := cilium.FirstMinor(installed, n.site.version(CiliumComponent))
+	release := cilium.Release(content, n.ciliumValues(first, true), n.site.Config.Runtime.CommandTimeout)
+	if known, err := n.knowsDigests(ctx, release); err != nil || known {
 		return release, err
 	}
-	release.Values = in.ciliumValues(first, false)
+	release.Values = n.ciliumValues(first, false)
 	return release, nil
 }
 
@@ -98,28 +98,28 @@ func checkCiliumStep(from, to string) error {
 }
 
 // ciliumValues are the chart's values.
-func (in *installer) ciliumValues(upgradeCompatibility string, keepDigests bool) map[string]any {
-	c := in.Config.Network.Cilium
+func (n *Network) ciliumValues(upgradeCompatibility string, keepDigests bool) map[string]any {
+	c := n.site.Config.Network.Cilium
 	return cilium.Values(cilium.Input{
 		PodCIDR: c.PodCIDR, KubeProxyReplacement: c.KubeProxyReplacement, EnableEgressGateway: c.EnableEgressGateway,
-		Nodes: len(in.Config.Hosts()), UpgradeCompatibility: upgradeCompatibility, KeepDigests: keepDigests, Extra: c.Values,
+		Nodes: len(n.site.Config.Hosts()), UpgradeCompatibility: upgradeCompatibility, KeepDigests: keepDigests, Extra: c.Values,
 	})
 }
 
 // knowsDigests tells whether the nodes will find a release's images by the digests that its
 // chart gives them: k3s gives imported images a name with the digest that they have in the
 // pack, which is the one in the bundle, or else they are pulled by that digest.
-func (in *installer) knowsDigests(ctx context.Context, release kube.Release) (bool, error) {
-	images, err := in.imagesOf(ctx, release)
+func (n *Network) knowsDigests(ctx context.Context, release kube.Release) (bool, error) {
+	images, err := n.imagesOf(ctx, release)
 	if err != nil {
 		return false, err
 	}
-	if !namesDigests(in.k3s) && !in.servesDigests(images) {
+	if !namesDigests(n.site.k3s) && !n.seeder.servesDigests(images) {
 		return false, nil
 	}
 	for _, image := range images {
 		name, digest, asked := strings.Cut(image, "@")
-		if asked && !slices.ContainsFunc(in.contents.Images, func(i bundle.Image) bool { return i.Name == name && string(i.Digest) == digest }) {
+		if asked && !slices.ContainsFunc(n.site.contents.Images, func(i bundle.Image) bool { return i.Name == name && string(i.Digest) == digest }) {
 			return false, nil
 		}
 	}
@@ -139,16 +139,16 @@ func namesDigests(k3s string) bool {
 
 // imagesOf lists the images that a release asks for. It is asked for the same release
 // several times in a run, and each time that Cilium's chart is rendered it makes new RSA keys.
-func (in *installer) imagesOf(ctx context.Context, release kube.Release) ([]string, error) {
+func (n *Network) imagesOf(ctx context.Context, release kube.Release) ([]string, error) {
 	values, err := json.Marshal(release.Values)
 	if err != nil {
 		return nil, fmt.Errorf("%w: values of the chart: %w", ErrConfig, err)
 	}
 	key := sha256.Sum256(slices.Concat(release.Chart, values))
-	if images, ok := in.releaseImages[key]; ok {
+	if images, ok := n.releaseImages[key]; ok {
 		return slices.Clone(images), nil
 	}
-	kubernetes, _, _ := strings.Cut(in.k3s, "+")
+	kubernetes, _, _ := strings.Cut(n.site.k3s, "+")
 	manifest, err := kube.RenderRelease(ctx, release, kubernetes)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
@@ -157,30 +157,30 @@ func (in *installer) imagesOf(ctx context.Context, release kube.Release) ([]stri
 	if err != nil {
 		return nil, err
 	}
-	if in.releaseImages == nil {
-		in.releaseImages = make(map[[sha256.Size]byte][]string)
+	if n.releaseImages == nil {
+		n.releaseImages = make(map[[sha256.Size]byte][]string)
 	}
-	in.releaseImages[key] = images
+	n.releaseImages[key] = images
 	return slices.Clone(images), nil
 }
 
 // checkChart makes sure that the bundle carries every image that Cilium's chart names with
 // these values: on the hosts there is no other place to get one from.
-func (in *installer) checkChart(ctx context.Context) error {
-	release, err := in.ciliumRelease(ctx)
+func (n *Network) checkChart(ctx context.Context) error {
+	release, err := n.ciliumRelease(ctx)
 	if err != nil {
 		return err
 	}
-	return in.checkReleaseImages(ctx, release)
+	return n.checkReleaseImages(ctx, release)
 }
 
-func (in *installer) checkReleaseImages(ctx context.Context, release kube.Release) error {
-	images, err := in.imagesOf(ctx, release)
+func (n *Network) checkReleaseImages(ctx context.Context, release kube.Release) error {
+	images, err := n.imagesOf(ctx, release)
 	if err != nil {
 		return err
 	}
 	carried := make(map[string]bool)
-	for _, i := range in.contents.Images {
+	for _, i := range n.site.contents.Images {
 		carried[i.Name] = true
 	}
 	images = slices.DeleteFunc(images, func(image string) bool {
@@ -189,7 +189,7 @@ func (in *installer) checkReleaseImages(ctx context.Context, release kube.Releas
 	})
 	if len(images) > 0 {
 		return fmt.Errorf("%w: Cilium's chart needs images that are not carried: %s; add them to the component %s of the lock and build the bundle again, or take values in install.yaml back that ask for them",
-			in.misfit, strings.Join(images, ", "), CiliumComponent)
+			n.site.misfit, strings.Join(images, ", "), CiliumComponent)
 	}
 	return nil
 }
@@ -203,15 +203,15 @@ const (
 
 // placeCiliumCLI puts the cilium command on the first server, if the bundle carries it.
 // boxlift itself has no use for it.
-func (in *installer) placeCiliumCLI(ctx context.Context) error {
-	h := in.hosts[0]
-	f, ok := in.ciliumCLIFile(h)
+func (n *Network) placeCiliumCLI(ctx context.Context) error {
+	h := n.site.hosts[0]
+	f, ok := n.site.ciliumCLIFile(h)
 	if !ok || h.err != nil {
 		return nil
 	}
 	// The archive's digest is in the name of the file that it was unpacked from.
 	marker := storedPath(f) + ".unpacked"
-	return in.runSteps(ctx, "network", &h.subject, []step{{
+	return n.engine.runSteps(ctx, "network", &h.subject, []step{{
 		title: "place the cilium command",
 		needed: func(ctx context.Context) (string, error) {
 			digests, err := machine.Digests(ctx, h.conn, ciliumCLI, marker)
@@ -242,7 +242,7 @@ mv -f "$tmp" "$2"
 	}})
 }
 
-func (in *installer) ciliumCLIFile(h *host) (bundle.File, bool) {
+func (s *Site) ciliumCLIFile(h *host) (bundle.File, bool) {
 	_, arch, _ := strings.Cut(string(h.platform), "/")
-	return in.contents.File(CiliumComponent, ciliumCLIArchive+arch+".tar.gz", h.platform)
+	return s.contents.File(CiliumComponent, ciliumCLIArchive+arch+".tar.gz", h.platform)
 }

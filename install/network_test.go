@@ -32,9 +32,9 @@ func TestKnowsDigests(t *testing.T) {
 		need.LeaveOut(t, err.Error())
 	}
 	in := example(t, exampleConfig, "k3s=v1.34.4+k3s1", "cilium=1.18.12")
-	in.k3s = "v1.34.4+k3s1"
-	release := cilium.Release(chart, in.ciliumValues("1.18", true), 0)
-	images, err := in.imagesOf(t.Context(), release)
+	in.site.k3s = "v1.34.4+k3s1"
+	release := cilium.Release(chart, in.network.ciliumValues("1.18", true), 0)
+	images, err := in.network.imagesOf(t.Context(), release)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,19 +43,19 @@ func TestKnowsDigests(t *testing.T) {
 		if !ok {
 			t.Errorf("the chart asks for %s without a digest", image)
 		}
-		in.contents.Images = append(in.contents.Images, bundle.Image{Name: name, Digest: digest.Digest(asked)})
+		in.site.contents.Images = append(in.site.contents.Images, bundle.Image{Name: name, Digest: digest.Digest(asked)})
 	}
 	check := func(what string, want bool) {
 		t.Helper()
-		if got, err := in.knowsDigests(t.Context(), release); err != nil || got != want {
+		if got, err := in.network.knowsDigests(t.Context(), release); err != nil || got != want {
 			t.Errorf("%s: got %v, %v", what, got, err)
 		}
 	}
 	check("the chart's own images", true)
-	in.k3s = "v1.34.2+k3s1"
+	in.site.k3s = "v1.34.2+k3s1"
 	check("a k3s without such names", false)
-	in.k3s = "v1.34.4+k3s1"
-	in.contents.Images[1].Digest = digest.FromString("another build")
+	in.site.k3s = "v1.34.4+k3s1"
+	in.site.contents.Images[1].Digest = digest.FromString("another build")
 	check("another image of the same name", false)
 }
 

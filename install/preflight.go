@@ -29,72 +29,72 @@ func Preflight(ctx context.Context, o Options) ([]preflight.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
+	defer in.engine.close()
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
-	err = in.run(ctx, []phase{{"preflight", in.preflight}})
+	err = in.engine.run(ctx, []phase{{"preflight", in.surveyor.preflight}})
 	if ctx.Err() != nil {
-		return in.findings, err
+		return in.surveyor.findings, err
 	}
-	return append(in.findings, in.unseen()...), err
+	return append(in.surveyor.findings, in.surveyor.unseen()...), err
 }
 
 // preflight connects to all hosts and refuses those that cannot become what they are
 // to be. All findings on all hosts are reported, and nothing is changed on any host
 // when one stops the run, apart from boxlift's own helper.
-func (in *installer) preflight(ctx context.Context) error {
-	task := in.Reporter.Task(fmt.Sprintf("look at %s", counted(len(in.hosts), "host")), 0)
-	if in.mode != inspect {
-		if err := in.checkSupply(ctx); err != nil {
+func (sv *Surveyor) preflight(ctx context.Context) error {
+	task := sv.site.Reporter.Task(fmt.Sprintf("look at %s", counted(len(sv.site.hosts), "host")), 0)
+	if sv.engine.mode != inspect {
+		if err := sv.seeder.checkSupply(ctx); err != nil {
 			task.Done(err)
 			return err
 		}
 	}
-	err := in.eachHost(ctx, in.hosts, in.look)
-	if unkept := in.findAdopted(ctx); err == nil {
+	err := sv.engine.eachHost(ctx, sv.site.hosts, sv.look)
+	if unkept := sv.cluster.findAdopted(ctx); err == nil {
 		err = unkept
 	}
-	if foreign := in.checkForeign(ctx); err == nil {
+	if foreign := sv.cluster.checkForeign(ctx); err == nil {
 		err = foreign
 	}
-	if taken := in.checkTaken(ctx); err == nil {
+	if taken := sv.checkTaken(ctx); err == nil {
 		err = taken
 	}
-	in.lookAtTokens(ctx)
+	sv.cluster.lookAtTokens(ctx)
 	var older error
-	if in.mode != inspect && ctx.Err() == nil {
-		if older = in.checkFresh(ctx); older != nil && in.journal != nil {
+	if sv.engine.mode != inspect && ctx.Err() == nil {
+		if older = sv.record.checkFresh(ctx); older != nil && sv.engine.journal != nil {
 			task.Done(older)
 			return older
 		}
 	}
-	if err == nil && in.Only != nil {
-		if err := in.checkOwnBundle(ctx); err != nil {
+	if err == nil && sv.engine.Only != nil {
+		if err := sv.record.checkOwnBundle(ctx); err != nil {
 			task.Done(err)
 			return err
 		}
 	}
-	if lost := in.findPassword(ctx); lost != nil && err == nil {
+	if lost := sv.seeder.findPassword(ctx); lost != nil && err == nil {
 		task.Done(lost)
 		return lost
 	}
-	for _, h := range in.hosts {
-		if in.mode != inspect {
+	for _, h := range sv.site.hosts {
+		if sv.engine.mode != inspect {
 			for _, text := range h.differences {
-				in.warn("%s: %s", h.name, text)
+				sv.site.warn("%s: %s", h.name, text)
 			}
 			h.differences = nil
 		}
 	}
-	if in.mode != inspect {
-		subjects := in.subjects()
-		if err == nil && in.changing() {
-			in.checkReach(ctx, subjects)
+	if sv.engine.mode != inspect {
+		subjects := sv.subjects()
+		if err == nil && sv.engine.changing() {
+			sv.checkReach(ctx, subjects)
 		}
-		err = cmp.Or(err, in.judge(subjects))
+		err = cmp.Or(err, sv.judge(subjects))
 	}
-	for _, h := range in.hosts {
+	for _, h := range sv.site.hosts {
 		h.refused = h.err != nil
 	}
 	err = errors.Join(older, err)
@@ -103,21 +103,21 @@ func (in *installer) preflight(ctx context.Context) error {
 }
 
 // look gathers what is needed to judge one host.
-func (in *installer) look(ctx context.Context, h *host) error {
-	if err := in.connect(ctx, h); err != nil {
+func (sv *Surveyor) look(ctx context.Context, h *host) error {
+	if err := sv.site.connect(ctx, h); err != nil {
 		return err
 	}
-	if platforms := in.contents.Platforms(); !slices.Contains(platforms, h.platform) {
+	if platforms := sv.site.contents.Platforms(); !slices.Contains(platforms, h.platform) {
 		return fmt.Errorf("the host is %s, but the bundle carries %s only: build a bundle whose lock lists that platform", h.platform, platformsText(platforms))
 	}
-	if err := in.checkPlatform(h.platform); err != nil {
+	if err := sv.deployer.checkPlatform(h.platform); err != nil {
 		return err
 	}
 	if _, err := h.root(ctx, "become root", "true"); err != nil {
 		return err
 	}
 	var err error
-	if h.packs, err = in.packsFor(h); err != nil {
+	if h.packs, err = sv.site.packsFor(h); err != nil {
 		return err
 	}
 	for _, p := range h.packs {
@@ -126,13 +126,13 @@ func (in *installer) look(ctx context.Context, h *host) error {
 	if err := lookAtK3s(ctx, h); err != nil {
 		return err
 	}
-	if err := in.checkRestoring(ctx, h); err != nil {
+	if err := sv.recovery.checkRestoring(ctx, h); err != nil {
 		return err
 	}
-	if !in.changing() {
-		return in.lookWithoutHelper(ctx, h)
+	if !sv.engine.changing() {
+		return sv.lookWithoutHelper(ctx, h)
 	}
-	if err := in.occupy(ctx, h); err != nil {
+	if err := sv.occupy(ctx, h); err != nil {
 		return err
 	}
 	return h.gatherFacts(ctx)
@@ -140,25 +140,25 @@ func (in *installer) look(ctx context.Context, h *host) error {
 
 // occupy puts the helper on the host and, if the run is recorded, keeps other runs away
 // from it. The helper that is there is asked first: it may be what another run works with.
-func (in *installer) occupy(ctx context.Context, h *host) error {
+func (sv *Surveyor) occupy(ctx context.Context, h *host) error {
 	var busy *busyError
-	if in.journal != nil {
-		if err := in.hold(ctx, h); errors.As(err, &busy) {
+	if sv.engine.journal != nil {
+		if err := sv.engine.hold(ctx, h); errors.As(err, &busy) {
 			return err
 		}
 	}
-	if err := h.placeHelper(ctx, in.Bundle, in.contents); err != nil {
+	if err := h.placeHelper(ctx, sv.site.Bundle, sv.site.contents); err != nil {
 		return fmt.Errorf("place boxlift-node: %w", err)
 	}
-	if in.journal == nil || h.held {
+	if sv.engine.journal == nil || h.held {
 		return nil
 	}
-	return in.hold(ctx, h)
+	return sv.engine.hold(ctx, h)
 }
 
 // lookWithoutHelper gathers facts if the helper happens to be on the host.
-func (in *installer) lookWithoutHelper(ctx context.Context, h *host) error {
-	file, ok := in.contents.File(bundle.ProgramsComponent, bundle.NodeProgram, h.platform)
+func (sv *Surveyor) lookWithoutHelper(ctx context.Context, h *host) error {
+	file, ok := sv.site.contents.File(bundle.ProgramsComponent, bundle.NodeProgram, h.platform)
 	if !ok {
 		return nil
 	}
@@ -169,7 +169,7 @@ func (in *installer) lookWithoutHelper(ctx context.Context, h *host) error {
 	if digests[helperPath] == file.Digest.Encoded() {
 		return h.gatherFacts(ctx)
 	}
-	if in.mode != inspect {
+	if sv.engine.mode != inspect {
 		return nil // a run puts it there without further ado
 	}
 	text := "boxlift-node is that of another bundle"
@@ -315,12 +315,12 @@ func (e findingsError) Error() string {
 }
 
 // judge compares the hosts' facts with what is needed, and returns the first error.
-func (in *installer) judge(subjects []preflight.Subject) (err error) {
-	in.findings = preflight.Judge(in.needs(), subjects)
-	in.warnOf(in.findings)
-	for _, h := range in.hosts {
+func (sv *Surveyor) judge(subjects []preflight.Subject) (err error) {
+	sv.findings = preflight.Judge(sv.needs(), subjects)
+	sv.warnOf(sv.findings)
+	for _, h := range sv.site.hosts {
 		var stops findingsError
-		for _, f := range in.findings {
+		for _, f := range sv.findings {
 			if f.Host == h.name && f.Severity == preflight.Error {
 				stops = append(stops, f)
 			}
@@ -334,7 +334,7 @@ func (in *installer) judge(subjects []preflight.Subject) (err error) {
 }
 
 // warnOf tells of the findings that stop nothing, once each with all hosts that have it.
-func (in *installer) warnOf(findings []preflight.Finding) {
+func (sv *Surveyor) warnOf(findings []preflight.Finding) {
 	hosts := make(map[string][]string)
 	var texts []string
 	for _, f := range findings {
@@ -348,19 +348,19 @@ func (in *installer) warnOf(findings []preflight.Finding) {
 		hosts[text] = append(hosts[text], f.Host)
 	}
 	for _, text := range texts {
-		in.warn("%s: %s", strings.Join(hosts[text], ", "), text)
+		sv.site.warn("%s: %s", strings.Join(hosts[text], ", "), text)
 	}
 }
 
 // subjects are the hosts that have told their facts.
-func (in *installer) subjects() []preflight.Subject {
-	seed := in.seedServer()
+func (sv *Surveyor) subjects() []preflight.Subject {
+	seed := sv.site.seedServer()
 	var subjects []preflight.Subject
-	for _, h := range in.hosts {
+	for _, h := range sv.site.hosts {
 		if h.facts == nil {
 			continue
 		}
-		n := &k3sNode{installer: in, host: h, server: in.joinURL(h, seed)}
+		n := &k3sNode{cluster: sv.cluster, host: h, server: sv.cluster.joinURL(h, seed)}
 		told := *h.facts
 		told.K3s.Managed = told.K3s.Managed || h.adopted != nil // what was adopted is judged as boxlift's own
 		s := preflight.Subject{
@@ -370,7 +370,7 @@ func (in *installer) subjects() []preflight.Subject {
 		for _, p := range h.packs {
 			s.Packs = append(s.Packs, facts.StoredFile{Name: packName(p), Size: p.Size})
 		}
-		if f, ok := in.ciliumCLIFile(h); ok && h == in.hosts[0] {
+		if f, ok := sv.site.ciliumCLIFile(h); ok && h == sv.site.hosts[0] {
 			s.Archives = append(s.Archives, storedFile(f))
 		}
 		subjects = append(subjects, s)
@@ -379,19 +379,19 @@ func (in *installer) subjects() []preflight.Subject {
 }
 
 // needs are what the bundle and install.yaml ask of the hosts.
-func (in *installer) needs() preflight.Need {
+func (sv *Surveyor) needs() preflight.Need {
 	need := preflight.Need{
-		Config: in.Config, K3s: in.k3s, CiliumValues: in.ciliumValues("", false),
-		Platforms: in.contents.Platforms(), Sizes: make(map[lock.Platform]preflight.Sizes),
-		Upgrade: in.upgrades || in.Restore != nil && in.Restore.Replace, // the k3s that is there goes
+		Config: sv.site.Config, K3s: sv.site.k3s, CiliumValues: sv.network.ciliumValues("", false),
+		Platforms: sv.site.contents.Platforms(), Sizes: make(map[lock.Platform]preflight.Sizes),
+		Upgrade: sv.engine.upgrades || sv.recovery.Restore != nil && sv.recovery.Restore.Replace, // the k3s that is there goes
 	}
-	for _, h := range in.hosts {
+	for _, h := range sv.site.hosts {
 		if _, done := need.Sizes[h.platform]; done || h.platform == "" {
 			continue
 		}
 		var sizes preflight.Sizes
 		for _, name := range shippedFiles {
-			if f, err := in.k3sFile(name, h.platform); err == nil {
+			if f, err := sv.site.k3sFile(name, h.platform); err == nil {
 				sizes.Files = append(sizes.Files, storedFile(f))
 				if name == k3sProgram {
 					sizes.K3s = f.Size
@@ -411,21 +411,21 @@ func storedFile(f bundle.File) facts.StoredFile {
 // triesReach tells whether the hosts are to try if they reach each other: when one of them is
 // new to the cluster, since those that are in it have shown it. Who runs preflight alone wants to
 // know, also of a firewall that came later; no run has its state open then.
-func (in *installer) triesReach() bool {
-	return in.journal == nil || slices.ContainsFunc(in.hosts, func(h *host) bool { return !h.member && h.joined == "" && h.adopted == nil })
+func (sv *Surveyor) triesReach() bool {
+	return sv.engine.journal == nil || slices.ContainsFunc(sv.site.hosts, func(h *host) bool { return !h.member && h.joined == "" && h.adopted == nil })
 }
 
 // checkReach finds out whether the hosts reach each other, where that has to be tried. What is no
 // host of the cluster is tried every time.
-func (in *installer) checkReach(ctx context.Context, subjects []preflight.Subject) {
-	need := in.needs()
+func (sv *Surveyor) checkReach(ctx context.Context, subjects []preflight.Subject) {
+	need := sv.needs()
 	outside := preflight.ReachOutside(need)
-	if outside == nil && !in.triesReach() {
+	if outside == nil && !sv.triesReach() {
 		return
 	}
 	hosts := make([]preflight.ReachHost, 0, len(subjects))
 	for i, s := range subjects {
-		h := in.hosts[slices.IndexFunc(in.hosts, func(h *host) bool { return h.name == s.Name })]
+		h := sv.site.hosts[slices.IndexFunc(sv.site.hosts, func(h *host) bool { return h.name == s.Name })]
 		hosts = append(hosts, preflight.ReachHost{
 			Name: s.Name, Address: preflight.NodeAddress(s), Role: s.Config.Role, Ports: preflight.ReachPorts(need, subjects, i), Outside: outside,
 			Start: func(ctx context.Context, args ...string) (io.WriteCloser, io.Reader, func() error, error) {
@@ -439,7 +439,7 @@ func (in *installer) checkReach(ctx context.Context, subjects []preflight.Subjec
 	}
 	reached, err := preflight.Reach(ctx, hosts)
 	if err != nil {
-		in.warn("whether the hosts reach each other could not be found out everywhere: %v", err)
+		sv.site.warn("whether the hosts reach each other could not be found out everywhere: %v", err)
 	}
 	for i, s := range subjects {
 		subjects[i].Reach = reached[s.Name]

@@ -72,10 +72,10 @@ func Prune(ctx context.Context, o PruneOptions) (*Pruning, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
+	defer in.engine.close()
 	var last journal.State
 	if o.DryRun {
-		in.mode = plan
+		in.engine.mode = plan
 		last, err = journal.Read(o.StatePath)
 	} else {
 		// It is not noted as a run: an installation that was broken off can be gone on with.
@@ -92,10 +92,10 @@ func Prune(ctx context.Context, o PruneOptions) (*Pruning, error) {
 		return nil, fmt.Errorf("%w: boxlift %s with the bundle %s (%s) was not finished: go on with boxlift resume, or give that bundle, so that what it brought stays",
 			ErrRefused, last.Command, short(last.Bundle), last.BundleFile)
 	}
-	result := &Pruning{Cluster: in.Config.Cluster.Name, DryRun: o.DryRun, Hosts: make([]HostPruning, len(in.hosts))}
-	_ = in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
-		report, err := in.pruneHost(ctx, h, o)
-		result.Hosts[slices.Index(in.hosts, h)] = HostPruning{
+	result := &Pruning{Cluster: in.site.Config.Cluster.Name, DryRun: o.DryRun, Hosts: make([]HostPruning, len(in.site.hosts))}
+	_ = in.engine.eachHost(ctx, in.site.hosts, func(ctx context.Context, h *host) error {
+		report, err := in.importer.pruneHost(ctx, h, o)
+		result.Hosts[slices.Index(in.site.hosts, h)] = HostPruning{
 			Current: report.Current, Previous: report.Previous, Bytes: report.Bytes(), Items: report.Items, Note: report.Note,
 		}
 		return err
@@ -103,43 +103,43 @@ func Prune(ctx context.Context, o PruneOptions) (*Pruning, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	for i, h := range in.hosts {
+	for i, h := range in.site.hosts {
 		one := &result.Hosts[i]
 		one.Host, one.Items = h.name, append([]images.PruneItem{}, one.Items...)
 		if h.err != nil {
 			one.Error = h.err.Error()
 		}
 	}
-	return result, in.hostErrors()
+	return result, in.engine.hostErrors()
 }
 
 // pruneHost prunes one host for a command of its own.
-func (in *installer) pruneHost(ctx context.Context, h *host, o PruneOptions) (images.PruneReport, error) {
-	task := in.Reporter.Task("look for old packs on "+h.name, 0)
-	report, err := in.pruneConnected(ctx, h, o)
+func (im *Importer) pruneHost(ctx context.Context, h *host, o PruneOptions) (images.PruneReport, error) {
+	task := im.site.Reporter.Task("look for old packs on "+h.name, 0)
+	report, err := im.pruneConnected(ctx, h, o)
 	task.Done(err)
 	return report, err
 }
 
-func (in *installer) pruneConnected(ctx context.Context, h *host, o PruneOptions) (images.PruneReport, error) {
-	if err := in.connect(ctx, h); err != nil {
+func (im *Importer) pruneConnected(ctx context.Context, h *host, o PruneOptions) (images.PruneReport, error) {
+	if err := im.site.connect(ctx, h); err != nil {
 		return images.PruneReport{}, err
 	}
-	if err := in.checkHelper(ctx, h); err != nil {
+	if err := im.engine.checkHelper(ctx, h); err != nil {
 		return images.PruneReport{}, err
 	}
-	if in.changing() {
-		if err := in.hold(ctx, h); err != nil {
+	if im.engine.changing() {
+		if err := im.engine.hold(ctx, h); err != nil {
 			return images.PruneReport{}, err
 		}
 	}
-	request := images.PruneRequest{Version: images.PruneVersion, DropPrevious: o.DropPrevious, Remove: in.changing()}
-	if in.Bundle != nil {
+	request := images.PruneRequest{Version: images.PruneVersion, DropPrevious: o.DropPrevious, Remove: im.engine.changing()}
+	if im.site.Bundle != nil {
 		var err error
-		if h.packs, err = in.packsFor(h); err != nil {
+		if h.packs, err = im.site.packsFor(h); err != nil {
 			return images.PruneReport{}, err
 		}
-		if request.Release, err = in.release(h); err != nil {
+		if request.Release, err = im.release(h); err != nil {
 			return images.PruneReport{}, err
 		}
 	}
@@ -147,7 +147,7 @@ func (in *installer) pruneConnected(ctx context.Context, h *host, o PruneOptions
 }
 
 // checkHelper makes sure that the helper is there: this command puts nothing on hosts.
-func (in *installer) checkHelper(ctx context.Context, h *host) error {
+func (en *Engine) checkHelper(ctx context.Context, h *host) error {
 	_, err := h.root(ctx, "look for boxlift-node", "test", "-x", helperPath)
 	var exit *machine.ExitError
 	if errors.As(err, &exit) && exit.Code == 1 {
@@ -159,12 +159,12 @@ func (in *installer) checkHelper(ctx context.Context, h *host) error {
 var errNoHelper = errors.New("there is no " + helperPath + ": boxlift install brings it")
 
 // release is what the bundle brings to a host.
-func (in *installer) release(h *host) (*images.Release, error) {
-	want, err := in.wantedOn(h)
+func (im *Importer) release(h *host) (*images.Release, error) {
+	want, err := im.seeder.wantedOn(h)
 	if err != nil {
 		return nil, err
 	}
-	release := images.ReleaseOf(in.Bundle.Digest(), want)
+	release := images.ReleaseOf(im.site.Bundle.Digest(), want)
 	return &release, nil
 }
 
@@ -195,25 +195,25 @@ const usageExit = 2
 //
 // The cluster is as it is to be by now. What fails here is told and tried again by the next
 // run.
-func (in *installer) removeOldPacks(ctx context.Context) {
-	if !in.makesRelease() {
+func (im *Importer) removeOldPacks(ctx context.Context) {
+	if !im.makesRelease() {
 		return
 	}
-	failed := make([]error, len(in.hosts))
-	notes := make([]string, len(in.hosts))
-	in.atOnce(in.hosts, func(h *host) {
-		i := slices.Index(in.hosts, h)
-		notes[i], failed[i] = in.removeOldPacksFrom(ctx, h)
+	failed := make([]error, len(im.site.hosts))
+	notes := make([]string, len(im.site.hosts))
+	im.site.atOnce(im.site.hosts, func(h *host) {
+		i := slices.Index(im.site.hosts, h)
+		notes[i], failed[i] = im.removeOldPacksFrom(ctx, h)
 	})
 	if ctx.Err() != nil {
 		return
 	}
-	for i, h := range in.hosts {
+	for i, h := range im.site.hosts {
 		if notes[i] != "" {
-			in.warn("%s: %s", h.name, notes[i])
+			im.site.warn("%s: %s", h.name, notes[i])
 		}
 		if failed[i] != nil {
-			in.warn("%s: old packs were not removed: %v; boxlift prune or the next boxlift install does it", h.name, failed[i])
+			im.site.warn("%s: old packs were not removed: %v; boxlift prune or the next boxlift install does it", h.name, failed[i])
 		}
 	}
 }
@@ -221,20 +221,20 @@ func (in *installer) removeOldPacks(ctx context.Context) {
 // makesRelease tells whether the run makes its bundle the current release. Only the whole of
 // an installation on all hosts does: where a part is left out, what it had before may still
 // run.
-func (in *installer) makesRelease() bool {
-	return in.changing() && in.Scope == Everything && in.Only == nil && in.hostErrors() == nil
+func (im *Importer) makesRelease() bool {
+	return im.engine.changing() && im.engine.Scope == Everything && im.engine.Only == nil && im.engine.hostErrors() == nil
 }
 
-func (in *installer) removeOldPacksFrom(ctx context.Context, h *host) (note string, err error) {
+func (im *Importer) removeOldPacksFrom(ctx context.Context, h *host) (note string, err error) {
 	request := images.PruneRequest{Version: images.PruneVersion, Current: true}
-	if request.Release, err = in.release(h); err != nil {
+	if request.Release, err = im.release(h); err != nil {
 		return "", err
 	}
 	report, err := prune(ctx, h, request)
 	if err != nil {
 		return "", err
 	}
-	return report.Note, in.runSteps(ctx, "finish", &h.subject, []step{{
+	return report.Note, im.engine.runSteps(ctx, "finish", &h.subject, []step{{
 		title:  "remove old packs",
 		needed: func(context.Context) (string, error) { return oldPacksReason(report), nil },
 		run: func(ctx context.Context) error {

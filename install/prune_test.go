@@ -37,22 +37,22 @@ func TestOldPacksReason(t *testing.T) {
 // Only the whole of an installation makes a release.
 func TestMakesRelease(t *testing.T) {
 	tests := map[string]struct {
-		change func(*installer)
+		change func(*installation)
 		want   bool
 	}{
-		"install":       {func(*installer) {}, true},
-		"dry run":       {func(in *installer) { in.mode = plan }, false},
-		"status":        {func(in *installer) { in.mode = inspect }, false},
-		"only liteboxd": {func(in *installer) { in.Scope = OnlyLiteBoxd }, false},
-		"skip liteboxd": {func(in *installer) { in.Scope = WithoutLiteBoxd }, false},
-		"node add":      {func(in *installer) { in.Only = []string{"10.0.0.12"} }, false},
-		"a host failed": {func(in *installer) { in.hosts[1].err = errors.New("it failed") }, false},
+		"install":       {func(*installation) {}, true},
+		"dry run":       {func(in *installation) { in.engine.mode = plan }, false},
+		"status":        {func(in *installation) { in.engine.mode = inspect }, false},
+		"only liteboxd": {func(in *installation) { in.engine.Scope = OnlyLiteBoxd }, false},
+		"skip liteboxd": {func(in *installation) { in.engine.Scope = WithoutLiteBoxd }, false},
+		"node add":      {func(in *installation) { in.engine.Only = []string{"10.0.0.12"} }, false},
+		"a host failed": {func(in *installation) { in.site.hosts[1].err = errors.New("it failed") }, false},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			in := example(t, exampleConfig, "k3s=v1.36.4+k3s1")
 			test.change(in)
-			if got := in.makesRelease(); got != test.want {
+			if got := in.importer.makesRelease(); got != test.want {
 				t.Errorf("got %t, want %t", got, test.want)
 			}
 		})

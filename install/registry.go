@@ -80,25 +80,25 @@ type openedAuthority struct {
 // authority is that of the cluster's registry. It lies beside the state, and is made at the
 // first run that changes things; one that only looks works with another meanwhile, which is
 // not kept.
-func (in *installer) authority() (*authority.Authority, error) {
-	in.registryCA.once.Do(func() { in.registryCA.found, in.registryCA.err = in.openAuthority() })
-	return in.registryCA.found, in.registryCA.err
+func (sd *Seeder) authority() (*authority.Authority, error) {
+	sd.registryCA.once.Do(func() { sd.registryCA.found, sd.registryCA.err = sd.openAuthority() })
+	return sd.registryCA.found, sd.registryCA.err
 }
 
-func (in *installer) openAuthority() (*authority.Authority, error) {
-	o := in.authorityOptions()
-	if _, err := os.Stat(o.Dir); !in.changing() && errors.Is(err, fs.ErrNotExist) {
-		if in.mode == inspect {
-			in.differences = append(in.differences, o.Dir+" is missing, which has the authority of boxlift's registry; boxlift install would make another one, for all nodes")
+func (sd *Seeder) openAuthority() (*authority.Authority, error) {
+	o := sd.authorityOptions()
+	if _, err := os.Stat(o.Dir); !sd.engine.changing() && errors.Is(err, fs.ErrNotExist) {
+		if sd.engine.mode == inspect {
+			sd.site.differences = append(sd.site.differences, o.Dir+" is missing, which has the authority of boxlift's registry; boxlift install would make another one, for all nodes")
 		}
 		return openForNow(o)
 	}
 	return authority.Open(o)
 }
 
-func (in *installer) authorityOptions() authority.Options {
-	r, name := in.Config.Seeding.Registry, in.Config.Cluster.Name
-	return authority.Options{Dir: filepath.Join(filepath.Dir(in.StatePath), "registry-ca", name), Cluster: name, CAFile: r.CAFile, CAKeyFile: r.CAKeyFile, Password: in.registryCA.password}
+func (sd *Seeder) authorityOptions() authority.Options {
+	r, name := sd.site.Config.Seeding.Registry, sd.site.Config.Cluster.Name
+	return authority.Options{Dir: filepath.Join(filepath.Dir(sd.site.StatePath), "registry-ca", name), Cluster: name, CAFile: r.CAFile, CAKeyFile: r.CAKeyFile, Password: sd.registryCA.password}
 }
 
 // findPassword finds what a cluster that is there has of the authority which does not lie beside
@@ -106,33 +106,33 @@ func (in *installer) authorityOptions() authority.Options {
 // nodes from pulling until each of them has been started with it. The authority's key no host has;
 // another authority is brought to all hosts of the run before anything relies on it, and to no
 // others.
-func (in *installer) findPassword(ctx context.Context) error {
-	if in.Config.Seeding.Mode != config.SeedRegistry || in.Scope == OnlyLiteBoxd {
+func (sd *Seeder) findPassword(ctx context.Context) error {
+	if sd.site.Config.Seeding.Mode != config.SeedRegistry || sd.engine.Scope == OnlyLiteBoxd {
 		return nil
 	}
-	o := in.authorityOptions()
+	o := sd.authorityOptions()
 	lacksCA, lacksPassword := o.Lacks()
 	if !lacksCA && !lacksPassword {
 		return nil
 	}
-	for _, h := range in.servers() {
+	for _, h := range sd.site.servers() {
 		if h.conn == nil {
 			continue
 		}
 		if file, err := nodeRegistries(ctx, h); err == nil { // one that cannot be read is written anew
-			in.registryCA.password = in.passwordIn(file)
+			sd.registryCA.password = sd.passwordIn(file)
 		}
-		if in.registryCA.password != "" {
-			return in.judgeLostAuthority(o.Dir, lacksCA)
+		if sd.registryCA.password != "" {
+			return sd.judgeLostAuthority(o.Dir, lacksCA)
 		}
 	}
 	return nil // none has pulled from there yet
 }
 
 // passwordIn is the password of boxlift's registry in a server's registries.yaml, "" for none.
-func (in *installer) passwordIn(file *registriesFile) string {
-	for _, s := range in.servers() {
-		auth := file.Configs[in.registryAddress(s)].Auth
+func (sd *Seeder) passwordIn(file *registriesFile) string {
+	for _, s := range sd.site.servers() {
+		auth := file.Configs[sd.registryAddress(s)].Auth
 		if auth.Username == registryUsername && authority.IsPassword(auth.Password) {
 			return auth.Password
 		}
@@ -141,18 +141,18 @@ func (in *installer) passwordIn(file *registriesFile) string {
 }
 
 // judgeLostAuthority says what becomes of a cluster whose authority is not at hand.
-func (in *installer) judgeLostAuthority(dir string, lacksCA bool) error {
+func (sd *Seeder) judgeLostAuthority(dir string, lacksCA bool) error {
 	switch {
-	case !lacksCA || in.mode == inspect: // which has its own words for it
+	case !lacksCA || sd.engine.mode == inspect: // which has its own words for it
 		return nil
-	case in.Only != nil:
+	case sd.engine.Only != nil:
 		return fmt.Errorf("%w: %s is not here, which has the authority of the cluster's registry: the hosts that are not worked on would not trust another one: bring that folder, or run boxlift install, which brings another one to all hosts", ErrRefused, dir)
 	}
 	const text = "%s is not here, which has the authority of the cluster's registry: another one is made and brought to all hosts; until all servers have certificates of it, some pulls of images fail and are tried again; bring that folder first to avoid it"
-	if in.changing() {
-		in.note(text, dir) // before anything is changed
+	if sd.engine.changing() {
+		sd.site.note(text, dir) // before anything is changed
 	}
-	in.warn(text, dir)
+	sd.site.warn(text, dir)
 	return nil
 }
 
@@ -167,43 +167,43 @@ func openForNow(o authority.Options) (_ *authority.Authority, err error) {
 
 // serveImages brings up the registry on the servers, one after the other: nodes that pull
 // meanwhile ask the next one.
-func (in *installer) serveImages(ctx context.Context) error {
-	a, err := in.authority()
+func (sd *Seeder) serveImages(ctx context.Context) error {
+	a, err := sd.authority()
 	if err != nil {
 		return err
 	}
-	failed := in.placeCA(ctx, a.CA())
-	if failed != nil && !in.goesOn(failed) {
+	failed := sd.placeCA(ctx, a.CA())
+	if failed != nil && !sd.engine.goesOn(failed) {
 		return failed
 	}
-	for _, h := range in.servers() {
-		err := in.eachHost(ctx, []*host{h}, in.serveOn)
-		if err != nil && in.changing() {
+	for _, h := range sd.site.servers() {
+		err := sd.engine.eachHost(ctx, []*host{h}, sd.serveOn)
+		if err != nil && sd.engine.changing() {
 			return err
 		}
 	}
 	return failed
 }
 
-func (in *installer) serveOn(ctx context.Context, h *host) error {
-	s := &registryServer{in, h}
+func (sd *Seeder) serveOn(ctx context.Context, h *host) error {
+	s := &registryServer{sd, h}
 	steps, err := s.steps()
 	if err != nil {
 		return err
 	}
-	return in.runSteps(ctx, "registry", &h.subject, steps)
+	return sd.engine.runSteps(ctx, "registry", &h.subject, steps)
 }
 
 // registryServer is a server that serves its packs.
 type registryServer struct {
-	*installer
-	*host
+	seeder *Seeder
+	host   *host
 }
 
 func (s *registryServer) steps() ([]step, error) {
-	program, ok := s.contents.File(bundle.ProgramsComponent, bundle.NodeProgram, s.platform)
+	program, ok := s.seeder.site.contents.File(bundle.ProgramsComponent, bundle.NodeProgram, s.host.platform)
 	if !ok {
-		return nil, fmt.Errorf("the bundle carries no %s for %s", bundle.NodeProgram, s.platform)
+		return nil, fmt.Errorf("the bundle carries no %s for %s", bundle.NodeProgram, s.host.platform)
 	}
 	settings, err := s.settings()
 	if err != nil {
@@ -218,7 +218,7 @@ func (s *registryServer) steps() ([]step, error) {
 		restarting(s.host, registryStarted, step{
 			title: "place the program of boxlift's registry",
 			needed: func(ctx context.Context) (string, error) {
-				digests, err := machine.Digests(ctx, s.conn, registryProgram)
+				digests, err := machine.Digests(ctx, s.host.conn, registryProgram)
 				return differs(registryProgram, digests[registryProgram], program.Digest.Encoded()), err
 			},
 			run: func(ctx context.Context) error { return copyProgram(ctx, s.host, helperPath, registryProgram) },
@@ -237,7 +237,7 @@ func (s *registryServer) steps() ([]step, error) {
 
 // settings is what the program reads.
 func (s *registryServer) settings() ([]byte, error) {
-	a, err := s.authority()
+	a, err := s.seeder.authority()
 	if err != nil {
 		return nil, err
 	}
@@ -258,18 +258,18 @@ func (s *registryServer) settings() ([]byte, error) {
 
 // listenAddress is the host's own address in the LAN; all of them where it is not known.
 func (s *registryServer) listenAddress() string {
-	address := s.ip
+	address := s.host.ip
 	if !address.IsValid() {
 		address = netip.IPv6Unspecified()
 	}
-	return netip.AddrPortFrom(address, uint16(s.Config.Seeding.Registry.Port)).String()
+	return netip.AddrPortFrom(address, uint16(s.seeder.site.Config.Seeding.Registry.Port)).String()
 }
 
 // names are what the certificate is for.
 func (s *registryServer) names() []string {
-	names := []string{s.lanAddress()}
-	if s.ip.IsValid() && s.ip.String() != s.lanAddress() {
-		names = append(names, s.ip.String())
+	names := []string{s.host.lanAddress()}
+	if s.host.ip.IsValid() && s.host.ip.String() != s.host.lanAddress() {
+		names = append(names, s.host.ip.String())
 	}
 	return names
 }
@@ -282,7 +282,7 @@ func (s *registryServer) userReason(ctx context.Context) (string, error) {
 	const script = `id -u "$1" >/dev/null 2>&1 || { echo "there is no user $1"; exit; }
 [ -d "$2" ] || { echo "$2 is missing"; exit; }
 [ "$(stat -c '%a %U %G' "$2")" = "$3" ] || echo "$2 has another mode or owner"`
-	out, err := s.root(ctx, "look for the registry's user", "/bin/sh", "-c", script, "sh", registryUser, registryDir, folderMode)
+	out, err := s.host.root(ctx, "look for the registry's user", "/bin/sh", "-c", script, "sh", registryUser, registryDir, folderMode)
 	return printable.Short(strings.TrimSpace(string(out)), 200), err
 }
 
@@ -299,7 +299,7 @@ fi
 mkdir -p "$2"
 chown "0:$1" "$2"
 chmod 2750 "$2"`
-	_, err := s.root(ctx, "make the registry's user", "/bin/sh", "-c", script, "sh", registryUser, registryDir)
+	_, err := s.host.root(ctx, "make the registry's user", "/bin/sh", "-c", script, "sh", registryUser, registryDir)
 	return err
 }
 
@@ -309,7 +309,7 @@ func (s *registryServer) groupFileStep(title, name string, content []byte) step 
 		title: title,
 		needed: func(ctx context.Context) (string, error) {
 			sum := sha256.Sum256(content)
-			digests, err := machine.Digests(ctx, s.conn, name)
+			digests, err := machine.Digests(ctx, s.host.conn, name)
 			if err != nil {
 				return "", err
 			}
@@ -324,7 +324,7 @@ func (s *registryServer) groupFileStep(title, name string, content []byte) step 
 
 // groupReason says why a file cannot be read as it should be.
 func (s *registryServer) groupReason(ctx context.Context, name string) (string, error) {
-	mode, err := s.root(ctx, "look at "+name, "stat", "-c", "%a %U %G", name)
+	mode, err := s.host.root(ctx, "look at "+name, "stat", "-c", "%a %U %G", name)
 	if err != nil || strings.TrimSpace(string(mode)) == "640 root "+registryUser {
 		return "", err
 	}
@@ -334,10 +334,10 @@ func (s *registryServer) groupReason(ctx context.Context, name string) (string, 
 // putForGroup replaces a file. It has the folder's group from the beginning; one that was
 // there already, and only has another group, is left in its place by put.
 func (s *registryServer) putForGroup(ctx context.Context, name string, content []byte) error {
-	if err := s.put(ctx, name, 0o640, content); err != nil {
+	if err := s.host.put(ctx, name, 0o640, content); err != nil {
 		return err
 	}
-	_, err := s.root(ctx, "give "+name+" to the registry's group", "chgrp", registryUser, name)
+	_, err := s.host.root(ctx, "give "+name+" to the registry's group", "chgrp", registryUser, name)
 	return err
 }
 
@@ -347,11 +347,11 @@ func (s *registryServer) certificateStep() step {
 		title: "write the certificate of boxlift's registry",
 		alone: true,
 		needed: func(ctx context.Context) (string, error) {
-			a, err := s.authority()
+			a, err := s.seeder.authority()
 			if err != nil {
 				return "", err
 			}
-			pair, err := s.read(ctx, registryPair)
+			pair, err := s.host.read(ctx, registryPair)
 			switch {
 			case err != nil:
 				return "", err
@@ -364,7 +364,7 @@ func (s *registryServer) certificateStep() step {
 			return s.groupReason(ctx, registryPair)
 		},
 		run: func(ctx context.Context) error {
-			a, err := s.authority()
+			a, err := s.seeder.authority()
 			if err != nil {
 				return err
 			}
@@ -378,26 +378,26 @@ func (s *registryServer) certificateStep() step {
 }
 
 func (s *registryServer) unitStep() step {
-	content := registryUnitText(s.Config.Seeding.Registry.Port)
+	content := registryUnitText(s.seeder.site.Config.Seeding.Registry.Port)
 	return step{
 		title: "write the unit " + registryService + ".service",
 		needed: func(ctx context.Context) (string, error) {
-			digests, err := machine.Digests(ctx, s.conn, registryUnit)
+			digests, err := machine.Digests(ctx, s.host.conn, registryUnit)
 			sum := sha256.Sum256(content)
 			return differs(registryUnit, digests[registryUnit], hex.EncodeToString(sum[:])), err
 		},
-		run: func(ctx context.Context) error { return s.put(ctx, registryUnit, 0o644, content) },
+		run: func(ctx context.Context) error { return s.host.put(ctx, registryUnit, 0o644, content) },
 	}
 }
 
 // started is the fingerprint of what the service runs with. The certificate is not among
 // it: it is read again when it changes.
 func (s *registryServer) started(ctx context.Context) (string, error) {
-	files, err := machine.DropIns(ctx, s.conn, registryService)
+	files, err := machine.DropIns(ctx, s.host.conn, registryService)
 	if err != nil {
 		return "", err
 	}
-	return machine.Fingerprint(ctx, s.conn, append(files, registryUnit, registryProgram, registryConfig)...)
+	return machine.Fingerprint(ctx, s.host.conn, append(files, registryUnit, registryProgram, registryConfig)...)
 }
 
 func (s *registryServer) startReason(ctx context.Context) (string, error) {
@@ -413,29 +413,29 @@ func (s *registryServer) startReason(ctx context.Context) (string, error) {
 
 // start starts the service again and waits until it answers nodes.
 func (s *registryServer) start(ctx context.Context) error {
-	if _, err := s.root(ctx, "reload systemd's units", "systemctl", "daemon-reload"); err != nil {
+	if _, err := s.host.root(ctx, "reload systemd's units", "systemctl", "daemon-reload"); err != nil {
 		return err
 	}
 	fingerprint, err := s.started(ctx)
 	if err != nil {
 		return err
 	}
-	state, err := machine.FindService(ctx, s.conn, registryService)
+	state, err := machine.FindService(ctx, s.host.conn, registryService)
 	if err != nil {
 		return err
 	}
-	if err := machine.Restart(ctx, s.conn, registryService, state); err != nil {
+	if err := machine.Restart(ctx, s.host.conn, registryService, state); err != nil {
 		return err
 	}
-	if err := s.put(ctx, registryStarted, 0o600, []byte(fingerprint+"\n")); err != nil {
+	if err := s.host.put(ctx, registryStarted, 0o600, []byte(fingerprint+"\n")); err != nil {
 		return err
 	}
-	err = s.waitingFor(ctx, registryWait, "wait for boxlift's registry on "+s.name, func(ctx context.Context) error {
+	err = s.seeder.site.waitingFor(ctx, registryWait, "wait for boxlift's registry on "+s.host.name, func(ctx context.Context) error {
 		return poll(ctx, func(ctx context.Context) (bool, error) {
 			if err := s.ask(ctx); err != nil {
 				return false, err
 			}
-			state, err := machine.FindService(ctx, s.conn, registryService)
+			state, err := machine.FindService(ctx, s.host.conn, registryService)
 			return state.IsReady(), err
 		})
 	})
@@ -443,17 +443,17 @@ func (s *registryServer) start(ctx context.Context) error {
 		return err
 	}
 	return startError(context.WithoutCancel(ctx), s.host, registryService, "the registry does not answer: "+err.Error(),
-		func(text string) string { return s.withoutSecrets(text) })
+		func(text string) string { return s.seeder.withoutSecrets(text) })
 }
 
 // ask asks the registry as nodes do, through the SSH connection.
 func (s *registryServer) ask(ctx context.Context) error {
-	a, err := s.authority()
+	a, err := s.seeder.authority()
 	if err != nil {
 		return err
 	}
-	login := registryLogin{address: s.registryAddress(s.host), username: registryUsername, password: a.Password(), ca: a.CA()}
-	return login.ask(ctx, s.conn.DialContext)
+	login := registryLogin{address: s.seeder.registryAddress(s.host), username: registryUsername, password: a.Password(), ca: a.CA()}
+	return login.ask(ctx, s.host.conn.DialContext)
 }
 
 // registryLogin is how to log in to a registry.
@@ -517,13 +517,13 @@ func (e *registryStatusError) Error() string {
 
 // retire removes boxlift's registry from hosts where install.yaml does not ask for it any
 // more. By now no node names it, and all images are there by the other way.
-func (in *installer) retire(ctx context.Context) error {
+func (sd *Seeder) retire(ctx context.Context) error {
 	// A host that failed, or is not worked on, may still pull from the registry.
-	if in.Only != nil || !in.wholeCluster() && in.mode != inspect {
+	if sd.engine.Only != nil || !sd.engine.wholeCluster() && sd.engine.mode != inspect {
 		return nil
 	}
-	return in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
-		return in.runSteps(ctx, "retire", &h.subject, in.retireSteps(h))
+	return sd.engine.eachHost(ctx, sd.site.hosts, func(ctx context.Context, h *host) error {
+		return sd.engine.runSteps(ctx, "retire", &h.subject, sd.retireSteps(h))
 	})
 }
 
@@ -532,9 +532,9 @@ func hasAuthority(s config.Seeding) bool {
 	return s.Mode == config.SeedRegistry || s.External != nil && s.External.CAFile != ""
 }
 
-func (in *installer) retireSteps(h *host) []step {
+func (sd *Seeder) retireSteps(h *host) []step {
 	var steps []step
-	if in.Config.Seeding.Mode != config.SeedRegistry || h.config.Role != config.Server {
+	if sd.site.Config.Seeding.Mode != config.SeedRegistry || h.config.Role != config.Server {
 		steps = append(steps, step{
 			title: "remove boxlift's registry",
 			needed: func(ctx context.Context) (string, error) {
@@ -547,7 +547,7 @@ func (in *installer) retireSteps(h *host) []step {
 			},
 		})
 	}
-	if !hasAuthority(in.Config.Seeding) {
+	if !hasAuthority(sd.site.Config.Seeding) {
 		steps = append(steps, step{
 			title: "remove the authority of the registry",
 			needed: func(ctx context.Context) (string, error) {

@@ -100,14 +100,14 @@ func TestDialAddress(t *testing.T) {
 // The program is told where to listen and who may ask, and not the password.
 func TestRegistrySettings(t *testing.T) {
 	in := seeded(t, exampleConfig+ownRegistry)
-	in.StatePath = filepath.Join(t.TempDir(), "state.json")
-	in.hosts[0].ip = netip.MustParseAddr("10.0.0.11")
-	s := &registryServer{in, in.hosts[0]}
+	in.site.StatePath = filepath.Join(t.TempDir(), "state.json")
+	in.site.hosts[0].ip = netip.MustParseAddr("10.0.0.11")
+	s := &registryServer{in.seeder, in.site.hosts[0]}
 	content, err := s.settings()
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := in.authority()
+	a, err := in.seeder.authority()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,8 +134,8 @@ func TestAuthorityIsMadeOnlyByChanges(t *testing.T) {
 	open := func(m mode) *authority.Authority {
 		t.Helper()
 		in := seeded(t, exampleConfig+ownRegistry)
-		in.StatePath, in.mode = path, m
-		a, err := in.authority()
+		in.site.StatePath, in.engine.mode = path, m
+		a, err := in.seeder.authority()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,9 +159,9 @@ func TestAuthorityIsMadeOnlyByChanges(t *testing.T) {
 // What is left of boxlift's registry is looked for where the mode does without it, and
 // nowhere while a host may still pull from it.
 func TestWhatIsRetired(t *testing.T) {
-	titles := func(in *installer, h *host) string {
+	titles := func(in *installation, h *host) string {
 		var list []string
-		for _, s := range in.retireSteps(h) {
+		for _, s := range in.seeder.retireSteps(h) {
 			list = append(list, s.title)
 		}
 		return strings.Join(list, ", ")
@@ -174,17 +174,17 @@ func TestWhatIsRetired(t *testing.T) {
 		strings.Replace(harbor, "    pull:", "    caFile: ca.crt\n    pull:", 1): {"remove boxlift's registry", "remove boxlift's registry"},
 	} {
 		in := seeded(t, exampleConfig+text)
-		if got := [2]string{titles(in, in.hosts[0]), titles(in, in.hosts[1])}; got != want {
+		if got := [2]string{titles(in, in.site.hosts[0]), titles(in, in.site.hosts[1])}; got != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}
 	in := seeded(t, exampleConfig)
-	in.hosts[1].fail(errors.New("is down"))
-	if err := in.retire(t.Context()); err != nil { // it would ask hosts that are not there
+	in.site.hosts[1].fail(errors.New("is down"))
+	if err := in.seeder.retire(t.Context()); err != nil { // it would ask hosts that are not there
 		t.Error(err)
 	}
-	in.hosts[1].err, in.Only = nil, []string{}
-	if err := in.retire(t.Context()); err != nil {
+	in.site.hosts[1].err, in.engine.Only = nil, []string{}
+	if err := in.seeder.retire(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -193,11 +193,11 @@ func TestWhatIsRetired(t *testing.T) {
 func TestBootIsForAgents(t *testing.T) {
 	for text, want := range map[string][2]bool{"": {}, ownRegistry: {false, true}, "seeding: {mode: registry}\n": {}} {
 		in := seeded(t, exampleConfig+text)
-		if got := [2]bool{in.packOptions(in.hosts[0]).Boot, in.packOptions(in.hosts[1]).Boot}; got != want {
+		if got := [2]bool{in.site.packOptions(in.site.hosts[0]).Boot, in.site.packOptions(in.site.hosts[1]).Boot}; got != want {
 			t.Errorf("%q: server and agent %v, want %v", text, got, want)
 		}
 	}
-	if c := seeded(t, exampleConfig+ownRegistry).Config; c.Seeding.Agents != config.AgentsBoot {
+	if c := seeded(t, exampleConfig+ownRegistry).site.Config; c.Seeding.Agents != config.AgentsBoot {
 		t.Errorf("agents are %s", c.Seeding.Agents)
 	}
 }
@@ -218,7 +218,7 @@ func TestPasswordIn(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(text), &file); err != nil {
 			t.Fatal(err)
 		}
-		if got := in.passwordIn(&file); got != want {
+		if got := in.seeder.passwordIn(&file); got != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}
@@ -242,16 +242,16 @@ func TestLostAuthority(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			in := seeded(t, exampleConfig+ownRegistry)
-			in.mode, in.Only, in.Reporter = test.mode, test.only, progress.Discard
-			err := in.judgeLostAuthority("/registry-ca/example", test.lacksCA)
-			if errors.Is(err, ErrRefused) != test.refused || len(in.warnings) > 0 != test.warned {
-				t.Errorf("%v, %q", err, in.warnings)
+			in.engine.mode, in.engine.Only, in.site.Reporter = test.mode, test.only, progress.Discard
+			err := in.seeder.judgeLostAuthority("/registry-ca/example", test.lacksCA)
+			if errors.Is(err, ErrRefused) != test.refused || len(in.site.warnings) > 0 != test.warned {
+				t.Errorf("%v, %q", err, in.site.warnings)
 			}
 		})
 	}
 	in := seeded(t, exampleConfig+ownRegistry)
-	in.StatePath, in.registryCA.password = filepath.Join(t.TempDir(), "state.json"), strings.Repeat("0a", 32)
-	if a, err := in.authority(); err != nil || a.Password() != in.registryCA.password {
+	in.site.StatePath, in.seeder.registryCA.password = filepath.Join(t.TempDir(), "state.json"), strings.Repeat("0a", 32)
+	if a, err := in.seeder.authority(); err != nil || a.Password() != in.seeder.registryCA.password {
 		t.Errorf("the password that nodes have is not kept: %v", err)
 	}
 }

@@ -25,16 +25,16 @@ type running struct {
 }
 
 // findRunning finds out which versions run.
-func (in *installer) findRunning(ctx context.Context) (*running, error) {
+func (ins *Inspector) findRunning(ctx context.Context) (*running, error) {
 	var r running
 	var err error
-	if r.nodes, err = in.api.Nodes(ctx); err != nil {
+	if r.nodes, err = ins.site.api.Nodes(ctx); err != nil {
 		return nil, err
 	}
-	if r.cilium, err = in.api.ReleaseState(ctx, cilium.Namespace, cilium.ReleaseName); err != nil {
+	if r.cilium, err = ins.site.api.ReleaseState(ctx, cilium.Namespace, cilium.ReleaseName); err != nil {
 		return nil, err
 	}
-	r.liteboxd, err = in.runningLiteBoxd(ctx)
+	r.liteboxd, err = ins.runningLiteBoxd(ctx)
 	return &r, err
 }
 
@@ -43,18 +43,18 @@ const liteboxdServer = "liteboxd-server"
 
 // runningLiteBoxd is LiteBoxd's version: that of boxlift's release of it, or the tag of its
 // API's image, by which it is known whoever has deployed it.
-func (in *installer) runningLiteBoxd(ctx context.Context) (string, error) {
-	if in.Config.LiteBoxd == nil {
+func (ins *Inspector) runningLiteBoxd(ctx context.Context) (string, error) {
+	if ins.site.Config.LiteBoxd == nil {
 		return "", nil
 	}
-	state, err := in.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
+	state, err := ins.site.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
 	if err != nil {
 		return "", err
 	}
 	if state != nil && state.Status == helmDeployed {
 		return state.ChartVersion, nil
 	}
-	rollouts, err := in.api.Rollouts(ctx, in.Config.LiteBoxd.NamespaceSystem)
+	rollouts, err := ins.site.api.Rollouts(ctx, ins.site.Config.LiteBoxd.NamespaceSystem)
 	if err != nil {
 		return "", err
 	}
@@ -109,11 +109,11 @@ func (r *running) mismatches(version func(component string) string) []string {
 const helmDeployed = "deployed"
 
 // compareRecord looks at the cluster's newest release, and says what does not go with it.
-func (in *installer) compareRecord(ctx context.Context) (*release.Release, []string) {
-	if in.api == nil {
+func (ins *Inspector) compareRecord(ctx context.Context) (*release.Release, []string) {
+	if ins.site.api == nil {
 		return nil, nil
 	}
-	r, _, err := readRecord(ctx, in.api)
+	r, _, err := readRecord(ctx, ins.site.api)
 	if err != nil {
 		return nil, []string{err.Error()}
 	}
@@ -121,10 +121,10 @@ func (in *installer) compareRecord(ctx context.Context) (*release.Release, []str
 	if newest == nil {
 		return nil, []string{"the cluster has no record of releases: boxlift adopt makes one, and so does boxlift install"}
 	}
-	differences := in.recordDifferences(r)
+	differences := ins.recordDifferences(r)
 	// What differs from the bundle at hand is told anyway.
-	if current := r.Current(); current == newest && newest.Bundle != in.Bundle.Digest() {
-		found, err := in.findRunning(ctx)
+	if current := r.Current(); current == newest && newest.Bundle != ins.site.Bundle.Digest() {
+		found, err := ins.findRunning(ctx)
 		if err != nil {
 			return newest, append(differences, err.Error())
 		}
@@ -137,18 +137,18 @@ func (in *installer) compareRecord(ctx context.Context) (*release.Release, []str
 
 // recordDifferences compares the newest release with the bundle. An install.yaml that was
 // changed is no difference by itself: what it asks for is compared with the cluster.
-func (in *installer) recordDifferences(r *release.Record) []string {
+func (ins *Inspector) recordDifferences(r *release.Record) []string {
 	newest := r.Newest()
 	var texts []string
 	if newest.State != release.Succeeded {
 		texts = append(texts, fmt.Sprintf("release %d (%s, bundle %s, by %s) is %s since %s", newest.Number, newest.Command, short(newest.Bundle.String()),
 			newest.By, newest.State, since(newest).Format(time.RFC3339)))
 	}
-	if serial := in.Bundle.Validity().Serial; r.IsOlder(in.Bundle.Digest(), serial) {
+	if serial := ins.site.Bundle.Validity().Serial; r.IsOlder(ins.site.Bundle.Digest(), serial) {
 		texts = append(texts, gate.OlderText(serial, r.Serial))
 	}
-	if newest.Bundle != in.Bundle.Digest() {
-		texts = append(texts, fmt.Sprintf("release %d is of bundle %s, this is %s", newest.Number, short(newest.Bundle.String()), short(in.Bundle.Digest().String())))
+	if newest.Bundle != ins.site.Bundle.Digest() {
+		texts = append(texts, fmt.Sprintf("release %d is of bundle %s, this is %s", newest.Number, short(newest.Bundle.String()), short(ins.site.Bundle.Digest().String())))
 	}
 	return texts
 }
@@ -168,11 +168,11 @@ func History(ctx context.Context, o Options) (*release.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
-	in.mode = plan
-	if err = in.connectServers(ctx, nil); err == nil {
+	defer in.engine.close()
+	in.engine.mode = plan
+	if err = in.engine.connectServers(ctx, nil); err == nil {
 		var r *release.Record
-		if r, _, err = readRecord(ctx, in.api); err == nil {
+		if r, _, err = readRecord(ctx, in.site.api); err == nil {
 			return r, nil
 		}
 	}
@@ -182,6 +182,6 @@ func History(ctx context.Context, o Options) (*release.Record, error) {
 	if !errors.Is(err, ErrHosts) {
 		err = fmt.Errorf("%w: read the record of releases: %w", ErrCluster, err)
 	}
-	r, copyErr := release.ReadFile(in.recordCopy())
+	r, copyErr := release.ReadFile(in.record.recordCopy())
 	return r, errors.Join(err, copyErr)
 }

@@ -55,45 +55,45 @@ func isPreparing(phase string) bool {
 }
 
 // recordChange notes that a step of a phase is about to change something.
-func (in *installer) recordChange(ctx context.Context, phase string) error {
-	if in.Bundle == nil {
+func (rec *Record) recordChange(ctx context.Context, phase string) error {
+	if rec.site.Bundle == nil {
 		return nil
 	}
 	state := release.Running
 	if isPreparing(phase) {
 		state = release.Created
 	}
-	in.recorder.Lock()
-	defer in.recorder.Unlock()
-	if in.recorder.number != 0 && (in.recorder.state == state || state == release.Created) {
+	rec.recorder.Lock()
+	defer rec.recorder.Unlock()
+	if rec.recorder.number != 0 && (rec.recorder.state == state || state == release.Created) {
 		return nil
 	}
-	return in.recordState(ctx, state)
+	return rec.recordState(ctx, state)
 }
 
 // recordPending notes what was changed before the API answered.
-func (in *installer) recordPending(ctx context.Context) error {
-	in.recorder.Lock()
-	defer in.recorder.Unlock()
-	if !in.recorder.pending || in.api == nil {
+func (rec *Record) recordPending(ctx context.Context) error {
+	rec.recorder.Lock()
+	defer rec.recorder.Unlock()
+	if !rec.recorder.pending || rec.site.api == nil {
 		return nil
 	}
-	return in.recordState(ctx, release.Running)
+	return rec.recordState(ctx, release.Running)
 }
 
 // recordState brings the run's release to a state, and begins the release with that. A
 // cluster that cannot be written to is no reason to stop, for the run may be what mends it; a
 // record that cannot be understood is.
-func (in *installer) recordState(ctx context.Context, state release.State) error {
-	in.recorder.pending = true
-	if in.recorder.tried && in.recorder.triedWith == in.api {
+func (rec *Record) recordState(ctx context.Context, state release.State) error {
+	rec.recorder.pending = true
+	if rec.recorder.tried && rec.recorder.triedWith == rec.site.api {
 		return nil
 	}
-	err := in.changeRecord(ctx, func(r *release.Record) error {
-		if err := in.beginRelease(r, state); err != nil {
+	err := rec.changeRecord(ctx, func(r *release.Record) error {
+		if err := rec.beginRelease(r, state); err != nil {
 			return err
 		}
-		r.Set(in.recorder.number, state, "", time.Now())
+		r.Set(rec.recorder.number, state, "", time.Now())
 		return nil
 	})
 	if errors.Is(err, release.ErrInvalid) {
@@ -103,51 +103,51 @@ func (in *installer) recordState(ctx context.Context, state release.State) error
 		return err
 	}
 	if err == nil {
-		in.recorder.state, in.recorder.pending = state, false
+		rec.recorder.state, rec.recorder.pending = state, false
 		return nil
 	}
-	in.recorder.tried, in.recorder.triedWith = true, in.api
+	rec.recorder.tried, rec.recorder.triedWith = true, rec.site.api
 	if !errors.Is(err, errNoCluster) {
-		in.recorder.failed = err
+		rec.recorder.failed = err
 	}
 	return nil
 }
 
 // beginRelease puts the run's release into a record that does not have it. That may be because a
 // restore has brought the record back from before the run.
-func (in *installer) beginRelease(r *release.Record, state release.State) error {
-	if in.recorder.number != 0 && r.Find(in.recorder.number) != nil {
+func (rec *Record) beginRelease(r *release.Record, state release.State) error {
+	if rec.recorder.number != 0 && r.Find(rec.recorder.number) != nil {
 		return nil
 	}
-	if err := in.refuseOlder(r); err != nil {
+	if err := rec.refuseOlder(r); err != nil {
 		return err
 	}
-	last := in.journal.State()
-	run, text, err := in.newRelease(last.Command, state)
+	last := rec.engine.journal.State()
+	run, text, err := rec.newRelease(last.Command, state)
 	if err != nil {
 		return err
 	}
 	// A restore that was broken off may have done so before this run.
-	if in.recorder.number != 0 || restoreBegan(last) {
+	if rec.recorder.number != 0 || restoreBegan(last) {
 		r.TakeBackUnfinished(run)
 	}
 	begun, err := r.Begin(run, text)
 	if err == nil {
-		in.recorder.number = begun.Number
+		rec.recorder.number = begun.Number
 	}
 	return err
 }
 
 // newRelease is a run with the bundle as a release, and the text of its lock.
-func (in *installer) newRelease(command string, state release.State) (release.Release, []byte, error) {
-	l, text, err := in.Bundle.Lock()
+func (rec *Record) newRelease(command string, state release.State) (release.Release, []byte, error) {
+	l, text, err := rec.site.Bundle.Lock()
 	if err != nil {
 		return release.Release{}, nil, err
 	}
 	run := release.Release{
-		State: state, Command: command, Flags: recordedFlags(in.Flags),
-		Bundle: in.Bundle.Digest(), Serial: in.Bundle.Validity().Serial, Config: in.Config.Fingerprint(),
-		Boxlift: in.Version, By: operator(), Started: time.Now(), Components: []release.Component{},
+		State: state, Command: command, Flags: recordedFlags(rec.engine.Flags),
+		Bundle: rec.site.Bundle.Digest(), Serial: rec.site.Bundle.Validity().Serial, Config: rec.site.Config.Fingerprint(),
+		Boxlift: rec.Version, By: operator(), Started: time.Now(), Components: []release.Component{},
 	}
 	for _, c := range l.Components {
 		run.Components = append(run.Components, release.Component{Name: c.Name, Version: c.Version})
@@ -156,41 +156,41 @@ func (in *installer) newRelease(command string, state release.State) (release.Re
 }
 
 // endRelease notes how the run ended, and returns why it failed.
-func (in *installer) endRelease(ctx context.Context, failed error) error {
-	in.recorder.Lock()
-	defer in.recorder.Unlock()
+func (rec *Record) endRelease(ctx context.Context, failed error) error {
+	rec.recorder.Lock()
+	defer rec.recorder.Unlock()
 	// Also after Ctrl-C.
 	ctx = context.WithoutCancel(ctx)
-	if in.recorder.number == 0 && !in.recorder.pending && (failed != nil || in.isRecorded(ctx)) {
+	if rec.recorder.number == 0 && !rec.recorder.pending && (failed != nil || rec.isRecorded(ctx)) {
 		return failed
 	}
-	if in.recorder.tried = false; in.recorder.number == 0 && in.api != nil {
-		if err := in.recordState(ctx, release.Running); err != nil {
+	if rec.recorder.tried = false; rec.recorder.number == 0 && rec.site.api != nil {
+		if err := rec.recordState(ctx, release.Running); err != nil {
 			return errors.Join(failed, err)
 		}
 	}
-	err := in.recorder.failed
-	if in.recorder.number != 0 {
-		state, result := release.Succeeded, counted(in.summary().ChangeCount(), "change")
-		if len(in.ended) > 0 {
-			result += "; these sandboxes ended meanwhile: " + strings.Join(in.ended, ", ")
+	err := rec.recorder.failed
+	if rec.recorder.number != 0 {
+		state, result := release.Succeeded, counted(rec.engine.summary().ChangeCount(), "change")
+		if len(rec.site.ended) > 0 {
+			result += "; these sandboxes ended meanwhile: " + strings.Join(rec.site.ended, ", ")
 		}
 		if failed != nil {
 			state, result = release.Failed, failed.Error()
 		}
-		err = in.changeRecord(ctx, func(r *release.Record) error {
-			if err := in.beginRelease(r, release.Running); err != nil {
+		err = rec.changeRecord(ctx, func(r *release.Record) error {
+			if err := rec.beginRelease(r, release.Running); err != nil {
 				return err
 			}
-			r.Set(in.recorder.number, state, result, time.Now())
-			if failed == nil && in.takesBack > 0 {
-				r.TakeBack(in.takesBack, in.recorder.number)
+			r.Set(rec.recorder.number, state, result, time.Now())
+			if failed == nil && rec.takesBack > 0 {
+				r.TakeBack(rec.takesBack, rec.recorder.number)
 			}
 			return nil
 		})
 	}
 	if err != nil {
-		in.warn("the cluster's record of releases could not be brought up to date: %v", err)
+		rec.site.warn("the cluster's record of releases could not be brought up to date: %v", err)
 	}
 	return failed
 }
@@ -198,37 +198,37 @@ func (in *installer) endRelease(ctx context.Context, failed error) error {
 // isRecorded tells whether the record knows what a run has found that had nothing to change.
 // The run before may have died before it could say that it was done. A run that has not looked
 // at everything says nothing about it.
-func (in *installer) isRecorded(ctx context.Context) bool {
-	if in.api == nil || in.Bundle == nil || in.Only != nil || in.Scope != Everything {
+func (rec *Record) isRecorded(ctx context.Context) bool {
+	if rec.site.api == nil || rec.site.Bundle == nil || rec.engine.Only != nil || rec.engine.Scope != Everything {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
-	_, r, _, err := in.openRecord(ctx)
+	_, r, _, err := rec.openRecord(ctx)
 	if err != nil {
 		return !errors.Is(err, release.ErrInvalid) // the next run looks again
 	}
 	newest := lastStanding(r)
-	return newest != nil && newest.State == release.Succeeded && newest.Bundle == in.Bundle.Digest() && newest.Config == in.Config.Fingerprint()
+	return newest != nil && newest.State == release.Succeeded && newest.Bundle == rec.site.Bundle.Digest() && newest.Config == rec.site.Config.Fingerprint()
 }
 
 // changeRecord reads the record, changes it and writes it back, again when somebody else was
 // faster, and keeps a copy beside the state.
-func (in *installer) changeRecord(ctx context.Context, change func(*release.Record) error) error {
+func (rec *Record) changeRecord(ctx context.Context, change func(*release.Record) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, recordTimeout, fmt.Errorf("given up after %v", recordTimeout))
 	defer cancel()
 	var errs []error
 	for range recordTries {
-		api, r, version, err := in.openRecord(ctx)
+		api, r, version, err := rec.openRecord(ctx)
 		if err != nil {
 			return err
 		}
 		if r == nil {
-			r = release.New(in.Config.Cluster.Name)
+			r = release.New(rec.site.Config.Cluster.Name)
 		}
-		r.Cluster = in.Config.Cluster.Name
-		in.keepSerial(r)
-		number := in.recorder.number
+		r.Cluster = rec.site.Config.Cluster.Name
+		rec.keepSerial(r)
+		number := rec.recorder.number
 		if err := change(r); err != nil {
 			return err
 		}
@@ -238,9 +238,9 @@ func (in *installer) changeRecord(ctx context.Context, change func(*release.Reco
 		}
 		_, err = api.ReplaceSecret(ctx, release.SecretNamespace, release.SecretName, recordKind, map[string][]byte{release.SecretKey: document}, version)
 		if err == nil {
-			return in.copyRecord(r)
+			return rec.copyRecord(r)
 		}
-		in.recorder.number = number
+		rec.recorder.number = number
 		if errs = append(errs, err); !errors.Is(err, kube.ErrConflict) {
 			break
 		}
@@ -249,8 +249,8 @@ func (in *installer) changeRecord(ctx context.Context, change func(*release.Reco
 }
 
 // copyRecord keeps a copy beside the state.
-func (in *installer) copyRecord(r *release.Record) error {
-	path := in.recordCopy()
+func (rec *Record) copyRecord(r *release.Record) error {
+	path := rec.recordCopy()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("keep a copy of the record of releases: %w", err)
 	}
@@ -260,26 +260,26 @@ func (in *installer) copyRecord(r *release.Record) error {
 	return nil
 }
 
-func (in *installer) recordCopy() string { return in.beside(recordCopies) + ".json" }
+func (rec *Record) recordCopy() string { return rec.site.beside(recordCopies) + ".json" }
 
 // openRecord reads the record from the first server whose API gives it. It is nil when the
 // cluster has none. The error wraps errNoCluster when there is no API to ask.
-func (in *installer) openRecord(ctx context.Context) (*kube.Cluster, *release.Record, string, error) {
-	if in.api != nil {
-		r, version, err := readRecord(ctx, in.api)
+func (rec *Record) openRecord(ctx context.Context) (*kube.Cluster, *release.Record, string, error) {
+	if rec.site.api != nil {
+		r, version, err := readRecord(ctx, rec.site.api)
 		if err == nil || errors.Is(err, release.ErrInvalid) {
-			return in.api, r, version, err
+			return rec.site.api, r, version, err
 		}
 	}
 	err := errNoCluster
-	for _, h := range in.servers() {
+	for _, h := range rec.site.servers() {
 		if h.conn == nil || !h.member || h.facts != nil && h.facts.Unit(unit(config.Server)+".service").ActiveState != "active" {
 			continue
 		}
 		var api *kube.Cluster
 		var r *release.Record
 		var version string
-		if api, err = in.apiThrough(ctx, h); err == nil {
+		if api, err = rec.site.apiThrough(ctx, h); err == nil {
 			r, version, err = readRecord(ctx, api)
 		}
 		if err == nil || errors.Is(err, release.ErrInvalid) {
@@ -312,10 +312,10 @@ func (*recordError) Hint() string {
 
 // checkOwnBundle refuses to join hosts with another bundle than the cluster's: they would have
 // other images, and perhaps another version, than the rest.
-func (in *installer) checkOwnBundle(ctx context.Context) error {
+func (rec *Record) checkOwnBundle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, recordTimeout, fmt.Errorf("given up after %v", recordTimeout))
 	defer cancel()
-	_, r, _, err := in.openRecord(ctx)
+	_, r, _, err := rec.openRecord(ctx)
 	switch {
 	case errors.Is(err, release.ErrInvalid):
 		return fmt.Errorf("%w: %w", ErrRefused, &recordError{err})
@@ -327,16 +327,16 @@ func (in *installer) checkOwnBundle(ctx context.Context) error {
 	newest := lastStanding(r)
 	switch {
 	case newest == nil:
-		in.warn("the cluster has no record of releases: whether the bundle is the one that it was installed from is not known; boxlift adopt records it")
+		rec.site.warn("the cluster has no record of releases: whether the bundle is the one that it was installed from is not known; boxlift adopt records it")
 		return nil
-	case newest.Bundle == in.Bundle.Digest():
+	case newest.Bundle == rec.site.Bundle.Digest():
 		return nil
 	case newest.State != release.Succeeded:
 		return fmt.Errorf("%w: release %d of the cluster, of bundle %s, is %s, and this is bundle %s: finish that release first with its bundle (boxlift install)",
-			ErrRefused, newest.Number, short(newest.Bundle.String()), newest.State, short(in.Bundle.Digest().String()))
+			ErrRefused, newest.Number, short(newest.Bundle.String()), newest.State, short(rec.site.Bundle.Digest().String()))
 	}
 	return fmt.Errorf("%w: the cluster runs release %d of bundle %s, and this is bundle %s: add hosts with the cluster's own bundle",
-		ErrRefused, newest.Number, short(newest.Bundle.String()), short(in.Bundle.Digest().String()))
+		ErrRefused, newest.Number, short(newest.Bundle.String()), short(rec.site.Bundle.Digest().String()))
 }
 
 // lastStanding is the newest release that was not taken back.

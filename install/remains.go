@@ -63,10 +63,10 @@ func findRemains(ctx context.Context, h *host) (remains, error) {
 
 // ownRemains is what a host has of the cluster whose API was reached. The error wraps
 // [ErrRefused] when that is of another cluster, or may be.
-func (in *installer) ownRemains(ctx context.Context, h *host, needsToken bool) (remains, error) {
-	own, err := clusterCA(ctx, in.apiServer)
+func (m *Members) ownRemains(ctx context.Context, h *host, needsToken bool) (remains, error) {
+	own, err := clusterCA(ctx, m.site.apiServer)
 	if err != nil {
-		return remains{}, fmt.Errorf("%w: read the cluster's token from %s: %w", ErrHosts, in.apiServer.name, err)
+		return remains{}, fmt.Errorf("%w: read the cluster's token from %s: %w", ErrHosts, m.site.apiServer.name, err)
 	}
 	r, err := findRemains(ctx, h)
 	if err != nil {

@@ -37,45 +37,45 @@ const removeCommand = "node remove"
 // is untouched.
 func RemoveNodes(ctx context.Context, o RemoveOptions) (*Summary, error) {
 	o.Command = removeCommand
-	return o.runPhase(ctx, "remove", func(ctx context.Context, in *installer) error { return in.remove(ctx, o) })
+	return o.runPhase(ctx, "remove", func(ctx context.Context, in *installation) error { return in.members.remove(ctx, o) })
 }
 
 // runPhase runs work as the only phase.
-func (o Options) runPhase(ctx context.Context, name string, work func(context.Context, *installer) error) (*Summary, error) {
+func (o Options) runPhase(ctx context.Context, name string, work func(context.Context, *installation) error) (*Summary, error) {
 	in, err := newInstaller(o)
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
+	defer in.engine.close()
 	run := func() error {
-		return in.run(ctx, []phase{{name, func(ctx context.Context) error { return work(ctx, in) }}})
+		return in.engine.run(ctx, []phase{{name, func(ctx context.Context) error { return work(ctx, in) }}})
 	}
 	if o.DryRun || o.Config.Runtime.DryRun {
-		in.mode = plan
-		if err := in.recall(); err != nil {
+		in.engine.mode = plan
+		if err := in.engine.recall(); err != nil {
 			return nil, err
 		}
 		err := run()
-		return in.summary(), err
+		return in.engine.summary(), err
 	}
 	err = in.recorded(run)
-	if in.phases == nil {
+	if in.engine.phases == nil {
 		return nil, err // it did not get as far as doing anything
 	}
-	return in.summary(), err
+	return in.engine.summary(), err
 }
 
-func (in *installer) remove(ctx context.Context, o RemoveOptions) error {
-	if err := in.connectServers(ctx, o.Hosts); err != nil {
+func (m *Members) remove(ctx context.Context, o RemoveOptions) error {
+	if err := m.engine.connectServers(ctx, o.Hosts); err != nil {
 		return err
 	}
-	nodes, err := in.api.Nodes(ctx)
+	nodes, err := m.site.api.Nodes(ctx)
 	if err != nil {
 		return err
 	}
 	var removals []*removal
 	for _, wanted := range o.Hosts {
-		r, err := in.removalOf(ctx, wanted, nodes)
+		r, err := m.removalOf(ctx, wanted, nodes)
 		if err != nil {
 			return err
 		}
@@ -90,17 +90,17 @@ func (in *installer) remove(ctx context.Context, o RemoveOptions) error {
 	if err := checkServersLeft(nodes, removals); err != nil {
 		return err
 	}
-	if err := in.checkGivenUp(removals); err != nil {
+	if err := m.checkGivenUp(removals); err != nil {
 		return err
 	}
-	if err := in.judgeData(ctx, removals); err != nil {
+	if err := m.judgeData(ctx, removals); err != nil {
 		return err
 	}
-	if err := in.backUpGivenUp(ctx, removals); err != nil {
+	if err := m.backUpGivenUp(ctx, removals); err != nil {
 		return err
 	}
 	for i, r := range removals {
-		err := in.checkStill(ctx, removals[i:])
+		err := m.checkStill(ctx, removals[i:])
 		if err == nil {
 			err = r.run(ctx)
 		}
@@ -114,8 +114,8 @@ func (in *installer) remove(ctx context.Context, o RemoveOptions) error {
 			}
 			return err
 		}
-		if r.host != nil && slices.Contains(in.hosts, r.host) {
-			in.warn("%s is still in install.yaml: take it out, or the next boxlift install brings it back", r.host.name)
+		if r.host != nil && slices.Contains(m.site.hosts, r.host) {
+			m.site.warn("%s is still in install.yaml: take it out, or the next boxlift install brings it back", r.host.name)
 		}
 	}
 	return nil
@@ -123,11 +123,11 @@ func (in *installer) remove(ctx context.Context, o RemoveOptions) error {
 
 // checkStill judges once more whether the servers that are still to be removed can be
 // missed: since the last time others may have failed.
-func (in *installer) checkStill(ctx context.Context, removals []*removal) error {
+func (m *Members) checkStill(ctx context.Context, removals []*removal) error {
 	if !removals[0].node.Server {
 		return nil
 	}
-	nodes, err := in.api.Nodes(ctx)
+	nodes, err := m.site.api.Nodes(ctx)
 	if err != nil {
 		return err
 	}
@@ -142,24 +142,24 @@ func (in *installer) checkStill(ctx context.Context, removals []*removal) error 
 
 // connectServers connects to the servers that can be reached, and to the API through one
 // of them: if possible not one that leaves, whose API ends with its node.
-func (in *installer) connectServers(ctx context.Context, leaving []string) error {
-	_ = in.eachHost(ctx, in.servers(), in.connect)
+func (en *Engine) connectServers(ctx context.Context, leaving []string) error {
+	_ = en.eachHost(ctx, en.site.servers(), en.site.connect)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	var reasons []error
-	for _, h := range in.servers() {
+	for _, h := range en.site.servers() {
 		if h.err != nil {
 			reasons = append(reasons, h.err)
 			// A server that is down may be the very one that is to be removed.
 			h.err = nil
 		}
 	}
-	if err := in.holdServers(ctx); err != nil {
+	if err := en.holdServers(ctx); err != nil {
 		return err
 	}
 	var stay, leave []*host
-	for _, h := range in.servers() {
+	for _, h := range en.site.servers() {
 		if slices.ContainsFunc(leaving, func(name string) bool {
 			return isCalled(h.config, name) || name == h.nodeName()
 		}) {
@@ -168,10 +168,10 @@ func (in *installer) connectServers(ctx context.Context, leaving []string) error
 			stay = append(stay, h)
 		}
 	}
-	if err := in.reachAPI(ctx, append(stay, leave...)); err != nil {
+	if err := en.reachAPI(ctx, append(stay, leave...)); err != nil {
 		return errors.Join(append(reasons, err)...)
 	}
-	if in.api == nil {
+	if en.site.api == nil {
 		return errors.Join(append(reasons, fmt.Errorf("%w: %w", ErrHosts, errNoCluster))...)
 	}
 	return nil
@@ -179,15 +179,15 @@ func (in *installer) connectServers(ctx context.Context, leaving []string) error
 
 // holdServers keeps other runs away from the cluster. Without a bundle there is only the
 // helper that is on a server already.
-func (in *installer) holdServers(ctx context.Context) error {
-	if !in.changing() {
+func (en *Engine) holdServers(ctx context.Context) error {
+	if !en.changing() {
 		return nil
 	}
-	for _, h := range in.servers() {
+	for _, h := range en.site.servers() {
 		if h.conn == nil {
 			continue
 		}
-		err := in.hold(ctx, h)
+		err := en.hold(ctx, h)
 		var busy *busyError
 		switch {
 		case errors.As(err, &busy):
@@ -195,16 +195,16 @@ func (in *installer) holdServers(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err != nil:
-			in.warn("%s: another boxlift that works there at the same time is not kept away: %v", h.name, err)
+			en.site.warn("%s: another boxlift that works there at the same time is not kept away: %v", h.name, err)
 		}
 	}
 	return nil
 }
 
 // removalOf finds what is to be removed, by what install.yaml or the cluster calls it.
-func (in *installer) removalOf(ctx context.Context, wanted string, nodes []kube.Node) (*removal, error) {
-	r := &removal{installer: in, phase: "remove", reason: "it is to be removed"}
-	for _, h := range in.hosts {
+func (m *Members) removalOf(ctx context.Context, wanted string, nodes []kube.Node) (*removal, error) {
+	r := &removal{members: m, phase: "remove", reason: "it is to be removed"}
+	for _, h := range m.site.hosts {
 		if !isCalled(h.config, wanted) {
 			continue
 		}
@@ -218,16 +218,16 @@ func (in *installer) removalOf(ctx context.Context, wanted string, nodes []kube.
 		names = append(names, n.Name)
 	}
 	if r.host == nil {
-		return in.removalOfNode(ctx, r, wanted, nodes, names)
+		return m.removalOfNode(ctx, r, wanted, nodes, names)
 	}
 	// Only the host knows its own name and machine-id. Without them the node of a host that
 	// install.yaml calls otherwise than the cluster would be taken to be gone.
-	unseen := in.connect(ctx, r.host)
-	if n := in.nodeOf(r.host, nodes); n != nil {
+	unseen := m.site.connect(ctx, r.host)
+	if n := m.site.nodeOf(r.host, nodes); n != nil {
 		r.node = *n
 		if unseen == nil && n.Name != r.host.nodeName() {
 			// A copy of the machine that has the node is not to be taken for it.
-			_, err := in.ownRemains(ctx, r.host, true)
+			_, err := m.ownRemains(ctx, r.host, true)
 			return r, err
 		}
 		return r, nil
@@ -237,7 +237,7 @@ func (in *installer) removalOf(ctx context.Context, wanted string, nodes []kube.
 			ErrHosts, r.host.name, strings.Join(names, ", "), unseen)
 	}
 	// It may have been deleted by an earlier run that did not get to the uninstall.
-	has, err := in.ownRemains(ctx, r.host, false)
+	has, err := m.ownRemains(ctx, r.host, false)
 	r.node = kube.Node{Name: r.host.nodeName(), Server: has.server || r.host.config.Role == config.Server}
 	r.gone = true
 	return r, err
@@ -245,18 +245,18 @@ func (in *installer) removalOf(ctx context.Context, wanted string, nodes []kube.
 
 // removalOfNode finds what is to be removed by what the cluster alone calls it. The host may
 // be in install.yaml nevertheless, without a name.
-func (in *installer) removalOfNode(ctx context.Context, r *removal, wanted string, nodes []kube.Node, names []string) (*removal, error) {
+func (m *Members) removalOfNode(ctx context.Context, r *removal, wanted string, nodes []kube.Node, names []string) (*removal, error) {
 	found := slices.DeleteFunc(slices.Clone(nodes), func(n kube.Node) bool { return n.Name != wanted })
 	if len(found) == 0 && wanted != "" {
 		found = slices.DeleteFunc(slices.Clone(nodes), func(n kube.Node) bool { return !slices.Contains(n.Addresses, wanted) })
 	}
 	switch len(found) {
 	case 0:
-		if left, ok := in.leftCalled(wanted); ok {
-			return in.removalOfLeft(ctx, r, left, nodes)
+		if left, ok := m.leftCalled(wanted); ok {
+			return m.removalOfLeft(ctx, r, left, nodes)
 		}
-		if _, err := netip.ParseAddr(wanted); err == nil && in.Config.Cluster.AbsentAgentLogin != nil {
-			return in.removalOfRest(ctx, r, wanted, nodes)
+		if _, err := netip.ParseAddr(wanted); err == nil && m.site.Config.Cluster.AbsentAgentLogin != nil {
+			return m.removalOfRest(ctx, r, wanted, nodes)
 		}
 		return nil, fmt.Errorf("%w: neither install.yaml nor the cluster has a host %q; the cluster's nodes are %s", ErrRefused, wanted, strings.Join(names, ", "))
 	case 1:
@@ -264,8 +264,8 @@ func (in *installer) removalOfNode(ctx context.Context, r *removal, wanted strin
 	default:
 		return nil, fmt.Errorf("%w: the nodes %s and %s both have the address %s: give a node's name", ErrRefused, found[0].Name, found[1].Name, wanted)
 	}
-	for _, h := range in.hosts {
-		if n := in.nodeOf(h, nodes); n != nil && n.Name == r.node.Name {
+	for _, h := range m.site.hosts {
+		if n := m.site.nodeOf(h, nodes); n != nil && n.Name == r.node.Name {
 			r.host = h
 		}
 	}
@@ -274,18 +274,18 @@ func (in *installer) removalOfNode(ctx context.Context, r *removal, wanted strin
 
 // removalOfRest finds a host that is in neither install.yaml nor the cluster, because an
 // earlier run deleted its node and did not get to the uninstall.
-func (in *installer) removalOfRest(ctx context.Context, r *removal, address string, nodes []kube.Node) (*removal, error) {
-	login := *in.Config.Cluster.AbsentAgentLogin
+func (m *Members) removalOfRest(ctx context.Context, r *removal, address string, nodes []kube.Node) (*removal, error) {
+	login := *m.site.Config.Cluster.AbsentAgentLogin
 	login.Host, login.Role = address, config.Agent
 	h := &host{config: login, subject: subject{name: hostName(login)}}
-	if err := in.connect(ctx, h); err != nil {
+	if err := m.site.connect(ctx, h); err != nil {
 		return nil, fmt.Errorf("%w: neither install.yaml nor the cluster has a host %s: %w", ErrHosts, address, err)
 	}
-	if n := in.nodeOf(h, nodes); n != nil {
+	if n := m.site.nodeOf(h, nodes); n != nil {
 		r.host, r.node = h, *n
 		return r, nil
 	}
-	has, err := in.ownRemains(ctx, h, true)
+	has, err := m.ownRemains(ctx, h, true)
 	r.host, r.node, r.gone = h, kube.Node{Name: h.nodeName(), Server: has.server}, true
 	return r, err
 }
@@ -334,8 +334,8 @@ func checkServersLeft(nodes []kube.Node, removals []*removal) error {
 
 // removal takes one node out of the cluster.
 type removal struct {
-	*installer
-	node kube.Node
+	members *Members
+	node    kube.Node
 	// host is the entry of install.yaml, if there is one.
 	host              *host
 	phase, reason     string
@@ -363,14 +363,14 @@ func (r *removal) run(ctx context.Context) error {
 			return &unreachableError{node: name, err: err}
 		}
 		r.unreachable = true
-		r.warn("%s cannot be reached and is not uninstalled: if it comes back, run %s on it before it is used again", name, uninstaller(r.node.Server))
+		r.members.site.warn("%s cannot be reached and is not uninstalled: if it comes back, run %s on it before it is used again", name, uninstaller(r.node.Server))
 		conn = nil
 	}
 	s := &subject{name: name}
-	err = r.runSteps(ctx, r.phase, s, r.steps(conn))
+	err = r.members.engine.runSteps(ctx, r.phase, s, r.steps(conn))
 	// What is removed is not one of the hosts that a summary lists.
 	for _, c := range s.changes {
-		r.cluster.changes = append(r.cluster.changes, Change{Phase: c.Phase, Title: c.Title + " on " + name, Reason: c.Reason})
+		r.members.engine.cluster.changes = append(r.members.engine.cluster.changes, Change{Phase: c.Phase, Title: c.Title + " on " + name, Reason: c.Reason})
 	}
 	if err != nil {
 		return fmt.Errorf("%w: remove %s: %w", ErrHosts, name, err)
@@ -394,7 +394,7 @@ func (r *removal) steps(conn machine.Host) []step {
 				run: func(ctx context.Context) error {
 					err := r.checkData(ctx, false)
 					if err == nil {
-						_, err = r.api.Cordon(ctx, r.node.Name)
+						_, err = r.members.site.api.Cordon(ctx, r.node.Name)
 					}
 					return err
 				},
@@ -409,7 +409,7 @@ func (r *removal) steps(conn machine.Host) []step {
 					if err := r.checkData(ctx, false); err != nil {
 						return err
 					}
-					return r.api.DeleteNode(ctx, r.node.Name)
+					return r.members.site.api.DeleteNode(ctx, r.node.Name)
 				},
 			})
 	}
@@ -433,9 +433,9 @@ func (r *removal) drain(ctx context.Context, conn machine.Host) error {
 	if err != nil {
 		return err
 	}
-	options := kube.DrainOptions{Timeout: r.Config.Runtime.DrainTimeout, Report: r.Reporter.Message, Unmanaged: r.unmanaged, Gone: gone}
-	task := r.Reporter.Task("drain "+r.node.Name, 0)
-	err = r.meter.wait(func() error { return r.api.Drain(ctx, r.node.Name, options) })
+	options := kube.DrainOptions{Timeout: r.members.site.Config.Runtime.DrainTimeout, Report: r.members.site.Reporter.Message, Unmanaged: r.unmanaged, Gone: gone}
+	task := r.members.site.Reporter.Task("drain "+r.node.Name, 0)
+	err = r.members.site.meter.wait(func() error { return r.members.site.api.Drain(ctx, r.node.Name, options) })
 	task.Done(err)
 	return err
 }
@@ -457,7 +457,7 @@ func (r *removal) connectTo(ctx context.Context) (machine.Host, error) {
 		return nil, r.unasked
 	}
 	if r.host != nil {
-		if err := r.connect(ctx, r.host); err != nil {
+		if err := r.members.site.connect(ctx, r.host); err != nil {
 			return nil, err
 		}
 		if has, is := r.node.MachineID, r.host.machineID; !r.gone && has != "" && is != "" && has != is {
@@ -465,7 +465,7 @@ func (r *removal) connectTo(ctx context.Context) (machine.Host, error) {
 		}
 		return r.host.conn, nil
 	}
-	login := r.Config.Cluster.AbsentAgentLogin
+	login := r.members.site.Config.Cluster.AbsentAgentLogin
 	if login == nil {
 		return nil, errNoLogin
 	}
@@ -473,7 +473,7 @@ func (r *removal) connectTo(ctx context.Context) (machine.Host, error) {
 	for _, address := range r.node.Addresses {
 		h := *login
 		h.Host = address
-		conn, err := r.conns.to(ctx, h)
+		conn, err := r.members.site.conns.to(ctx, h)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -573,8 +573,8 @@ systemctl daemon-reload
 `
 
 func (r *removal) uninstall(ctx context.Context, conn machine.Host) error {
-	return r.meter.wait(func() error {
-		ctx, cancel := context.WithTimeout(ctx, max(r.Config.Runtime.CommandTimeout, time.Minute))
+	return r.members.site.meter.wait(func() error {
+		ctx, cancel := context.WithTimeout(ctx, max(r.members.site.Config.Runtime.CommandTimeout, time.Minute))
 		defer cancel()
 		_, err := conn.Run(ctx, machine.Command{Title: "uninstall k3s", Args: []string{"/bin/sh", "-c", uninstallScript}, Root: true})
 		if err != nil {

@@ -60,26 +60,26 @@ type restoring struct {
 
 // checkRestore makes sure that the bundle brings what the backup was made of, and reads
 // what is needed before any host is asked.
-func (in *installer) checkRestore() error {
-	if in.Restore == nil {
+func (rv *Recovery) checkRestore() error {
+	if rv.Restore == nil {
 		return nil
 	}
-	r := in.Restore.Backup
+	r := rv.Restore.Backup
 	m := r.Manifest()
 	switch {
-	case in.Scope != Everything || in.Only != nil:
+	case rv.engine.Scope != Everything || rv.engine.Only != nil:
 		return fmt.Errorf("%w: a backup is restored as a whole, to all hosts of install.yaml", ErrRefused)
-	case m.Cluster != in.Config.Cluster.Name:
-		return fmt.Errorf("%w: the backup is of the cluster %q, install.yaml describes %q", ErrRefused, m.Cluster, in.Config.Cluster.Name)
-	case m.K3s != in.k3s:
-		return fmt.Errorf("%w: the backup was made with k3s %s, the bundle carries %s: give the bundle %s, which the cluster ran then", ErrRefused, m.K3s, in.k3s, orUnknown(short(m.Bundle)))
-	case m.Datastore == backup.SQLite && len(in.servers()) > 1:
-		return fmt.Errorf("%w: the backup is of one server with SQLite, install.yaml has %s: restore it to one server, and add the others after that", ErrRefused, counted(len(in.servers()), "server"))
+	case m.Cluster != rv.site.Config.Cluster.Name:
+		return fmt.Errorf("%w: the backup is of the cluster %q, install.yaml describes %q", ErrRefused, m.Cluster, rv.site.Config.Cluster.Name)
+	case m.K3s != rv.site.k3s:
+		return fmt.Errorf("%w: the backup was made with k3s %s, the bundle carries %s: give the bundle %s, which the cluster ran then", ErrRefused, m.K3s, rv.site.k3s, orUnknown(short(m.Bundle)))
+	case m.Datastore == backup.SQLite && len(rv.site.servers()) > 1:
+		return fmt.Errorf("%w: the backup is of one server with SQLite, install.yaml has %s: restore it to one server, and add the others after that", ErrRefused, counted(len(rv.site.servers()), "server"))
 	}
 	if m.Bundle == "" {
-		in.warn("the backup does not say which bundle the cluster ran then: Cilium and LiteBoxd are brought to this one's versions")
-	} else if digest := in.Bundle.Digest().String(); m.Bundle != digest {
-		in.warn("the backup was made when the cluster ran the bundle %s, this one is %s: Cilium and LiteBoxd are brought to this one's versions", short(m.Bundle), short(digest))
+		rv.site.warn("the backup does not say which bundle the cluster ran then: Cilium and LiteBoxd are brought to this one's versions")
+	} else if digest := rv.site.Bundle.Digest().String(); m.Bundle != digest {
+		rv.site.warn("the backup was made when the cluster ran the bundle %s, this one is %s: Cilium and LiteBoxd are brought to this one's versions", short(m.Bundle), short(digest))
 	}
 	const most = 4 << 10
 	full, err := r.ReadSmall(backup.Token, most)
@@ -90,13 +90,13 @@ func (in *installer) checkRestore() error {
 	if !ok || password == "" || strings.ContainsAny(password, " \n") {
 		return fmt.Errorf("%w: %s has no token of a server", backup.ErrInvalid, backup.Token)
 	}
-	encrypts, err := in.checkSecrets(r)
+	encrypts, err := rv.checkSecrets(r)
 	if err != nil {
 		return err
 	}
-	in.restoring = &restoring{Reader: r, id: r.Digest()}
-	in.restoration = &restoration{token: password, encrypts: encrypts, step: func(n *k3sNode) step {
-		return (&hostRestore{installer: in, host: n.host, node: n}).step()
+	rv.restoring = &restoring{Reader: r, id: r.Digest()}
+	rv.cluster.restoration = &restoration{token: password, encrypts: encrypts, step: func(n *k3sNode) step {
+		return (&hostRestore{recovery: rv, host: n.host, node: n}).step()
 	}}
 	if !r.Has(backup.AgentToken) {
 		return nil
@@ -105,8 +105,8 @@ func (in *installer) checkRestore() error {
 	if err != nil {
 		return err
 	}
-	in.restoration.agentToken = strings.TrimSpace(string(agents))
-	if in.restoration.agentToken == "" || strings.ContainsAny(in.restoration.agentToken, " \n:") {
+	rv.cluster.restoration.agentToken = strings.TrimSpace(string(agents))
+	if rv.cluster.restoration.agentToken == "" || strings.ContainsAny(rv.cluster.restoration.agentToken, " \n:") {
 		return fmt.Errorf("%w: %s has no password of agents", backup.ErrInvalid, backup.AgentToken)
 	}
 	return nil
@@ -114,22 +114,22 @@ func (in *installer) checkRestore() error {
 
 // beginRestore notes the restore as a run. One of the same backup that was broken off is
 // gone on with unasked: to begin anew would undo what the cluster has done since.
-func (in *installer) beginRestore(run journal.Run, last journal.State) error {
-	sum := sha256.Sum256([]byte(run.Config + "\n" + in.restoring.Digest()))
+func (rv *Recovery) beginRestore(run journal.Run, last journal.State) error {
+	sum := sha256.Sum256([]byte(run.Config + "\n" + rv.restoring.Digest()))
 	run.Config = hex.EncodeToString(sum[:])
-	file, err := filepath.Abs(in.restoring.Path())
+	file, err := filepath.Abs(rv.restoring.Path())
 	if err != nil {
 		return fmt.Errorf("find the folder of the backup: %w", err)
 	}
 	run.BackupFile = file
-	begin := func() error { return in.journal.Begin(run) }
+	begin := func() error { return rv.engine.journal.Begin(run) }
 	if last.Unfinished() && last.Command == run.Command && last.Config == run.Config && last.Bundle == run.Bundle {
-		begin = func() error { return in.journal.Resume(run.Flags) }
+		begin = func() error { return rv.engine.journal.Resume(run.Flags) }
 	}
 	if err := begin(); err != nil {
 		return err
 	}
-	in.restoring.id = in.restoring.Digest() + " " + in.journal.State().Started.Format(time.RFC3339Nano)
+	rv.restoring.id = rv.restoring.Digest() + " " + rv.engine.journal.State().Started.Format(time.RFC3339Nano)
 	return nil
 }
 
@@ -141,23 +141,23 @@ func restoreBegan(last journal.State) bool {
 
 // checkRestoring keeps runs away from a host that waits for its data: started without it,
 // k3s would go on with what was there before, beside servers that no longer have it.
-func (in *installer) checkRestoring(ctx context.Context, h *host) error {
+func (rv *Recovery) checkRestoring(ctx context.Context, h *host) error {
 	switch {
-	case in.restoring == nil && h.awaitsRestore:
-		return in.restoringError()
-	case in.restoring == nil || in.Restore.Replace || h.awaitsRestore || !h.member && h.joined == "":
+	case rv.restoring == nil && h.awaitsRestore:
+		return rv.engine.restoringError()
+	case rv.restoring == nil || rv.Restore.Replace || h.awaitsRestore || !h.member && h.joined == "":
 		return nil
 	}
 	restored, err := h.read(ctx, restoredFile)
-	if err == nil && restored != in.restoring.id {
+	if err == nil && restored != rv.restoring.id {
 		err = fmt.Errorf("%w: the host has a cluster already, which it would lose: boxlift backup restore replaces a cluster by a backup of it", ErrRefused)
 	}
 	return err
 }
 
 // restoringError says how to go on with a restore that began on a host and did not end.
-func (in *installer) restoringError() error {
-	last, err := journal.Read(in.StatePath)
+func (en *Engine) restoringError() error {
+	last, err := journal.Read(en.site.StatePath)
 	if err != nil {
 		last = journal.State{}
 	}
@@ -185,28 +185,28 @@ func unfinishedRestore(statePath string, bundle digest.Digest) string {
 
 // stopToRestore ends k3s on all hosts, agents first, with all that runs in it: what goes on
 // would be of another time than the data.
-func (in *installer) stopToRestore(ctx context.Context) error {
-	if in.restoring == nil {
+func (rv *Recovery) stopToRestore(ctx context.Context) error {
+	if rv.restoring == nil {
 		return nil
 	}
-	for _, hosts := range [][]*host{in.agents(), in.servers()} {
-		if err := in.eachHost(ctx, hosts, func(ctx context.Context, h *host) error {
-			return in.runSteps(ctx, restorePhase, &h.subject, []step{in.stopStep(h)})
-		}); err != nil && in.changing() {
+	for _, hosts := range [][]*host{rv.site.agents(), rv.site.servers()} {
+		if err := rv.engine.eachHost(ctx, hosts, func(ctx context.Context, h *host) error {
+			return rv.engine.runSteps(ctx, restorePhase, &h.subject, []step{rv.stopStep(h)})
+		}); err != nil && rv.engine.changing() {
 			return err
 		}
 	}
 	// The first server begins the cluster once more, whichever one began it first.
-	for i, h := range in.servers() {
+	for i, h := range rv.site.servers() {
 		h.joined, h.member = "", i == 0
 	}
-	for _, h := range in.agents() {
+	for _, h := range rv.site.agents() {
 		h.joined = ""
 	}
 	return nil
 }
 
-func (in *installer) stopStep(h *host) step {
+func (rv *Recovery) stopStep(h *host) step {
 	service := unit(h.config.Role)
 	const script = `set -e
 mkdir -p "$(dirname "$2")"
@@ -221,7 +221,7 @@ sync
 		title: "stop " + service + " and all that runs in it",
 		needed: func(ctx context.Context) (string, error) {
 			restored, err := h.read(ctx, restoredFile)
-			if err != nil || restored == in.restoring.id {
+			if err != nil || restored == rv.restoring.id {
 				return "", err
 			}
 			waiting, err := h.read(ctx, restoringFile)
@@ -229,16 +229,16 @@ sync
 				return "", err
 			}
 			state, err := machine.FindService(ctx, h.conn, service)
-			if err != nil || waiting == in.restoring.id && state.Active != "active" && state.Active != "activating" {
+			if err != nil || waiting == rv.restoring.id && state.Active != "active" && state.Active != "activating" {
 				return "", err
 			}
-			return "the backup of " + in.restoring.Manifest().Time.Format(time.RFC3339) + " is to be restored", nil
+			return "the backup of " + rv.restoring.Manifest().Time.Format(time.RFC3339) + " is to be restored", nil
 		},
 		run: func(ctx context.Context) error {
-			return in.meter.wait(func() error {
+			return rv.site.meter.wait(func() error {
 				_, err := h.conn.Run(ctx, machine.Command{
 					Title: "stop " + service, Args: []string{"/bin/sh", "-c", script, "sh", service, restoringFile}, Root: true,
-					Stdin: strings.NewReader(in.restoring.id + "\n"),
+					Stdin: strings.NewReader(rv.restoring.id + "\n"),
 				})
 				return err
 			})
@@ -248,9 +248,9 @@ sync
 
 // hostRestore brings back what a backup has of one host.
 type hostRestore struct {
-	*installer
-	*host
-	node *k3sNode
+	recovery *Recovery
+	host     *host
+	node     *k3sNode
 }
 
 // step brings back what the backup has of a host. It comes right before k3s starts.
@@ -258,11 +258,11 @@ func (r *hostRestore) step() step {
 	return step{
 		title: "restore the backup",
 		needed: func(ctx context.Context) (string, error) {
-			restored, err := r.read(ctx, restoredFile)
-			if err != nil || restored == r.restoring.id {
+			restored, err := r.host.read(ctx, restoredFile)
+			if err != nil || restored == r.recovery.restoring.id {
 				return "", err
 			}
-			return "it is of " + r.restoring.Manifest().Time.Format(time.RFC3339), nil
+			return "it is of " + r.recovery.restoring.Manifest().Time.Format(time.RFC3339), nil
 		},
 		run: func(ctx context.Context) error {
 			for _, part := range []func(context.Context) error{r.restoreDatastore, r.restorePassword, r.restoreLiteBoxd} {
@@ -270,10 +270,10 @@ func (r *hostRestore) step() step {
 					return err
 				}
 			}
-			if err := r.put(ctx, restoredFile, 0o600, []byte(r.restoring.id+"\n")); err != nil {
+			if err := r.host.put(ctx, restoredFile, 0o600, []byte(r.recovery.restoring.id+"\n")); err != nil {
 				return err
 			}
-			_, err := r.root(ctx, "end the restore", "rm", "-rf", restoringFile, restoreDir)
+			_, err := r.host.root(ctx, "end the restore", "rm", "-rf", restoringFile, restoreDir)
 			return err
 		},
 	}
@@ -284,18 +284,18 @@ func (r *hostRestore) restoreDatastore(ctx context.Context) error {
 	if r.host.config.Role != config.Server {
 		return nil
 	}
-	datastore := r.restoring.Manifest().Datastore
+	datastore := r.recovery.restoring.Manifest().Datastore
 	switch {
-	case r.host != r.servers()[0]:
-		_, err := r.root(ctx, "remove k3s' old data", "rm", "-rf", k3sDatabases)
+	case r.host != r.recovery.site.servers()[0]:
+		_, err := r.host.root(ctx, "remove k3s' old data", "rm", "-rf", k3sDatabases)
 		return err
 	case datastore == backup.SQLite:
-		if _, err := r.root(ctx, "remove k3s' old data", "/bin/sh", "-c", `rm -rf "$1" && mkdir -p -m 0700 "$1"`, "sh", k3sDatabases); err != nil {
+		if _, err := r.host.root(ctx, "remove k3s' old data", "/bin/sh", "-c", `rm -rf "$1" && mkdir -p -m 0700 "$1"`, "sh", k3sDatabases); err != nil {
 			return err
 		}
 		return r.putEntry(ctx, backup.SQLiteDatabase, k3sStateDB)
 	}
-	if _, err := r.root(ctx, "make a folder for the snapshot", "mkdir", "-p", "-m", "0700", restoreDir); err != nil {
+	if _, err := r.host.root(ctx, "make a folder for the snapshot", "mkdir", "-p", "-m", "0700", restoreDir); err != nil {
 		return err
 	}
 	snapshot := path.Join(restoreDir, path.Base(backup.EtcdSnapshot))
@@ -315,8 +315,8 @@ systemctl reset-failed "$1.service" 2>/dev/null || :
 rm -f "$2/reset-flag"
 systemd-run --quiet --collect --wait --unit "$1" -- "$3" server --cluster-reset --cluster-reset-restore-path="$4"`
 	begin := time.Now()
-	err := r.meter.wait(func() error {
-		_, err := r.root(ctx, "reset the cluster to the snapshot", "/bin/sh", "-c", script, "sh", restoreUnit, k3sDatabases, k3sBinary, snapshot)
+	err := r.recovery.site.meter.wait(func() error {
+		_, err := r.host.root(ctx, "reset the cluster to the snapshot", "/bin/sh", "-c", script, "sh", restoreUnit, k3sDatabases, k3sBinary, snapshot)
 		return err
 	})
 	var exit *machine.ExitError
@@ -324,7 +324,7 @@ systemd-run --quiet --collect --wait --unit "$1" -- "$3" server --cluster-reset 
 		return err
 	}
 	since := fmt.Sprintf("-%ds", int(time.Since(begin).Seconds())+1)
-	out, journalErr := r.root(ctx, "read the journal", "journalctl", "--no-pager", "-o", "cat", "-n", "300", "--since", since, "-u", restoreUnit)
+	out, journalErr := r.host.root(ctx, "read the journal", "journalctl", "--no-pager", "-o", "cat", "-n", "300", "--since", since, "-u", restoreUnit)
 	if journalErr != nil {
 		return errors.Join(err, journalErr)
 	}
@@ -333,21 +333,21 @@ systemd-run --quiet --collect --wait --unit "$1" -- "$3" server --cluster-reset 
 
 // putEntry writes an entry of the backup to the host, for root alone.
 func (r *hostRestore) putEntry(ctx context.Context, entry, to string) error {
-	content, e, err := r.restoring.Open(entry)
+	content, e, err := r.recovery.restoring.Open(entry)
 	if err != nil {
 		return err
 	}
-	_, err = r.conn.Put(ctx, machine.PutOptions{Path: to, Mode: 0o600, Size: e.Size, SHA256: e.SHA256, Root: true}, content)
+	_, err = r.host.conn.Put(ctx, machine.PutOptions{Path: to, Mode: 0o600, Size: e.Size, SHA256: e.SHA256, Root: true}, content)
 	return err
 }
 
 // restorePassword lets the host be taken for the node that it was.
 func (r *hostRestore) restorePassword(ctx context.Context) error {
-	entry := backup.NodePassword(r.nodeName())
-	if !r.restoring.Has(entry) {
+	entry := backup.NodePassword(r.host.nodeName())
+	if !r.recovery.restoring.Has(entry) {
 		return nil
 	}
-	if _, err := r.root(ctx, "make a folder for the node's password", "mkdir", "-p", path.Dir(k3sNodePassword)); err != nil {
+	if _, err := r.host.root(ctx, "make a folder for the node's password", "mkdir", "-p", path.Dir(k3sNodePassword)); err != nil {
 		return err
 	}
 	return r.putEntry(ctx, entry, k3sNodePassword)
@@ -365,22 +365,22 @@ rm -f "$5" "$5-wal" "$5-shm" "$5-journal"`
 
 // restoreLiteBoxd puts LiteBoxd's database where it was, before anything can use it there.
 func (r *hostRestore) restoreLiteBoxd(ctx context.Context) error {
-	l := r.restoring.Manifest().LiteBoxd
-	if l == nil || l.Node != r.nodeName() {
+	l := r.recovery.restoring.Manifest().LiteBoxd
+	if l == nil || l.Node != r.host.nodeName() {
 		return nil
 	}
 	owner := func(o backup.Ownership) []string {
 		return []string{fmt.Sprint(o.UID), fmt.Sprint(o.GID), fmt.Sprintf("%o", o.Mode)}
 	}
 	args := append([]string{"/bin/sh", "-c", restoreFolderScript, "sh", path.Dir(l.Path)}, owner(l.Folder)...)
-	if _, err := r.root(ctx, "make LiteBoxd's folder", append(args, l.Path)...); err != nil {
+	if _, err := r.host.root(ctx, "make LiteBoxd's folder", append(args, l.Path)...); err != nil {
 		return err
 	}
 	if err := r.putEntry(ctx, backup.LiteBoxdDatabase, l.Path); err != nil {
 		return err
 	}
 	const own = `chown "$2:$3" "$1" && chmod "$4" "$1"`
-	_, err := r.root(ctx, "give LiteBoxd its database", append([]string{"/bin/sh", "-c", own, "sh", l.Path}, owner(l.File)...)...)
+	_, err := r.host.root(ctx, "give LiteBoxd its database", append([]string{"/bin/sh", "-c", own, "sh", l.Path}, owner(l.File)...)...)
 	return err
 }
 
@@ -410,21 +410,21 @@ func LossesOf(ctx context.Context, o Options, r *backup.Reader) (*Losses, error)
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
-	in.mode = plan
+	defer in.engine.close()
+	in.engine.mode = plan
 	before, err := backupRecordOf(r)
 	if err != nil {
 		return nil, err
 	}
-	err = in.connectServers(ctx, nil)
+	err = in.engine.connectServers(ctx, nil)
 	if err == nil {
-		err = in.lostReleases(ctx, r, losses)
+		err = in.recovery.lostReleases(ctx, r, losses)
 	}
 	if err == nil {
-		err = in.lostObjects(ctx, losses)
+		err = in.recovery.lostObjects(ctx, losses)
 	}
 	if err == nil {
-		err = in.compareWithBackup(ctx, r, before, losses)
+		err = in.recovery.compareWithBackup(ctx, r, before, losses)
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -436,8 +436,8 @@ func LossesOf(ctx context.Context, o Options, r *backup.Reader) (*Losses, error)
 }
 
 // lostReleases are those on record that a backup does not have, or not as they are now.
-func (in *installer) lostReleases(ctx context.Context, r *backup.Reader, losses *Losses) error {
-	now, _, err := readRecord(ctx, in.api)
+func (rv *Recovery) lostReleases(ctx context.Context, r *backup.Reader, losses *Losses) error {
+	now, _, err := readRecord(ctx, rv.site.api)
 	if err != nil {
 		return err
 	}
@@ -475,12 +475,12 @@ const maxLostObjects = 50
 
 // lostObjects are those that were made since. LiteBoxd's own are brought back by boxlift, and its
 // sandboxes are told as such.
-func (in *installer) lostObjects(ctx context.Context, losses *Losses) error {
+func (rv *Recovery) lostObjects(ctx context.Context, losses *Losses) error {
 	but := kube.Exceptions{Releases: []kube.ReleaseName{{Namespace: releasesNamespace, Name: liteboxdRelease}}}
-	if in.Config.LiteBoxd != nil {
-		but.Namespaces = []string{in.Config.LiteBoxd.NamespaceSandbox}
+	if rv.site.Config.LiteBoxd != nil {
+		but.Namespaces = []string{rv.site.Config.LiteBoxd.NamespaceSandbox}
 	}
-	objects, err := in.api.CreatedSince(ctx, losses.Since, but)
+	objects, err := rv.site.api.CreatedSince(ctx, losses.Since, but)
 	if err != nil {
 		return err
 	}
@@ -491,9 +491,9 @@ func (in *installer) lostObjects(ctx context.Context, losses *Losses) error {
 	return nil
 }
 
-func (in *installer) compareWithBackup(ctx context.Context, r *backup.Reader, before *Backup, losses *Losses) error {
+func (rv *Recovery) compareWithBackup(ctx context.Context, r *backup.Reader, before *Backup, losses *Losses) error {
 	m := r.Manifest()
-	nodes, err := in.api.Nodes(ctx)
+	nodes, err := rv.site.api.Nodes(ctx)
 	if err != nil {
 		return err
 	}
@@ -502,10 +502,10 @@ func (in *installer) compareWithBackup(ctx context.Context, r *backup.Reader, be
 			losses.Nodes = append(losses.Nodes, n.Name)
 		}
 	}
-	if before == nil || in.Config.LiteBoxd == nil {
+	if before == nil || rv.site.Config.LiteBoxd == nil {
 		return nil
 	}
-	u := in.upgradeTo("")
+	u := rv.deployer.upgradeTo("")
 	now, err := u.listSandboxes(ctx)
 	if err != nil {
 		return err

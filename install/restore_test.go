@@ -74,7 +74,7 @@ func TestBackupDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := carrying(t, "", "v1.34.4+k3s1")
-	in.StatePath = filepath.Join(dir, "state.json")
+	in.site.StatePath = filepath.Join(dir, "state.json")
 	for _, c := range []struct{ to, want string }{
 		{"", filepath.Join(dir, "backups", "example")},
 		{filepath.Join(dir, "new", "folder"), filepath.Join(dir, "new", "folder")},
@@ -83,7 +83,7 @@ func TestBackupDir(t *testing.T) {
 		if err := checkBackupDir(c.to); (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrRefused) {
 			t.Errorf("%q is looked at: %v", c.to, err)
 		}
-		got, err := in.backupDir(BackupOptions{Dir: c.to})
+		got, err := in.recovery.backupDir(BackupOptions{Dir: c.to})
 		if got != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrRefused) {
 			t.Errorf("%q: %q, %v", c.to, got, err)
 		}
@@ -121,12 +121,12 @@ func TestCheckRestore(t *testing.T) {
 				test.config = exampleConfig
 			}
 			in := example(t, test.config)
-			in.k3s, in.Scope = "v1.34.4+k3s1", test.scope
-			in.restores, in.Restore = true, &Restore{Backup: openBackup(t, test.manifest, test.token)}
-			err := in.checkRestore()
+			in.site.k3s, in.engine.Scope = "v1.34.4+k3s1", test.scope
+			in.engine.restores, in.recovery.Restore = true, &Restore{Backup: openBackup(t, test.manifest, test.token)}
+			err := in.recovery.checkRestore()
 			if test.want == "" {
-				if err != nil || in.restoration.token != "canary-password" {
-					t.Errorf("%v, %+v", err, in.restoring)
+				if err != nil || in.cluster.restoration.token != "canary-password" {
+					t.Errorf("%v, %+v", err, in.recovery.restoring)
 				}
 				return
 			}
@@ -155,13 +155,13 @@ func TestRestoredAgentToken(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			in := example(t, exampleConfig)
-			in.k3s = "v1.34.4+k3s1"
-			in.restores, in.Restore = true, &Restore{
-				Backup: openBackup(t, backup.Manifest{Cluster: "example", K3s: in.k3s}, fullToken, test.agents...),
+			in.site.k3s = "v1.34.4+k3s1"
+			in.engine.restores, in.recovery.Restore = true, &Restore{
+				Backup: openBackup(t, backup.Manifest{Cluster: "example", K3s: in.site.k3s}, fullToken, test.agents...),
 			}
-			err := in.checkRestore()
-			if !errors.Is(err, test.is) || in.restoration.agentToken != test.want && err == nil {
-				t.Errorf("got %v, %+v; want %q, %v", err, in.restoring, test.want, test.is)
+			err := in.recovery.checkRestore()
+			if !errors.Is(err, test.is) || in.cluster.restoration.agentToken != test.want && err == nil {
+				t.Errorf("got %v, %+v; want %q, %v", err, in.recovery.restoring, test.want, test.is)
 			}
 			if err != nil && strings.Contains(err.Error(), "canary") {
 				t.Errorf("the token is shown: %v", err)
@@ -174,26 +174,26 @@ func TestRestoredAgentToken(t *testing.T) {
 // alone; any other one has an id of its own.
 func TestRestoreID(t *testing.T) {
 	in := example(t, exampleConfig)
-	in.k3s = "v1.34.4+k3s1"
-	in.restores, in.Restore = true, &Restore{Backup: openBackup(t, backup.Manifest{Cluster: "example", K3s: in.k3s}, fullToken)}
-	if err := in.checkRestore(); err != nil {
+	in.site.k3s = "v1.34.4+k3s1"
+	in.engine.restores, in.recovery.Restore = true, &Restore{Backup: openBackup(t, backup.Manifest{Cluster: "example", K3s: in.site.k3s}, fullToken)}
+	if err := in.recovery.checkRestore(); err != nil {
 		t.Fatal(err)
 	}
 	var err error
-	if in.journal, err = journal.Open(filepath.Join(t.TempDir(), "state.json")); err != nil {
+	if in.engine.journal, err = journal.Open(filepath.Join(t.TempDir(), "state.json")); err != nil {
 		t.Fatal(err)
 	}
-	defer in.journal.Close()
+	defer in.engine.journal.Close()
 	begin := func(command string, end error) string {
 		t.Helper()
-		in.Command = command
+		in.engine.Command = command
 		if err := in.begin(); err != nil {
 			t.Fatal(err)
 		}
-		if err := in.journal.End(end); err != nil {
+		if err := in.engine.journal.End(end); err != nil {
 			t.Fatal(err)
 		}
-		return in.restoring.id
+		return in.recovery.restoring.id
 	}
 	failed := errors.New("broken off")
 	first := begin("backup restore", failed)
@@ -207,10 +207,10 @@ func TestRestoreID(t *testing.T) {
 	if other := begin("install --restore", nil); other == anew {
 		t.Error("another command is taken for the one that was broken off")
 	}
-	if got := in.journal.State().BackupFile; got != in.Restore.Backup.Path() {
+	if got := in.engine.journal.State().BackupFile; got != in.recovery.Restore.Backup.Path() {
 		t.Errorf("the state has the backup %q", got)
 	}
-	if !strings.HasPrefix(first, in.restoring.Digest()+" ") {
+	if !strings.HasPrefix(first, in.recovery.restoring.Digest()+" ") {
 		t.Errorf("the id %s does not say which backup it is of", first)
 	}
 }
@@ -221,19 +221,19 @@ func TestRestoreKeepsState(t *testing.T) {
 	for _, began := range []bool{false, true} {
 		in := example(t, exampleConfig)
 		var err error
-		if in.journal, err = journal.Open(filepath.Join(t.TempDir(), "state.json")); err != nil {
+		if in.engine.journal, err = journal.Open(filepath.Join(t.TempDir(), "state.json")); err != nil {
 			t.Fatal(err)
 		}
-		defer in.journal.Close()
-		if err := in.journal.Begin(journal.Run{Command: "backup restore"}); err != nil {
+		defer in.engine.journal.Close()
+		if err := in.engine.journal.Begin(journal.Run{Command: "backup restore"}); err != nil {
 			t.Fatal(err)
 		}
 		if began {
-			if _, err := in.journal.Start(restorePhase, "first", "stop k3s", "it is asked for"); err != nil {
+			if _, err := in.engine.journal.Start(restorePhase, "first", "stop k3s", "it is asked for"); err != nil {
 				t.Fatal(err)
 			}
 		}
-		in.Command = "install"
+		in.engine.Command = "install"
 		err = in.begin()
 		if refused := errors.Is(err, ErrRefused); refused != began || err != nil && !refused {
 			t.Errorf("begun on hosts: %t; got %v", began, err)
@@ -269,8 +269,8 @@ func TestUnfinishedRestore(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			in := example(t, exampleConfig)
-			in.StatePath = filepath.Join(t.TempDir(), "state.json")
-			j, err := journal.Open(in.StatePath)
+			in.site.StatePath = filepath.Join(t.TempDir(), "state.json")
+			j, err := journal.Open(in.site.StatePath)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -283,10 +283,10 @@ func TestUnfinishedRestore(t *testing.T) {
 			if err := errors.Join(err, j.End(test.end)); err != nil {
 				t.Fatal(err)
 			}
-			if got := unfinishedRestore(in.StatePath, bundle); got != test.file {
+			if got := unfinishedRestore(in.site.StatePath, bundle); got != test.file {
 				t.Errorf("the backup %q, want %q", got, test.file)
 			}
-			if err := in.restoringError(); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), test.command) {
+			if err := in.engine.restoringError(); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), test.command) {
 				t.Errorf("%v, want %q", err, test.command)
 			}
 		})

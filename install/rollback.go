@@ -20,23 +20,23 @@ func RollbackLiteBoxd(ctx context.Context, o Options, revision int) (*Summary, e
 		return nil, errNoLiteBoxd
 	}
 	o.Command = rollbackLiteBoxdCommand
-	return o.runPhase(ctx, "rollback", func(ctx context.Context, in *installer) error {
-		if err := in.connectServers(ctx, nil); err != nil {
+	return o.runPhase(ctx, "rollback", func(ctx context.Context, in *installation) error {
+		if err := in.engine.connectServers(ctx, nil); err != nil {
 			return err
 		}
-		return in.rollBack(ctx, revision)
+		return in.deployer.rollBack(ctx, revision)
 	})
 }
 
-func (in *installer) rollBack(ctx context.Context, revision int) error {
-	running, err := in.runningObjects(ctx)
+func (l *Deployer) rollBack(ctx context.Context, revision int) error {
+	running, err := l.runningObjects(ctx)
 	if err != nil {
 		return err
 	}
-	if err := in.checkNamespaces(running); err != nil {
+	if err := l.checkNamespaces(running); err != nil {
 		return err
 	}
-	to, err := in.api.RollbackTarget(ctx, releasesNamespace, liteboxdRelease, revision)
+	to, err := l.site.api.RollbackTarget(ctx, releasesNamespace, liteboxdRelease, revision)
 	if errors.Is(err, kube.ErrNoRevision) {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
@@ -46,20 +46,20 @@ func (in *installer) rollBack(ctx context.Context, revision int) error {
 	target := fmt.Sprintf("revision %d", to)
 	// A run that goes on after one that was broken off must not do it once more.
 	asked := func() (string, error) {
-		now, err := in.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
+		now, err := l.site.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
 		if err != nil || now != nil && now.Is(to) {
 			return "", err
 		}
 		return "it is asked for", nil
 	}
-	u := in.upgradeTo(target)
-	return in.runSteps(ctx, "rollback", &in.cluster, append([]step{u.backupStep(asked)}, u.changeSteps(step{
+	u := l.upgradeTo(target)
+	return l.engine.runSteps(ctx, "rollback", &l.engine.cluster, append([]step{u.backupStep(asked)}, u.changeSteps(step{
 		title:  "take LiteBoxd back to " + target,
 		needed: func(context.Context) (string, error) { return asked() },
 		run: func(ctx context.Context) error {
-			_, err := in.api.RollbackRelease(ctx, releasesNamespace, liteboxdRelease, to, in.Config.Runtime.CommandTimeout, in.Reporter.Message)
+			_, err := l.site.api.RollbackRelease(ctx, releasesNamespace, liteboxdRelease, to, l.site.Config.Runtime.CommandTimeout, l.site.Reporter.Message)
 			if err == nil {
-				in.warn("LiteBoxd is as in %s again; install.yaml and the bundle are not: boxlift install brings it to these again", target)
+				l.site.warn("LiteBoxd is as in %s again; install.yaml and the bundle are not: boxlift install brings it to these again", target)
 			}
 			return err
 		},
@@ -73,12 +73,12 @@ func LiteBoxdHistory(ctx context.Context, o Options) ([]kube.ReleaseState, error
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
-	in.mode = plan
-	if err := in.connectServers(ctx, nil); err != nil {
+	defer in.engine.close()
+	in.engine.mode = plan
+	if err := in.engine.connectServers(ctx, nil); err != nil {
 		return nil, err
 	}
-	history, err := in.api.ReleaseHistory(ctx, releasesNamespace, liteboxdRelease)
+	history, err := in.site.api.ReleaseHistory(ctx, releasesNamespace, liteboxdRelease)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCluster, err)
 	}

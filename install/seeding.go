@@ -29,10 +29,10 @@ const allRegistries = rewrite.All
 
 // checkSeeding makes sure that what install.yaml says of registries goes together with the
 // seeding and the bundle.
-func (in *installer) checkSeeding() error {
-	s := in.Config.Seeding
+func (sd *Seeder) checkSeeding() error {
+	s := sd.site.Config.Seeding
 	if s.PeerToPeer {
-		if err := config.CheckPeerToPeer(in.k3s); err != nil {
+		if err := config.CheckPeerToPeer(sd.site.k3s); err != nil {
 			return fmt.Errorf("%w: seeding.peerToPeer: %w", ErrConfig, err)
 		}
 	}
@@ -42,76 +42,76 @@ func (in *installer) checkSeeding() error {
 		}
 	}
 	if s.Registry.CAFile != "" {
-		if _, err := openForNow(in.authorityOptions()); err != nil {
+		if _, err := openForNow(sd.authorityOptions()); err != nil {
 			return fmt.Errorf("%w: %w", ErrConfig, err)
 		}
 	}
-	_, err := in.registriesWith(in.servers()[0], "")
+	_, err := sd.registriesWith(sd.site.servers()[0], "")
 	return err
 }
 
 // seed makes sure, before any node may ask for it, that the images lie where nodes are to
 // pull them from.
-func (in *installer) seed(ctx context.Context) error {
-	switch in.Config.Seeding.Mode {
+func (sd *Seeder) seed(ctx context.Context) error {
+	switch sd.site.Config.Seeding.Mode {
 	case config.SeedRegistry:
-		return in.serveImages(ctx)
+		return sd.serveImages(ctx)
 	case config.SeedExternal:
-		return in.seedExternal(ctx)
+		return sd.seedExternal(ctx)
 	}
 	return nil
 }
 
 // seedAnew is seed for a run that changes nothing but LiteBoxd: a registry of the site's
 // does not have its images by itself, while boxlift's has what lies on the servers.
-func (in *installer) seedAnew(ctx context.Context) error {
-	if in.Config.Seeding.Mode == config.SeedExternal {
-		return in.seedExternal(ctx)
+func (sd *Seeder) seedAnew(ctx context.Context) error {
+	if sd.site.Config.Seeding.Mode == config.SeedExternal {
+		return sd.seedExternal(ctx)
 	}
 	return nil
 }
 
 // packsFor are the packs that a host has to hold.
-func (in *installer) packsFor(h *host) ([]bundle.Pack, error) {
-	return in.Bundle.Packs(h.platform, in.packOptions(h))
+func (s *Site) packsFor(h *host) ([]bundle.Pack, error) {
+	return s.Bundle.Packs(h.platform, s.packOptions(h))
 }
 
 // packOptions say which packs a host has to hold: agents may have only what they need to
 // start.
-func (in *installer) packOptions(h *host) bundle.PackOptions {
-	return bundle.PackOptions{Boot: h.config.Role == config.Agent && in.Config.Seeding.Agents == config.AgentsBoot}
+func (s *Site) packOptions(h *host) bundle.PackOptions {
+	return bundle.PackOptions{Boot: h.config.Role == config.Agent && s.Config.Seeding.Agents == config.AgentsBoot}
 }
 
 // placeCA brings the authority that nodes are to trust to all hosts, before any of them
 // has to rely on it. containerd reads the file whenever it pulls.
-func (in *installer) placeCA(ctx context.Context, ca []byte) error {
-	return in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
-		return in.runSteps(ctx, "registry", &h.subject, []step{fileStep(h, "write the authority of the registry", k3sRegistryCA, ca)})
+func (sd *Seeder) placeCA(ctx context.Context, ca []byte) error {
+	return sd.engine.eachHost(ctx, sd.site.hosts, func(ctx context.Context, h *host) error {
+		return sd.engine.runSteps(ctx, "registry", &h.subject, []step{fileStep(h, "write the authority of the registry", k3sRegistryCA, ca)})
 	})
 }
 
 // registries is what a host's registries.yaml is to have: where boxlift lets nodes pull
 // from, and what install.yaml says of registries. It is nil for no file.
-func (in *installer) registries(h *host) (*config.Registries, error) {
-	if in.Config.Seeding.Mode != config.SeedRegistry {
-		return in.registriesWith(h, "")
+func (sd *Seeder) registries(h *host) (*config.Registries, error) {
+	if sd.site.Config.Seeding.Mode != config.SeedRegistry {
+		return sd.registriesWith(h, "")
 	}
-	a, err := in.authority()
+	a, err := sd.authority()
 	if err != nil {
 		return nil, err
 	}
-	return in.registriesWith(h, a.Password())
+	return sd.registriesWith(h, a.Password())
 }
 
 // registriesWith is registries with the password of boxlift's registry.
-func (in *installer) registriesWith(h *host, password string) (*config.Registries, error) {
+func (sd *Seeder) registriesWith(h *host, password string) (*config.Registries, error) {
 	var source config.Source
-	switch s := in.Config.Seeding; {
+	switch s := sd.site.Config.Seeding; {
 	case s.Mode == config.SeedRegistry:
 		source.Login = &config.RegistryLogin{Username: registryUsername, Password: config.NewSecret(password)}
 		source.CAFile = k3sRegistryCA
-		for _, server := range in.endpointOrder(h) {
-			source.Endpoints = append(source.Endpoints, "https://"+in.registryAddress(server))
+		for _, server := range sd.endpointOrder(h) {
+			source.Endpoints = append(source.Endpoints, "https://"+sd.registryAddress(server))
 		}
 	case s.Mode == config.SeedExternal:
 		rules, err := rewriteRules(s.External)
@@ -120,10 +120,10 @@ func (in *installer) registriesWith(h *host, password string) (*config.Registrie
 		}
 		source = s.External.Source(rules, k3sRegistryCA)
 	case !s.PeerToPeer:
-		return in.Config.Registries, nil
+		return sd.site.Config.Registries, nil
 	}
-	source.Registries = in.carriedRegistries()
-	merged, err := source.Merge(in.Config.Registries)
+	source.Registries = sd.site.carriedRegistries()
+	merged, err := source.Merge(sd.site.Config.Registries)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
@@ -131,9 +131,9 @@ func (in *installer) registriesWith(h *host, password string) (*config.Registrie
 }
 
 // carriedRegistries are the registries whose images the bundle has, sorted.
-func (in *installer) carriedRegistries() []string {
+func (s *Site) carriedRegistries() []string {
 	names := make(map[string]bool)
-	for _, image := range in.contents.Images {
+	for _, image := range s.contents.Images {
 		registry, _, _ := strings.Cut(image.Name, "/")
 		names[registry] = true
 	}
@@ -143,12 +143,12 @@ func (in *installer) carriedRegistries() []string {
 // endpointOrder is the order in which a host asks the servers: itself first, and then one
 // that differs from host to host, so that they share the load. It follows from addresses alone:
 // a server that comes or goes does not change the order of the others.
-func (in *installer) endpointOrder(h *host) []*host {
+func (sd *Seeder) endpointOrder(h *host) []*host {
 	weight := func(s *host) string {
 		sum := sha256.Sum256([]byte(h.lanAddress() + " " + s.lanAddress()))
 		return string(sum[:])
 	}
-	ordered := slices.Clone(in.servers())
+	ordered := slices.Clone(sd.site.servers())
 	slices.SortFunc(ordered, func(a, b *host) int {
 		switch h {
 		case a:
@@ -162,31 +162,31 @@ func (in *installer) endpointOrder(h *host) []*host {
 }
 
 // registryAddress is where a server's registry answers.
-func (in *installer) registryAddress(s *host) string {
-	return net.JoinHostPort(s.lanAddress(), strconv.Itoa(in.Config.Seeding.Registry.Port))
+func (sd *Seeder) registryAddress(s *host) string {
+	return net.JoinHostPort(s.lanAddress(), strconv.Itoa(sd.site.Config.Seeding.Registry.Port))
 }
 
 // seedExternal pushes the bundle's images to the registry that the site has, if install.yaml
 // says how to log in for that, and makes sure that nodes will find all of them there.
-func (in *installer) seedExternal(ctx context.Context) error {
-	e := in.Config.Seeding.External
+func (sd *Seeder) seedExternal(ctx context.Context) error {
+	e := sd.site.Config.Seeding.External
 	ca, err := externalCA(e)
 	if err != nil {
 		return err
 	}
 	var failed error
 	if ca != nil {
-		if failed = in.placeCA(ctx, ca); failed != nil && !in.goesOn(failed) {
+		if failed = sd.placeCA(ctx, ca); failed != nil && !sd.engine.goesOn(failed) {
 			return failed
 		}
 	}
-	pull, err := in.pushOptions(e, e.Pull, ca)
+	pull, err := sd.pushOptions(e, e.Pull, ca)
 	if err != nil {
 		return err
 	}
 	var steps []step
 	if e.Push != nil {
-		login, err := in.pushOptions(e, e.Push, ca)
+		login, err := sd.pushOptions(e, e.Push, ca)
 		if err != nil {
 			return err
 		}
@@ -202,22 +202,22 @@ func (in *installer) seedExternal(ctx context.Context) error {
 			},
 		})
 	}
-	if err := in.runSteps(ctx, "registry", &in.cluster, steps); err != nil {
+	if err := sd.engine.runSteps(ctx, "registry", &sd.engine.cluster, steps); err != nil {
 		return err
 	}
-	if len(in.cluster.changes) > 0 && !in.changing() {
+	if len(sd.engine.cluster.changes) > 0 && !sd.engine.changing() {
 		return failed // what a push would do away with is no finding
 	}
-	if in.pushed, err = push.Check(ctx, pull); err != nil {
+	if sd.pushed, err = push.Check(ctx, pull); err != nil {
 		return fmt.Errorf("look for the bundle's images as nodes will: %w", err)
 	}
-	switch lacks := lackingImages(in.pushed, nil); {
-	case lacks != "" && in.mode == inspect:
-		in.differences = append(in.differences, e.Address+": "+lacks)
+	switch lacks := lackingImages(sd.pushed, nil); {
+	case lacks != "" && sd.engine.mode == inspect:
+		sd.site.differences = append(sd.site.differences, e.Address+": "+lacks)
 	case lacks != "":
 		return &externalError{address: e.Address, lacks: lacks}
-	case in.mode != inspect: // it is no difference of the cluster
-		in.warnOfDigests(in.pushed)
+	case sd.engine.mode != inspect: // it is no difference of the cluster
+		sd.warnOfDigests(sd.pushed)
 	}
 	return failed
 }
@@ -247,14 +247,14 @@ func rewriteRules(e *config.ExternalRegistry) (rewrite.Rules, error) {
 }
 
 // pushOptions say how to talk to the site's registry with a login; nil is none.
-func (in *installer) pushOptions(e *config.ExternalRegistry, login *config.RegistryLogin, ca []byte) (push.Options, error) {
+func (sd *Seeder) pushOptions(e *config.ExternalRegistry, login *config.RegistryLogin, ca []byte) (push.Options, error) {
 	rules, err := rewriteRules(e)
 	if err != nil {
 		return push.Options{}, err
 	}
 	o := push.Options{
-		Bundle: in.Bundle, Address: e.Address, Rewrites: rules, CA: ca, PlainHTTP: e.PlainHTTP, InsecureSkipTLSVerify: e.InsecureSkipTLSVerify,
-		Reporter: in.Reporter, Log: in.Log,
+		Bundle: sd.site.Bundle, Address: e.Address, Rewrites: rules, CA: ca, PlainHTTP: e.PlainHTTP, InsecureSkipTLSVerify: e.InsecureSkipTLSVerify,
+		Reporter: sd.site.Reporter, Log: sd.site.Log,
 	}
 	if login != nil {
 		o.Username, o.Password = login.Username, login.Password.Reveal()
@@ -286,7 +286,7 @@ func (e *externalError) Hint() string {
 }
 
 // warnOfDigests tells of images that are known by another digest than upstream's.
-func (in *installer) warnOfDigests(r *push.Result) {
+func (sd *Seeder) warnOfDigests(r *push.Result) {
 	changed := r.Changed()
 	if len(changed) == 0 {
 		return
@@ -301,17 +301,17 @@ func (in *installer) warnOfDigests(r *push.Result) {
 		more = fmt.Sprintf(" and %d more", len(names)-shown)
 		names = names[:shown]
 	}
-	in.warn("%s does not keep the digests of %s, since their image indexes name platforms that the bundle does not carry, and the registry takes no such index: %s%s are found by tag, and not by the digest that they have upstream",
+	sd.site.warn("%s does not keep the digests of %s, since their image indexes name platforms that the bundle does not carry, and the registry takes no such index: %s%s are found by tag, and not by the digest that they have upstream",
 		r.Registry, counted(len(changed), "image"), strings.Join(names, ", "), more)
 }
 
 // servesDigests tells whether nodes can pull images by the digests that they have upstream.
-func (in *installer) servesDigests(images []string) bool {
-	switch in.Config.Seeding.Mode {
+func (sd *Seeder) servesDigests(images []string) bool {
+	switch sd.site.Config.Seeding.Mode {
 	case config.SeedRegistry:
 		return true
 	case config.SeedExternal:
-		return in.pushed != nil && !slices.ContainsFunc(in.pushed.Images, func(i push.Image) bool {
+		return sd.pushed != nil && !slices.ContainsFunc(sd.pushed.Images, func(i push.Image) bool {
 			return !i.Kept() && slices.Contains(images, i.Name+"@"+i.Digest.String())
 		})
 	}

@@ -36,12 +36,12 @@ const (
 )
 
 // seeded is an installer whose bundle has images of two registries.
-func seeded(t *testing.T, text string) *installer {
+func seeded(t *testing.T, text string) *installation {
 	t.Helper()
 	in := example(t, text, "k3s=v1.36.4+k3s1", "cilium=1.20.0")
-	in.k3s = "v1.36.4+k3s1"
+	in.site.k3s = "v1.36.4+k3s1"
 	for _, name := range []string{"docker.io/rancher/mirrored-pause:3.6", "quay.io/cilium/cilium:v1.20.0", "quay.io/cilium/cilium-envoy:v1.37"} {
-		in.contents.Images = append(in.contents.Images, bundle.Image{Name: name})
+		in.site.contents.Images = append(in.site.contents.Images, bundle.Image{Name: name})
 	}
 	return in
 }
@@ -60,7 +60,7 @@ func TestSeedingRegistries(t *testing.T) {
 	}
 	for _, test := range tests {
 		in := seeded(t, test.text)
-		r, err := in.registriesWith(in.hosts[test.host], "the-password")
+		r, err := in.seeder.registriesWith(in.site.hosts[test.host], "the-password")
 		if err != nil {
 			t.Errorf("%s: %v", test.golden, err)
 			continue
@@ -72,7 +72,7 @@ func TestSeedingRegistries(t *testing.T) {
 		checkGolden(t, test.golden, got)
 	}
 	in := seeded(t, exampleConfig)
-	if r, err := in.registries(in.hosts[0]); r != nil || err != nil {
+	if r, err := in.seeder.registries(in.site.hosts[0]); r != nil || err != nil {
 		t.Errorf("in mode images: %v, %v", r, err)
 	}
 }
@@ -81,14 +81,14 @@ func TestSeedingRegistries(t *testing.T) {
 // more or less does not turn the order of the others round.
 func TestEndpointOrder(t *testing.T) {
 	in := seeded(t, threeServers+ownRegistry)
-	order := func(in *installer, h *host) []string {
+	order := func(in *installation, h *host) []string {
 		var names []string
-		for _, s := range in.endpointOrder(h) {
+		for _, s := range in.seeder.endpointOrder(h) {
 			names = append(names, s.name)
 		}
 		return names
 	}
-	for _, s := range in.servers() {
+	for _, s := range in.site.servers() {
 		if got := order(in, s); got[0] != s.name || len(got) != 3 {
 			t.Errorf("%s asks %v", s.name, got)
 		}
@@ -98,8 +98,9 @@ func TestEndpointOrder(t *testing.T) {
 		h := &host{config: config.Host{Role: config.Agent, NodeIP: netip.AddrFrom4([4]byte{10, 0, 1, byte(i)})}}
 		all := order(in, h)
 		first[all[0]] = true
-		less := &installer{Options: Options{Config: &config.Config{Cluster: config.Cluster{Servers: in.Config.Cluster.Servers[:2]}}}, hosts: in.hosts[:2]}
-		without := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return name == in.hosts[2].name })
+		less := newRooms(Options{Config: &config.Config{Cluster: config.Cluster{Servers: in.site.Config.Cluster.Servers[:2]}}})
+		less.site.hosts = in.site.hosts[:2]
+		without := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return name == in.site.hosts[2].name })
 		if diff := cmp.Diff(without, order(less, h)); diff != "" {
 			t.Errorf("with one server less: %s", diff)
 		}
@@ -120,9 +121,9 @@ func TestCheckSeeding(t *testing.T) {
 	} {
 		in := seeded(t, test.text)
 		if strings.Contains(name, "share") {
-			in.k3s = "v1.34.2+k3s1"
+			in.site.k3s = "v1.34.2+k3s1"
 		}
-		err := in.checkSeeding()
+		err := in.seeder.checkSeeding()
 		switch {
 		case test.want == "" && err == nil:
 		case test.want == "" || err == nil || !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), test.want):
@@ -137,21 +138,21 @@ func TestServesDigests(t *testing.T) {
 	const kept, changed = "quay.io/cilium/cilium:v1.20.0", "quay.io/cilium/cilium-envoy:v1.37"
 	a, b := digest.FromString("a"), digest.FromString("b")
 	images := []string{kept + "@" + a.String()}
-	if seeded(t, exampleConfig).servesDigests(images) {
+	if seeded(t, exampleConfig).seeder.servesDigests(images) {
 		t.Error("in mode images nobody serves anything")
 	}
-	if !seeded(t, exampleConfig+ownRegistry).servesDigests(images) {
+	if !seeded(t, exampleConfig+ownRegistry).seeder.servesDigests(images) {
 		t.Error("boxlift's registry serves images by digest")
 	}
 	in := seeded(t, exampleConfig+harbor)
-	if in.servesDigests(images) {
+	if in.seeder.servesDigests(images) {
 		t.Error("what an external registry has is not known before it was asked")
 	}
-	in.pushed = &push.Result{Images: []push.Image{{Name: kept, Digest: a, TargetDigest: a}, {Name: changed, Digest: a, TargetDigest: b}}}
-	if !in.servesDigests(images) {
+	in.seeder.pushed = &push.Result{Images: []push.Image{{Name: kept, Digest: a, TargetDigest: a}, {Name: changed, Digest: a, TargetDigest: b}}}
+	if !in.seeder.servesDigests(images) {
 		t.Error("the external registry has kept the digest")
 	}
-	if in.servesDigests(append(images, changed+"@"+a.String())) {
+	if in.seeder.servesDigests(append(images, changed+"@"+a.String())) {
 		t.Error("the external registry has not kept the digest of " + changed)
 	}
 }

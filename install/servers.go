@@ -17,9 +17,9 @@ import (
 // one that is in it, or else the first, which will begin it. A server that was set up anew
 // must never begin a second cluster while another one has the first. It is nil when no
 // server is well.
-func (in *installer) seedServer() *host {
+func (s *Site) seedServer() *host {
 	var member, well *host
-	for _, h := range slices.Backward(in.servers()) {
+	for _, h := range slices.Backward(s.servers()) {
 		if h.err != nil {
 			continue
 		}
@@ -34,15 +34,15 @@ func (in *installer) seedServer() *host {
 // place brings k3s' program and its service to all hosts that have none, at the same time and
 // before any k3s runs, which takes the time of all others on the way. Nothing is started, nor
 // will be when a host boots. What runs already is changed when it is its host's turn.
-func (in *installer) place(ctx context.Context) error {
-	if !in.changing() {
+func (c *Cluster) place(ctx context.Context) error {
+	if !c.engine.changing() {
 		return nil // who only looks is told of these steps with all others of a host
 	}
-	return in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
+	return c.engine.eachHost(ctx, c.site.hosts, func(ctx context.Context, h *host) error {
 		if h.adopted != nil {
 			return nil
 		}
-		n := &k3sNode{installer: in, host: h}
+		n := &k3sNode{cluster: c, host: h}
 		file := unitDir + n.service() + ".service"
 		digests, err := machine.Digests(ctx, h.conn, file)
 		if err != nil || digests[file] != "" {
@@ -56,38 +56,38 @@ func (in *installer) place(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return in.runSteps(ctx, "place", &h.subject, []step{binary, unit})
+		return c.engine.runSteps(ctx, "place", &h.subject, []step{binary, unit})
 	})
 }
 
 // runServers brings up k3s on the servers, one after the other: etcd takes in one member
 // at a time, and a restart of two at once may cost it its majority.
-func (in *installer) runServers(ctx context.Context) error {
-	return in.eachServer(ctx, func(ctx context.Context, n *k3sNode) error {
-		if in.changing() {
+func (c *Cluster) runServers(ctx context.Context) error {
+	return c.eachServer(ctx, func(ctx context.Context, n *k3sNode) error {
+		if c.engine.changing() {
 			reason, err := n.startingReason(ctx)
 			if err == nil && reason != "" {
-				err = in.awaitMajority(ctx, n.host)
+				err = c.awaitMajority(ctx, n.host)
 			}
 			if err != nil {
 				return err
 			}
 		}
-		return in.runServer(ctx, n)
+		return c.runServer(ctx, n)
 	})
 }
 
 // eachServer works on the servers that way.
-func (in *installer) eachServer(ctx context.Context, run func(context.Context, *k3sNode) error) error {
-	seed := in.seedServer()
+func (c *Cluster) eachServer(ctx context.Context, run func(context.Context, *k3sNode) error) error {
+	seed := c.site.seedServer()
 	if seed == nil {
-		return in.hostErrors()
+		return c.engine.hostErrors()
 	}
-	if err := in.startMembers(ctx); err != nil {
+	if err := c.startMembers(ctx); err != nil {
 		return err
 	}
 	ordered := []*host{seed}
-	for _, h := range in.servers() {
+	for _, h := range c.site.servers() {
 		switch {
 		case h == seed:
 		case h.member && h.facts != nil && h.facts.Unit(unit(config.Server)+".service").ActiveState != "active":
@@ -98,34 +98,34 @@ func (in *installer) eachServer(ctx context.Context, run func(context.Context, *
 		}
 	}
 	for _, h := range ordered {
-		err := in.eachHost(ctx, []*host{h}, func(ctx context.Context, h *host) error {
-			n, err := in.serverNode(ctx, h, seed)
+		err := c.engine.eachHost(ctx, []*host{h}, func(ctx context.Context, h *host) error {
+			n, err := c.serverNode(ctx, h, seed)
 			if err != nil {
 				return err
 			}
 			return run(ctx, n)
 		})
-		if err != nil && in.changing() {
+		if err != nil && c.engine.changing() {
 			return err
 		}
 	}
-	if err := in.reachAPI(ctx, in.servers()); err != nil {
+	if err := c.engine.reachAPI(ctx, c.site.servers()); err != nil {
 		return err
 	}
-	return in.recordPending(ctx)
+	return c.record.recordPending(ctx)
 }
 
 // startMembers starts k3s on the servers where it is stopped, when so few members of etcd run
 // that the next one alone would wait for a majority in vain, as after all hosts were off. It
 // waits for none of them: all are then worked on one by one, as always.
-func (in *installer) startMembers(ctx context.Context) error {
-	if !in.changing() || in.restoration != nil { // a restore has stopped them, and takes their data away
+func (c *Cluster) startMembers(ctx context.Context) error {
+	if !c.engine.changing() || c.restoration != nil { // a restore has stopped them, and takes their data away
 		return nil
 	}
 	service := unit(config.Server)
-	servers := in.servers()
+	servers := c.site.servers()
 	states := make([]*machine.Service, len(servers))
-	err := in.eachHost(ctx, servers, func(ctx context.Context, h *host) error {
+	err := c.engine.eachHost(ctx, servers, func(ctx context.Context, h *host) error {
 		const script = `[ ! -d "$1/etcd/member" ] || echo member`
 		out, err := h.root(ctx, "look for etcd's data", "/bin/sh", "-c", script, "sh", k3sDatabases)
 		if err != nil || len(out) == 0 {
@@ -144,10 +144,10 @@ func (in *installer) startMembers(ctx context.Context) error {
 		hosts = append(hosts, servers[i])
 	}
 	if len(hosts) > 0 {
-		(&k3sNode{installer: in, host: hosts[0]}).startsUnseen()
+		(&k3sNode{cluster: c, host: hosts[0]}).startsUnseen()
 	}
-	return in.eachHost(ctx, hosts, func(ctx context.Context, h *host) error {
-		return in.runSteps(ctx, "servers", &h.subject, []step{{
+	return c.engine.eachHost(ctx, hosts, func(ctx context.Context, h *host) error {
+		return c.engine.runSteps(ctx, "servers", &h.subject, []step{{
 			title:  startTitle(service) + " together with other servers",
 			needed: func(context.Context) (string, error) { return reason, nil },
 			run: func(ctx context.Context) error {
@@ -182,29 +182,29 @@ func stoppedMembers(states []*machine.Service) (stopped []int, reason string) {
 }
 
 // serverNode is what a server runs k3s with. seed is the one that the others join.
-func (in *installer) serverNode(ctx context.Context, h, seed *host) (*k3sNode, error) {
+func (c *Cluster) serverNode(ctx context.Context, h, seed *host) (*k3sNode, error) {
 	var token string
 	var err error
 	switch {
-	case h == seed && in.restoration != nil:
-		token = in.restoration.token
+	case h == seed && c.restoration != nil:
+		token = c.restoration.token
 	case h == seed:
 		token, err = serverToken(ctx, h)
 	default:
-		token, err = in.joinToken(ctx, seed)
+		token, err = c.joinToken(ctx, seed)
 	}
 	if err != nil {
 		return nil, err
 	}
-	n := in.nodeWith(h, seed, token)
-	n.agentToken, err = in.agentToken(ctx, seed)
-	n.exposed = in.agentsPassword.exposed
+	n := c.nodeWith(h, seed, token)
+	n.agentToken, err = c.agentToken(ctx, seed)
+	n.exposed = c.agentsPassword.exposed
 	return n, err
 }
 
 // nodeWith is what a host runs k3s with that has a token.
-func (in *installer) nodeWith(h, seed *host, token string) *k3sNode {
-	return &k3sNode{installer: in, host: h, server: in.joinURL(h, seed), token: token}
+func (c *Cluster) nodeWith(h, seed *host, token string) *k3sNode {
+	return &k3sNode{cluster: c, host: h, server: c.joinURL(h, seed), token: token}
 }
 
 // startingReason says why k3s will be started, or started again; "" when it will not.
@@ -216,16 +216,16 @@ func (n *k3sNode) startingReason(ctx context.Context) (string, error) {
 	return startingReason(ctx, steps)
 }
 
-func (in *installer) runServer(ctx context.Context, n *k3sNode) error {
+func (c *Cluster) runServer(ctx context.Context, n *k3sNode) error {
 	h := n.host
 	changes := len(h.changes)
 	if err := n.run(ctx, "servers"); err != nil {
 		return err
 	}
-	if in.changing() && (len(h.changes) > changes || len(in.servers()) > 1) {
+	if c.engine.changing() && (len(h.changes) > changes || len(c.site.servers()) > 1) {
 		// The next server must not be touched before this one answers again, also when it was
 		// an earlier run that started it.
-		return in.awaitServer(ctx, h)
+		return c.site.awaitServer(ctx, h)
 	}
 	return nil
 }
@@ -273,50 +273,50 @@ func serverToken(ctx context.Context, h *host) (string, error) {
 }
 
 // findServers reaches the API of a cluster that is there.
-func (in *installer) findServers(ctx context.Context) error {
-	if err := in.reachAPI(ctx, in.servers()); err != nil {
+func (c *Cluster) findServers(ctx context.Context) error {
+	if err := c.engine.reachAPI(ctx, c.site.servers()); err != nil {
 		return err
 	}
-	if in.api == nil {
+	if c.site.api == nil {
 		return fmt.Errorf("%w: run boxlift install without --only first", errNoCluster)
 	}
 	return nil
 }
 
 // runAgents joins the agents to the servers.
-func (in *installer) runAgents(ctx context.Context) error {
-	if len(in.agents()) == 0 {
+func (c *Cluster) runAgents(ctx context.Context) error {
+	if len(c.site.agents()) == 0 {
 		return nil
 	}
-	run, err := in.agentRunner(ctx, func(ctx context.Context, n *k3sNode) error { return n.run(ctx, "agents") })
+	run, err := c.agentRunner(ctx, func(ctx context.Context, n *k3sNode) error { return n.run(ctx, "agents") })
 	if err != nil {
 		return err
 	}
-	return in.eachHost(ctx, in.agents(), run)
+	return c.engine.eachHost(ctx, c.site.agents(), run)
 }
 
 // agentRunner returns what works on an agent that joins the servers. Without their token, all agents fail.
-func (in *installer) agentRunner(ctx context.Context, run func(context.Context, *k3sNode) error) (func(context.Context, *host) error, error) {
-	seed := in.seedServer()
+func (c *Cluster) agentRunner(ctx context.Context, run func(context.Context, *k3sNode) error) (func(context.Context, *host) error, error) {
+	seed := c.site.seedServer()
 	if seed == nil {
 		return func(context.Context, *host) error { return nil }, nil
 	}
-	token, err := in.agentJoinToken(ctx, seed)
+	token, err := c.agentJoinToken(ctx, seed)
 	if err != nil {
-		for _, h := range in.agents() {
+		for _, h := range c.site.agents() {
 			h.fail(err)
 		}
 		return nil, err
 	}
 	return func(ctx context.Context, h *host) error {
-		return run(ctx, in.nodeWith(h, seed, token))
+		return run(ctx, c.nodeWith(h, seed, token))
 	}, nil
 }
 
 // joinToken reads the servers' full token, which pins the cluster's certificate authority.
-func (in *installer) joinToken(ctx context.Context, seed *host) (string, error) {
+func (c *Cluster) joinToken(ctx context.Context, seed *host) (string, error) {
 	token, err := seed.read(ctx, k3sNodeToken)
-	if err == nil && token == "" && in.changing() {
+	if err == nil && token == "" && c.engine.changing() {
 		err = fmt.Errorf("%s is missing or empty", k3sNodeToken)
 	}
 	if err != nil {
@@ -328,8 +328,8 @@ func (in *installer) joinToken(ctx context.Context, seed *host) (string, error) 
 // checkForeign refuses hosts that are in another cluster than the seed server, also one
 // that is still to begin: beside hosts of another cluster it would be of no use. The part of
 // a token before :: is the digest of the cluster's certificate authority.
-func (in *installer) checkForeign(ctx context.Context) error {
-	seed := in.seedServer()
+func (c *Cluster) checkForeign(ctx context.Context) error {
+	seed := c.site.seedServer()
 	if seed == nil {
 		return nil
 	}
@@ -338,7 +338,7 @@ func (in *installer) checkForeign(ctx context.Context) error {
 		seed.fail(err)
 		return seed.err
 	}
-	return in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
+	return c.engine.eachHost(ctx, c.site.hosts, func(ctx context.Context, h *host) error {
 		if h == seed {
 			return nil
 		}
@@ -384,5 +384,5 @@ func (n *k3sNode) run(ctx context.Context, phase string) error {
 	if err != nil {
 		return err
 	}
-	return n.runSteps(ctx, phase, &n.host.subject, steps)
+	return n.cluster.engine.runSteps(ctx, phase, &n.host.subject, steps)
 }

@@ -38,8 +38,8 @@ func storedPath(f bundle.File) string {
 }
 
 // k3sFile finds one of k3s' files for a host.
-func (in *installer) k3sFile(name string, platform lock.Platform) (bundle.File, error) {
-	f, ok := in.contents.File(k3sComponent, name, platform)
+func (s *Site) k3sFile(name string, platform lock.Platform) (bundle.File, error) {
+	f, ok := s.contents.File(k3sComponent, name, platform)
 	if !ok {
 		return bundle.File{}, fmt.Errorf("the bundle's component %s has no file %s for %s: add it to the lock", k3sComponent, name, platform)
 	}
@@ -48,17 +48,17 @@ func (in *installer) k3sFile(name string, platform lock.Platform) (bundle.File, 
 
 // ship brings packs and files to all hosts. What several of them lack leaves the
 // operator's machine once: they hand it on to each other.
-func (in *installer) ship(ctx context.Context) error {
+func (sd *Seeder) ship(ctx context.Context) error {
 	const title = "ship the bundle's contents"
 	var mu sync.Mutex
 	var lacking []*shipment
-	err := in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
-		s := &shipment{installer: in, host: h}
+	err := sd.engine.eachHost(ctx, sd.site.hosts, func(ctx context.Context, h *host) error {
+		s := &shipment{seeder: sd, host: h}
 		var err error
-		if s.want, err = in.wantedOn(h); err != nil {
+		if s.want, err = sd.wantedOn(h); err != nil {
 			return err
 		}
-		return in.runSteps(ctx, "ship", &h.subject, []step{{
+		return sd.engine.runSteps(ctx, "ship", &h.subject, []step{{
 			title: title,
 			needed: func(ctx context.Context) (string, error) {
 				reason, err := lacks(ctx, h, s.want)
@@ -77,7 +77,7 @@ func (in *installer) ship(ctx context.Context) error {
 	if ctx.Err() != nil || len(lacking) == 0 {
 		return err
 	}
-	if sent := in.send(ctx, lacking); err == nil {
+	if sent := sd.send(ctx, lacking); err == nil {
 		err = sent
 	}
 	return err
@@ -85,9 +85,9 @@ func (in *installer) ship(ctx context.Context) error {
 
 // shipment is what one host is to receive.
 type shipment struct {
-	*installer
-	*host
-	want wire.Want
+	seeder *Seeder
+	host   *host
+	want   wire.Want
 	// process is nil when it could not be started; cancel ends it.
 	process *machine.Process
 	cancel  context.CancelCauseFunc
@@ -96,7 +96,7 @@ type shipment struct {
 }
 
 // wantedOn lists what a host has to hold.
-func (in *installer) wantedOn(h *host) (wire.Want, error) {
+func (sd *Seeder) wantedOn(h *host) (wire.Want, error) {
 	want := wire.Want{Version: wire.Version, ImagesDir: wire.ImagesDir}
 	for _, p := range h.packs {
 		pack := wire.PackWant{Name: packName(p), Index: p.Index}
@@ -107,13 +107,13 @@ func (in *installer) wantedOn(h *host) (wire.Want, error) {
 	}
 	var files []bundle.File
 	for _, name := range shippedFiles {
-		f, err := in.k3sFile(name, h.platform)
+		f, err := sd.site.k3sFile(name, h.platform)
 		if err != nil {
 			return want, err
 		}
 		files = append(files, f)
 	}
-	if f, ok := in.ciliumCLIFile(h); ok && h == in.hosts[0] {
+	if f, ok := sd.site.ciliumCLIFile(h); ok && h == sd.site.hosts[0] {
 		files = append(files, f)
 	}
 	for _, f := range files {
@@ -180,10 +180,10 @@ func present(ctx context.Context, h *host, sizes map[string]int64) (map[string]b
 
 // send runs the helper on the hosts and gives them the blobs that they lack, straight
 // from the bundle.
-func (in *installer) send(ctx context.Context, shipments []*shipment) error {
+func (sd *Seeder) send(ctx context.Context, shipments []*shipment) error {
 	var started []*shipment
 	var hosts []ship.Host
-	in.startAll(ctx, shipments)
+	sd.startAll(ctx, shipments)
 	for _, s := range shipments {
 		if s.process == nil {
 			continue
@@ -191,24 +191,24 @@ func (in *installer) send(ctx context.Context, shipments []*shipment) error {
 		started = append(started, s)
 		hosts = append(hosts, ship.Host{
 			Name: s.host.name, Address: s.listenAddress(), Want: s.want, In: s.process.Stdin, Out: s.process.Stdout,
-			Start: func(total int64) progress.Task { return in.Reporter.Task("ship "+s.host.name, total) },
+			Start: func(total int64) progress.Task { return sd.site.Reporter.Task("ship "+s.host.name, total) },
 		})
 	}
-	for i, result := range ship.ToAll(ctx, hosts, in.Config.Runtime.Parallelism, in.openBlob) {
+	for i, result := range ship.ToAll(ctx, hosts, sd.site.Config.Runtime.Parallelism, sd.openBlob) {
 		s := started[i]
-		s.sent, s.pulled = result.Report.Bytes, result.Report.Pulled
-		s.copied += result.Report.Copied
+		s.host.sent, s.host.pulled = result.Report.Bytes, result.Report.Pulled
+		s.host.copied += result.Report.Copied
 		for _, trouble := range result.Report.Troubles {
 			// That a host cannot reach another one is slower, and no more; this is worth a look.
 			if trouble.Damaged || trouble.Peer == s.host.name {
-				in.warn("%s, about %s: %s", s.host.name, trouble.Peer, trouble.Text)
+				sd.site.warn("%s, about %s: %s", s.host.name, trouble.Peer, trouble.Text)
 			}
 		}
 		err := s.result(result.Err, waitForEnd(s.process, result.Err, receiverEndTime, s.cancel))
 		if err := errors.Join(err, s.ended(err)); err != nil {
 			s.host.fail(fmt.Errorf("ship the bundle's contents: %w", err))
 		} else {
-			s.shipped = true
+			s.host.shipped = true
 		}
 	}
 	for _, s := range shipments {
@@ -228,7 +228,7 @@ const (
 
 // startAll starts the helper on all hosts at the same time, so that one that does not
 // answer keeps no other waiting for longer than receiverStartTime.
-func (in *installer) startAll(ctx context.Context, shipments []*shipment) {
+func (sd *Seeder) startAll(ctx context.Context, shipments []*shipment) {
 	var all sync.WaitGroup
 	for _, s := range shipments {
 		all.Go(func() {
@@ -239,7 +239,7 @@ func (in *installer) startAll(ctx context.Context, shipments []*shipment) {
 			defer timer.Stop()
 			s.cancel = cancel
 			receive := machine.Command{Title: "receive packs", Args: []string{helperPath, "receive"}, Root: true}
-			process, err := s.conn.Start(ctx, receive)
+			process, err := s.host.conn.Start(ctx, receive)
 			if err != nil {
 				s.host.fail(errors.Join(err, s.ended(err)))
 				return
@@ -267,8 +267,8 @@ func waitForEnd(
 	return process.Wait()
 }
 
-func (in *installer) openBlob(d digest.Digest, offset int64) (io.ReadCloser, error) {
-	blob, err := in.Bundle.ContentFrom(d, offset)
+func (sd *Seeder) openBlob(d digest.Digest, offset int64) (io.ReadCloser, error) {
+	blob, err := sd.site.Bundle.ContentFrom(d, offset)
 	if err != nil {
 		return nil, err
 	}
@@ -278,10 +278,10 @@ func (in *installer) openBlob(d digest.Digest, offset int64) (io.ReadCloser, err
 // listenAddress is where the host listens for those that take from it, or "" when its
 // address is not known: then it only takes.
 func (s *shipment) listenAddress() string {
-	if !s.ip.IsValid() {
+	if !s.host.ip.IsValid() {
 		return ""
 	}
-	return netip.AddrPortFrom(s.ip, 0).String()
+	return netip.AddrPortFrom(s.host.ip, 0).String()
 }
 
 // result is why a shipment failed, from how its stream and its process ended.

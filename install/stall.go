@@ -16,10 +16,10 @@ import (
 // waiting would keep them from. It is over when the result is called, if not before (see
 // [hold.Stall]).
 func (n *k3sNode) stallAPI(ctx context.Context, state machine.Service) (end func()) {
-	if n.host.config.Role != config.Server || len(n.servers()) > 1 || state.Active != "active" {
+	if n.host.config.Role != config.Server || len(n.cluster.site.servers()) > 1 || state.Active != "active" {
 		return func() {}
 	}
-	p, err := n.conn.Start(ctx, machine.Command{Title: "let clients of the API wait", Args: []string{helperPath, "stall"}, Root: true})
+	p, err := n.host.conn.Start(ctx, machine.Command{Title: "let clients of the API wait", Args: []string{helperPath, "stall"}, Root: true})
 	if err == nil {
 		if err = hold.AskStall(p.Stdout); err != nil {
 			_ = p.Stdin.Close() // fails when it has ended by itself
@@ -29,18 +29,18 @@ func (n *k3sNode) stallAPI(ctx context.Context, state machine.Service) (end func
 		}
 	}
 	if err != nil {
-		n.note("%s: requests that need the API fail while it is started again, because they cannot be let wait: %v", n.name, err)
+		n.cluster.site.note("%s: requests that need the API fail while it is started again, because they cannot be let wait: %v", n.host.name, err)
 		return func() {}
 	}
 	return func() {
 		_ = p.Stdin.Close() // fails when it has ended by itself
 		if err := p.Wait(); err != nil && ctx.Err() == nil {
-			n.note("%s: let clients of the API through again: %v", n.name, err)
+			n.cluster.site.note("%s: let clients of the API through again: %v", n.host.name, err)
 		}
 	}
 }
 
 // note tells the operator at once what is not well and stops nothing.
-func (in *installer) note(format string, args ...any) {
-	in.Reporter.Message("warning: " + printable.Text(fmt.Sprintf(format, args...)))
+func (s *Site) note(format string, args ...any) {
+	s.Reporter.Message("warning: " + printable.Text(fmt.Sprintf(format, args...)))
 }

@@ -53,28 +53,28 @@ func Inspect(ctx context.Context, o Options) (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
-	in.mode = inspect
+	defer in.engine.close()
+	in.engine.mode = inspect
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
-	err = in.run(ctx, in.installation())
+	err = in.engine.run(ctx, in.installation())
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	disks := in.measureDisks(ctx)
-	s := &Status{Cluster: in.Config.Cluster.Name, Bundle: in.Bundle.Digest().String(), Overview: in.overview}
+	disks := in.inspector.measureDisks(ctx)
+	s := &Status{Cluster: in.site.Config.Cluster.Name, Bundle: in.site.Bundle.Digest().String(), Overview: in.site.overview}
 	different := false
-	for i, h := range in.hosts {
+	for i, h := range in.site.hosts {
 		one := statusOf(h)
 		one.Disk = disks[i]
 		different = different || len(one.Differences) > 0
 		s.Hosts = append(s.Hosts, one)
 	}
-	s.Differences = append(differencesOf(in.cluster.changes), in.differences...)
+	s.Differences = append(differencesOf(in.engine.cluster.changes), in.site.differences...)
 	var unrecorded []string
-	s.Release, unrecorded = in.compareRecord(ctx)
-	s.Differences = append(append(s.Differences, unrecorded...), in.warnings...)
+	s.Release, unrecorded = in.inspector.compareRecord(ctx)
+	s.Differences = append(append(s.Differences, unrecorded...), in.site.warnings...)
 	different = different || len(s.Differences) > 0
 	if err == nil && different {
 		err = ErrDifferent
@@ -84,9 +84,9 @@ func Inspect(ctx context.Context, o Options) (*Status, error) {
 
 // measureDisks finds out how full the hosts are, in their order. A host of which that
 // cannot be found out differs from nothing because of it.
-func (in *installer) measureDisks(ctx context.Context) []*images.DiskUse {
-	disks := make([]*images.DiskUse, len(in.hosts))
-	in.atOnce(in.hosts, func(h *host) {
+func (ins *Inspector) measureDisks(ctx context.Context) []*images.DiskUse {
+	disks := make([]*images.DiskUse, len(ins.site.hosts))
+	ins.site.atOnce(ins.site.hosts, func(h *host) {
 		if h.facts == nil { // it has another helper, or none
 			return
 		}
@@ -96,10 +96,10 @@ func (in *installer) measureDisks(ctx context.Context) []*images.DiskUse {
 			use, err = images.ParseDiskUse(out)
 		}
 		if err != nil {
-			in.Reporter.Message(fmt.Sprintf("%s: the use of its disk is unknown: %v", h.name, err))
+			ins.site.Reporter.Message(fmt.Sprintf("%s: the use of its disk is unknown: %v", h.name, err))
 			return
 		}
-		disks[slices.Index(in.hosts, h)] = &use
+		disks[slices.Index(ins.site.hosts, h)] = &use
 	})
 	return disks
 }

@@ -33,46 +33,46 @@ type subject struct {
 
 // runSteps goes through the steps of one phase. Unless the run changes things, steps are
 // only looked at.
-func (in *installer) runSteps(ctx context.Context, phase string, s *subject, steps []step) error {
+func (en *Engine) runSteps(ctx context.Context, phase string, s *subject, steps []step) error {
 	followed := false
 	for _, step := range steps {
 		reason, err := step.needed(ctx)
 		if err != nil {
 			return fmt.Errorf("%s: %w", step.title, err)
 		}
-		if reason == "" && step.follows && !in.changing() && followed {
+		if reason == "" && step.follows && !en.changing() && followed {
 			reason = "what it depends on changes"
 		}
 		if reason == "" {
-			if in.journal != nil {
-				in.journal.Unchanged(phase, s.name, step.title)
+			if en.journal != nil {
+				en.journal.Unchanged(phase, s.name, step.title)
 			}
 			continue
 		}
 		s.changes = append(s.changes, Change{Phase: phase, Title: step.title, Reason: reason})
 		followed = followed || !step.alone
-		if !in.changing() {
+		if !en.changing() {
 			continue
 		}
-		if err := in.runStep(ctx, phase, s.name, step, reason); err != nil {
+		if err := en.runStep(ctx, phase, s.name, step, reason); err != nil {
 			return fmt.Errorf("%s: %w", step.title, err)
 		}
 	}
 	return nil
 }
 
-func (in *installer) runStep(ctx context.Context, phase, name string, s step, reason string) error {
-	if err := in.recordChange(ctx, phase); err != nil {
+func (en *Engine) runStep(ctx context.Context, phase, name string, s step, reason string) error {
+	if err := en.record.recordChange(ctx, phase); err != nil {
 		return err
 	}
-	end, err := in.journal.Start(phase, name, s.title, reason)
+	end, err := en.journal.Start(phase, name, s.title, reason)
 	if err != nil {
 		return err
 	}
 	if name == "" {
 		name = "cluster"
 	}
-	in.Reporter.Message(fmt.Sprintf("%s: %s (%s)", name, s.title, reason))
+	en.site.Reporter.Message(fmt.Sprintf("%s: %s (%s)", name, s.title, reason))
 	if s.later != nil {
 		*s.later = end
 		return s.run(ctx)

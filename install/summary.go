@@ -66,15 +66,15 @@ func (s *Summary) ChangeCount() int {
 	return n
 }
 
-func (in *installer) summary() *Summary {
+func (en *Engine) summary() *Summary {
 	s := &Summary{
-		Cluster: in.Config.Cluster.Name, DryRun: in.mode == plan, Phases: in.phases,
-		Changes: append([]Change{}, in.cluster.changes...), Warnings: in.warnings, Overview: in.overview, Login: in.login, Backup: in.backup, ClusterBackup: in.clusterBackup,
+		Cluster: en.site.Config.Cluster.Name, DryRun: en.mode == plan, Phases: en.phases,
+		Changes: append([]Change{}, en.cluster.changes...), Warnings: en.site.warnings, Overview: en.site.overview, Login: en.site.login, Backup: en.site.backup, ClusterBackup: en.site.clusterBackup,
 	}
-	if in.Bundle != nil {
-		s.Bundle = in.Bundle.Digest().String()
+	if en.site.Bundle != nil {
+		s.Bundle = en.site.Bundle.Digest().String()
 	}
-	for _, h := range in.hosts {
+	for _, h := range en.site.hosts {
 		one := HostSummary{
 			Host: h.name, Role: h.config.Role, Changes: append([]Change{}, h.changes...),
 			Sent: h.sent, Pulled: h.pulled, Copied: h.copied, Images: h.images, K3s: h.k3s,

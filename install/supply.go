@@ -21,19 +21,19 @@ import (
 
 // checkDelta makes sure that what is needed on the operator's machine is in the bundle, or in
 // the bases that were given with it.
-func (in *installer) checkDelta() error {
-	if in.Bundle == nil {
+func (sd *Seeder) checkDelta() error {
+	if sd.site.Bundle == nil {
 		return nil
 	}
 	var blobs []digest.Digest
-	for _, f := range in.contents.Files {
+	for _, f := range sd.site.contents.Files {
 		isChart := f.Component == CiliumComponent && strings.HasSuffix(f.Name, ".tgz")
-		if isChart || f.Component == liteboxdComponent && f.Name == bundle.ManifestsFile && in.Config.LiteBoxd != nil {
+		if isChart || f.Component == liteboxdComponent && f.Name == bundle.ManifestsFile && sd.site.Config.LiteBoxd != nil {
 			blobs = append(blobs, f.Digest)
 		}
 	}
-	if in.Config.Seeding.Mode == config.SeedExternal {
-		for _, image := range in.contents.Images {
+	if sd.site.Config.Seeding.Mode == config.SeedExternal {
+		for _, image := range sd.site.contents.Images {
 			blobs = append(blobs, image.Digest)
 			for _, p := range image.Platforms {
 				blobs = append(blobs, p.Manifest.Digest, p.Config.Digest)
@@ -43,19 +43,19 @@ func (in *installer) checkDelta() error {
 			}
 		}
 	}
-	return in.Bundle.Require(blobs...)
+	return sd.site.Bundle.Require(blobs...)
 }
 
 // checkSupply compares what the bundle leaves out with what the hosts hold. It only looks. A
 // host that cannot be looked at is left to those who come after.
-func (in *installer) checkSupply(ctx context.Context) error {
-	if d := in.Bundle.Delta(); d == nil || len(d.Missing) == 0 {
+func (sd *Seeder) checkSupply(ctx context.Context) error {
+	if d := sd.site.Bundle.Delta(); d == nil || len(d.Missing) == 0 {
 		return nil
 	}
 	var mu sync.Mutex
 	lacking := make(map[digest.Digest][]string)
-	_ = in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
-		missing, err := in.unsupplied(ctx, h)
+	_ = sd.engine.eachHost(ctx, sd.site.hosts, func(ctx context.Context, h *host) error {
+		missing, err := sd.unsupplied(ctx, h)
 		mu.Lock()
 		defer mu.Unlock()
 		for _, d := range missing {
@@ -66,17 +66,17 @@ func (in *installer) checkSupply(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return in.lackingError(lacking)
+	return sd.lackingError(lacking)
 }
 
 // lackingError names blobs that nobody has for some hosts, or is nil when there are none.
-func (in *installer) lackingError(lacking map[digest.Digest][]string) error {
+func (sd *Seeder) lackingError(lacking map[digest.Digest][]string) error {
 	blobs := make([]digest.Digest, 0, len(lacking))
 	for d := range lacking {
 		blobs = append(blobs, d)
 	}
 	slices.Sort(blobs)
-	err := in.Bundle.Require(blobs...)
+	err := sd.site.Bundle.Require(blobs...)
 	var missing *bundle.MissingError
 	if errors.As(err, &missing) {
 		for i := range missing.Blobs {
@@ -89,18 +89,18 @@ func (in *installer) lackingError(lacking map[digest.Digest][]string) error {
 }
 
 // unsupplied lists what a host lacks that the bundle leaves out.
-func (in *installer) unsupplied(ctx context.Context, h *host) ([]digest.Digest, error) {
-	if err := in.connect(ctx, h); err != nil {
+func (sd *Seeder) unsupplied(ctx context.Context, h *host) ([]digest.Digest, error) {
+	if err := sd.site.connect(ctx, h); err != nil {
 		return nil, err
 	}
-	if !slices.Contains(in.contents.Platforms(), h.platform) {
+	if !slices.Contains(sd.site.contents.Platforms(), h.platform) {
 		return nil, nil // which is an error by itself
 	}
 	var err error
-	if h.packs, err = in.packsFor(h); err != nil {
+	if h.packs, err = sd.site.packsFor(h); err != nil {
 		return nil, err
 	}
-	want, err := in.wantedOn(h)
+	want, err := sd.wantedOn(h)
 	if err != nil {
 		return nil, err
 	}
@@ -119,12 +119,12 @@ func (in *installer) unsupplied(ctx context.Context, h *host) ([]digest.Digest, 
 	ship, _ := account(want, there, held)
 	var missing []digest.Digest
 	for d := range ship {
-		if !in.Bundle.Has(d) {
+		if !sd.site.Bundle.Has(d) {
 			missing = append(missing, d)
 		}
 	}
-	file, ok := in.contents.File(bundle.ProgramsComponent, bundle.NodeProgram, h.platform)
-	if !ok || in.Bundle.Has(file.Digest) {
+	file, ok := sd.site.contents.File(bundle.ProgramsComponent, bundle.NodeProgram, h.platform)
+	if !ok || sd.site.Bundle.Has(file.Digest) {
 		return missing, nil
 	}
 	isThere, err := h.hasHelper(ctx, file)

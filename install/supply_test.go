@@ -154,22 +154,22 @@ func TestDeltaWithoutItsBase(t *testing.T) {
 	base := &bundle.Base{}
 	base.AddBundle(openBundle(t, filepath.Join(dir, "old.tar")))
 	smallbundle.Build(t, filepath.Join(dir, "delta.tar"), whole, base)
-	in.Bundle = openBundle(t, filepath.Join(dir, "delta.tar"))
+	in.site.Bundle = openBundle(t, filepath.Join(dir, "delta.tar"))
 	var err error
-	if in.contents, err = in.Bundle.Contents(); err != nil {
+	if in.site.contents, err = in.site.Bundle.Contents(); err != nil {
 		t.Fatal(err)
 	}
-	err = in.checkDelta()
+	err = in.seeder.checkDelta()
 	var missing *bundle.MissingError
 	if !errors.As(err, &missing) || len(missing.Blobs) != 1 || !strings.Contains(missing.Blobs[0].Of, "cilium.tgz") {
 		t.Fatalf("the chart is left out: %v", err)
 	}
-	layer := in.contents.Images[0].Platforms[0].Layers[0].Digest
-	err = in.lackingError(map[digest.Digest][]string{layer: {"b", "a"}})
+	layer := in.site.contents.Images[0].Platforms[0].Layers[0].Digest
+	err = in.seeder.lackingError(map[digest.Digest][]string{layer: {"b", "a"}})
 	if !errors.Is(err, bundle.ErrIncomplete) || !strings.Contains(err.Error(), layer.String()) || !strings.Contains(err.Error(), ", which is not on a, b either") {
 		t.Errorf("a layer that two hosts lack: %v", err)
 	}
-	if err := in.lackingError(nil); err != nil {
+	if err := in.seeder.lackingError(nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -15,12 +15,12 @@ import (
 // password; where it does not, two kubelets would share one node. In the second, the other
 // machine's node would pass for the host's, which may never come. A restore is to give hosts the
 // names that others had, and an upgrade joins none.
-func (in *installer) checkTaken(ctx context.Context) error {
-	if in.mode == inspect || in.restores || in.upgrades {
+func (sv *Surveyor) checkTaken(ctx context.Context) error {
+	if sv.engine.mode == inspect || sv.engine.restores || sv.engine.upgrades {
 		return nil
 	}
 	var joining []*host
-	for _, h := range in.hosts {
+	for _, h := range sv.site.hosts {
 		if h.err == nil && isNew(h) {
 			joining = append(joining, h)
 		}
@@ -28,12 +28,12 @@ func (in *installer) checkTaken(ctx context.Context) error {
 	if len(joining) == 0 {
 		return nil
 	}
-	nodes, err := in.registered(ctx)
+	nodes, err := sv.engine.registered(ctx)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if err != nil {
-		in.warn("whether the cluster has nodes of other machines with the names or machine-ids of the hosts that are to join could not be found out: %v", err)
+		sv.site.warn("whether the cluster has nodes of other machines with the names or machine-ids of the hosts that are to join could not be found out: %v", err)
 	}
 	var failed error
 	for _, h := range joining {
@@ -86,8 +86,8 @@ func copied(h *host, nodes []kube.Node) *kube.Node {
 
 // registered are the nodes of the cluster, from the first server that tells them. There are none
 // while no server runs.
-func (in *installer) registered(ctx context.Context) ([]kube.Node, error) {
-	api, _, err := in.answering(ctx)
+func (en *Engine) registered(ctx context.Context) ([]kube.Node, error) {
+	api, _, err := en.answering(ctx)
 	if api == nil {
 		return nil, err
 	}
@@ -95,14 +95,14 @@ func (in *installer) registered(ctx context.Context) ([]kube.Node, error) {
 }
 
 // answering is the API through the first server that runs and answers. There is none while no server runs.
-func (in *installer) answering(ctx context.Context) (*kube.Cluster, *host, error) {
+func (en *Engine) answering(ctx context.Context) (*kube.Cluster, *host, error) {
 	var errs []error
-	for _, h := range in.servers() {
+	for _, h := range en.site.servers() {
 		if h.conn == nil || !h.member || h.facts != nil && h.facts.Unit(unit(config.Server)+".service").ActiveState != "active" {
 			continue
 		}
 		ctx, cancel := context.WithTimeoutCause(ctx, lookTimeout, fmt.Errorf("given up after %v", lookTimeout))
-		api, err := in.apiThrough(ctx, h)
+		api, err := en.site.apiThrough(ctx, h)
 		if err == nil {
 			_, err = api.Nodes(ctx)
 		}

@@ -74,9 +74,9 @@ func TestCopied(t *testing.T) {
 // What is refused names both machines and the command that goes on from there.
 func TestTakenError(t *testing.T) {
 	in := example(t, exampleConfig)
-	h := in.hosts[1]
+	h := in.site.hosts[1]
 	h.fail(&takenError{node: "worker", addresses: []string{"10.0.0.19", "worker"}, machineID: "4567", own: "89ab"})
-	f := in.unseenHost(h)
+	f := in.surveyor.unseenHost(h)
 	if f.Check != preflight.CheckHostname || f.Severity != preflight.Error {
 		t.Errorf("%+v", f)
 	}
@@ -94,9 +94,9 @@ func TestTakenError(t *testing.T) {
 
 func TestCopiedError(t *testing.T) {
 	in := example(t, exampleConfig)
-	h := in.hosts[1]
+	h := in.site.hosts[1]
 	h.fail(&copiedError{node: "worker", addresses: []string{"10.0.0.19", "worker"}, machineID: "4567", own: "late"})
-	f := in.unseenHost(h)
+	f := in.surveyor.unseenHost(h)
 	if f.Check != preflight.CheckMachineID || f.Severity != preflight.Error || !strings.Contains(f.Hint, "systemd-machine-id-setup") {
 		t.Errorf("%+v", f)
 	}

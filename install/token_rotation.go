@@ -35,61 +35,61 @@ type RotateOptions struct {
 // that was broken off is gone on with; of the agents' it begins anew, which harms nothing.
 func RotateTokens(ctx context.Context, o RotateOptions) (*Summary, error) {
 	o.Command = "token rotate"
-	return o.runPhase(ctx, tokensPhase, func(ctx context.Context, in *installer) error {
-		if err := in.occupyAll(ctx); err != nil {
+	return o.runPhase(ctx, tokensPhase, func(ctx context.Context, in *installation) error {
+		if err := in.cluster.occupyAll(ctx); err != nil {
 			return err
 		}
-		seed := in.seedServer()
+		seed := in.site.seedServer()
 		if seed == nil {
-			return in.hostErrors()
+			return in.engine.hostErrors()
 		}
-		password, err := in.agentToken(ctx, seed)
+		password, err := in.cluster.agentToken(ctx, seed)
 		if err != nil {
 			return err
 		}
-		if password == "" && len(in.agents()) > 0 {
+		if password == "" && len(in.site.agents()) > 0 {
 			return fmt.Errorf("%w: agents join with the servers' token: boxlift upgrade gives them one of their own, "+
 				"and the servers another one; it may be to the bundle that the cluster runs", ErrRefused)
 		}
-		return in.rotateTokens(ctx, seed, o.Servers, o.Agents)
+		return in.cluster.rotateTokens(ctx, seed, o.Servers, o.Agents)
 	})
 }
 
 // occupyAll reaches all hosts, and keeps other runs away from them: one that does not answer is no time to begin.
-func (in *installer) occupyAll(ctx context.Context) error {
-	return in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
-		if err := in.connect(ctx, h); err != nil {
+func (c *Cluster) occupyAll(ctx context.Context) error {
+	return c.engine.eachHost(ctx, c.site.hosts, func(ctx context.Context, h *host) error {
+		if err := c.site.connect(ctx, h); err != nil {
 			return err
 		}
 		if err := lookAtK3s(ctx, h); err != nil {
 			return err
 		}
 		if h.awaitsRestore {
-			return in.restoringError()
+			return c.engine.restoringError()
 		}
 		if h.foreign {
 			return fmt.Errorf("%w: boxlift did not set up k3s on this host, and does not know where it has its token from: "+
 				"change the tokens of this cluster with k3s token rotate, and its hosts by hand", ErrRefused)
 		}
-		if err := in.checkHelper(ctx, h); err != nil || !in.changing() {
+		if err := c.engine.checkHelper(ctx, h); err != nil || !c.engine.changing() {
 			return err
 		}
-		return in.hold(ctx, h)
+		return c.engine.hold(ctx, h)
 	})
 }
 
 // rotateExposed gives the servers another token when agents have had theirs, or when that was begun.
-func (in *installer) rotateExposed(ctx context.Context) error {
-	if in.keepsTokens() {
+func (c *Cluster) rotateExposed(ctx context.Context) error {
+	if c.keepsTokens() {
 		return nil
 	}
-	seed := in.seedServer()
-	for _, h := range in.servers() {
+	seed := c.site.seedServer()
+	for _, h := range c.site.servers() {
 		for _, name := range []string{exposedFile, stagedTokenFile} {
 			if content, err := h.read(ctx, name); err != nil {
 				return err
 			} else if content != "" {
-				return in.rotateTokens(ctx, seed, true, false)
+				return c.rotateTokens(ctx, seed, true, false)
 			}
 		}
 	}
@@ -97,60 +97,60 @@ func (in *installer) rotateExposed(ctx context.Context) error {
 }
 
 // rotateTokens changes the tokens on all servers, starts k3s there one by one, and then on agents, if theirs changes.
-func (in *installer) rotateTokens(ctx context.Context, seed *host, servers, agents bool) error {
-	ordered, err := in.rotationOrder(ctx)
+func (c *Cluster) rotateTokens(ctx context.Context, seed *host, servers, agents bool) error {
+	ordered, err := c.rotationOrder(ctx)
 	if err != nil {
 		return err
 	}
-	ordered = ordered[:len(in.servers())]
+	ordered = ordered[:len(c.site.servers())]
 	if agents {
-		in.agentsPassword.known, in.agentsPassword.password = true, jointoken.New()
+		c.agentsPassword.known, c.agentsPassword.password = true, jointoken.New()
 	}
-	password, err := in.agentToken(ctx, seed)
+	password, err := c.agentToken(ctx, seed)
 	if err != nil {
 		return err
 	}
-	full, err := in.joinToken(ctx, seed)
+	full, err := c.joinToken(ctx, seed)
 	if err != nil {
 		return err
 	}
 	next := ""
 	if servers {
-		if next, err = in.stageToken(ctx, seed); err != nil {
+		if next, err = c.stageToken(ctx, seed); err != nil {
 			return err
 		}
 	}
-	if err := in.eachHost(ctx, ordered, func(ctx context.Context, h *host) error {
-		n := &k3sNode{installer: in, host: h, agentToken: password, token: next}
+	if err := c.engine.eachHost(ctx, ordered, func(ctx context.Context, h *host) error {
+		n := &k3sNode{cluster: c, host: h, agentToken: password, token: next}
 		if servers && (h != seed || h.joined != "") {
 			if n.token, err = jointoken.ForServer(full, next); err != nil {
 				return err
 			}
 		}
-		return in.runSteps(ctx, tokensPhase, &h.subject, n.newTokenSteps(servers, agents))
+		return c.engine.runSteps(ctx, tokensPhase, &h.subject, n.newTokenSteps(servers, agents))
 	}); err != nil {
 		return err
 	}
-	if err := in.restartOneByOne(ctx, ordered); err != nil {
+	if err := c.restartOneByOne(ctx, ordered); err != nil {
 		return err
 	}
 	if agents {
-		if in.api == nil && in.changing() { // no server was started again
-			if err := in.reachAPI(ctx, ordered); err != nil {
+		if c.site.api == nil && c.engine.changing() { // no server was started again
+			if err := c.engine.reachAPI(ctx, ordered); err != nil {
 				return err
 			}
 		}
-		if err := in.rotateOnAgents(ctx, full, password); err != nil {
+		if err := c.rotateOnAgents(ctx, full, password); err != nil {
 			return err
 		}
 	}
-	return in.forgetStaged(ctx, ordered)
+	return c.forgetStaged(ctx, ordered)
 }
 
 // stageToken gives all servers the next token to keep, and then lets k3s change to it.
-func (in *installer) stageToken(ctx context.Context, seed *host) (next string, err error) {
+func (c *Cluster) stageToken(ctx context.Context, seed *host) (next string, err error) {
 	var running []string // what k3s on the servers says the token is
-	for _, h := range in.servers() {
+	for _, h := range c.site.servers() {
 		staged, err := h.read(ctx, stagedTokenFile)
 		if err != nil {
 			return "", err
@@ -167,14 +167,14 @@ func (in *installer) stageToken(ctx context.Context, seed *host) (next string, e
 	if next == "" {
 		next = jointoken.New()
 	}
-	if err := in.eachHost(ctx, in.servers(), func(ctx context.Context, h *host) error {
-		return in.runSteps(ctx, tokensPhase, &h.subject, []step{
+	if err := c.engine.eachHost(ctx, c.site.servers(), func(ctx context.Context, h *host) error {
+		return c.engine.runSteps(ctx, tokensPhase, &h.subject, []step{
 			fileStep(h, "keep the servers' next token", stagedTokenFile, []byte(next+"\n")),
 		})
 	}); err != nil {
 		return "", err
 	}
-	return next, in.runSteps(ctx, tokensPhase, &in.cluster, []step{{
+	return next, c.engine.runSteps(ctx, tokensPhase, &c.engine.cluster, []step{{
 		title: "give the servers another token",
 		needed: func(context.Context) (string, error) {
 			if slices.Contains(running, next) {
@@ -182,13 +182,13 @@ func (in *installer) stageToken(ctx context.Context, seed *host) (next string, e
 			}
 			return "the servers are to have another one than now", nil
 		},
-		run: func(ctx context.Context) error { return in.changeServersToken(ctx, seed, next) },
+		run: func(ctx context.Context) error { return c.changeServersToken(ctx, seed, next) },
 	}})
 }
 
 // changeServersToken asks k3s for it. Where k3s fails in the middle, it is started again as it was: by what it then
 // says the token is, the next run knows which one holds.
-func (in *installer) changeServersToken(ctx context.Context, seed *host, next string) error {
+func (c *Cluster) changeServersToken(ctx context.Context, seed *host, next string) error {
 	current, err := seed.read(ctx, k3sServerToken)
 	if err != nil {
 		return err
@@ -203,7 +203,7 @@ func (in *installer) changeServersToken(ctx context.Context, seed *host, next st
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	n := &k3sNode{installer: in, host: seed}
+	n := &k3sNode{cluster: c, host: seed}
 	if again := n.restartAfter(ctx, n.service()); again != nil {
 		return fmt.Errorf("%w; and k3s does not start again: %w", err, again)
 	}
@@ -225,7 +225,7 @@ func (n *k3sNode) newTokenSteps(servers, agents bool) []step {
 	previous := fileStep(n.host, "keep the token, to go back to", previousTokenFile, []byte(n.token+"\n"))
 	needed := previous.needed
 	previous.needed = func(ctx context.Context) (string, error) {
-		if kept, err := n.read(ctx, previousTokenFile); err != nil || kept == "" {
+		if kept, err := n.host.read(ctx, previousTokenFile); err != nil || kept == "" {
 			return "", err
 		}
 		return needed(ctx)
@@ -234,11 +234,11 @@ func (n *k3sNode) newTokenSteps(servers, agents bool) []step {
 }
 
 // restartOneByOne starts k3s on hosts where it does not run with what it is to run with.
-func (in *installer) restartOneByOne(ctx context.Context, hosts []*host) error {
+func (c *Cluster) restartOneByOne(ctx context.Context, hosts []*host) error {
 	for _, h := range hosts {
-		n := &k3sNode{installer: in, host: h}
-		if err := in.eachHost(ctx, []*host{h}, func(ctx context.Context, h *host) error {
-			return in.runSteps(ctx, tokensPhase, &h.subject, []step{n.restartStep()})
+		n := &k3sNode{cluster: c, host: h}
+		if err := c.engine.eachHost(ctx, []*host{h}, func(ctx context.Context, h *host) error {
+			return c.engine.runSteps(ctx, tokensPhase, &h.subject, []step{n.restartStep()})
 		}); err != nil {
 			return err
 		}
@@ -251,7 +251,7 @@ func (n *k3sNode) restartStep() step {
 	return step{
 		title: startTitle(service),
 		needed: func(ctx context.Context) (string, error) {
-			if !n.changing() {
+			if !n.cluster.engine.changing() {
 				return "its tokens change", nil
 			}
 			return startReason(ctx, n.host, service, startedFile, func(ctx context.Context) (string, error) {
@@ -259,7 +259,7 @@ func (n *k3sNode) restartStep() step {
 			})
 		},
 		run: func(ctx context.Context) error {
-			if err := n.awaitMajority(ctx, n.host); err != nil {
+			if err := n.cluster.awaitMajority(ctx, n.host); err != nil {
 				return err
 			}
 			if err := n.start(ctx, service); err != nil {
@@ -271,15 +271,15 @@ func (n *k3sNode) restartStep() step {
 }
 
 // rotateOnAgents gives every agent the agents' token.
-func (in *installer) rotateOnAgents(ctx context.Context, servers, password string) error {
+func (c *Cluster) rotateOnAgents(ctx context.Context, servers, password string) error {
 	token, err := jointoken.ForAgent(servers, password)
 	if err != nil {
 		return err
 	}
-	for _, h := range in.agents() {
-		n := &k3sNode{installer: in, host: h, token: token}
-		if err := in.eachHost(ctx, []*host{h}, func(ctx context.Context, h *host) error {
-			return in.runSteps(ctx, tokensPhase, &h.subject, append(n.tokenSteps(), n.restartStep()))
+	for _, h := range c.site.agents() {
+		n := &k3sNode{cluster: c, host: h, token: token}
+		if err := c.engine.eachHost(ctx, []*host{h}, func(ctx context.Context, h *host) error {
+			return c.engine.runSteps(ctx, tokensPhase, &h.subject, append(n.tokenSteps(), n.restartStep()))
 		}); err != nil {
 			return err
 		}
@@ -288,9 +288,9 @@ func (in *installer) rotateOnAgents(ctx context.Context, servers, password strin
 }
 
 // forgetStaged ends a change of the servers' token.
-func (in *installer) forgetStaged(ctx context.Context, servers []*host) error {
-	return in.eachHost(ctx, servers, func(ctx context.Context, h *host) error {
-		return in.runSteps(ctx, tokensPhase, &h.subject, []step{{
+func (c *Cluster) forgetStaged(ctx context.Context, servers []*host) error {
+	return c.engine.eachHost(ctx, servers, func(ctx context.Context, h *host) error {
+		return c.engine.runSteps(ctx, tokensPhase, &h.subject, []step{{
 			title: "forget the change of the token",
 			needed: func(ctx context.Context) (string, error) {
 				for _, name := range []string{stagedTokenFile, exposedFile} {
@@ -311,12 +311,12 @@ func (in *installer) forgetStaged(ctx context.Context, servers []*host) error {
 }
 
 // lookAtTokens finds out what is wrong with the tokens that the hosts have.
-func (in *installer) lookAtTokens(ctx context.Context) {
-	tokens := make(map[*host]*jointoken.Host, len(in.hosts))
-	for _, h := range in.hosts {
+func (c *Cluster) lookAtTokens(ctx context.Context) {
+	tokens := make(map[*host]*jointoken.Host, len(c.site.hosts))
+	for _, h := range c.site.hosts {
 		tokens[h] = new(jointoken.Host)
 	}
-	_ = in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error { // the hosts keep their errors
+	_ = c.engine.eachHost(ctx, c.site.hosts, func(ctx context.Context, h *host) error { // the hosts keep their errors
 		found := tokens[h]
 		for name, to := range map[string]*string{
 			k3sTokenFile: &found.Own, k3sAgentTokenFile: &found.Agents,
@@ -331,19 +331,19 @@ func (in *installer) lookAtTokens(ctx context.Context) {
 		return nil
 	})
 	var servers []jointoken.Host
-	for _, h := range in.servers() {
+	for _, h := range c.site.servers() {
 		servers = append(servers, *tokens[h])
 	}
-	for _, h := range in.hosts {
+	for _, h := range c.site.hosts {
 		h.tokenFault = jointoken.Judge(*tokens[h], servers, h.config.Role == config.Server)
-		if h.tokenFault == jointoken.OfServers && in.keepsTokens() {
+		if h.tokenFault == jointoken.OfServers && c.keepsTokens() {
 			h.tokenFault = jointoken.NoFault // nothing can be done about it
 		}
-		in.sharesToken = in.sharesToken || h.tokenFault == jointoken.OfServers
-		if in.splitsToken {
+		c.sharesToken = c.sharesToken || h.tokenFault == jointoken.OfServers
+		if c.splitsToken {
 			h.tokenFault = jointoken.NoFault // this run mends it
 		}
-		if f, ok := preflight.TokenFinding(h.tokenFault); ok && in.mode == inspect {
+		if f, ok := preflight.TokenFinding(h.tokenFault); ok && c.engine.mode == inspect {
 			h.differences = append(h.differences, fmt.Sprintf("%s: %s", f.Found, f.Hint))
 		}
 	}

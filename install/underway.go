@@ -31,11 +31,11 @@ func (o *UpgradeOptions) isKept(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	defer in.close()
-	in.mode = plan
+	defer in.engine.close()
+	in.engine.mode = plan
 	var found atomic.Bool
-	_ = in.eachHost(ctx, in.servers(), func(ctx context.Context, h *host) error { // what cannot be read says nothing
-		if err := in.connect(ctx, h); err != nil {
+	_ = in.engine.eachHost(ctx, in.site.servers(), func(ctx context.Context, h *host) error { // what cannot be read says nothing
+		if err := in.site.connect(ctx, h); err != nil {
 			return err
 		}
 		k, err := readKept(ctx, h)
@@ -49,15 +49,15 @@ func (o *UpgradeOptions) isKept(ctx context.Context) bool {
 
 // mustWait tells whether the run would take the place of an upgrade in the state that has begun
 // and not ended. Other upgrades are judged by the cluster's record, and a restore is a way out.
-func (in *installer) mustWait(last journal.State) bool {
-	return !in.upgrades && !in.restores && upgradeBegan(last) && last.Cluster == in.Config.Cluster.Name
+func (en *Engine) mustWait(last journal.State) bool {
+	return !en.upgrades && !en.restores && upgradeBegan(last) && last.Cluster == en.site.Config.Cluster.Name
 }
 
 // isBeside tells whether the run leaves the state to such an upgrade, with which resume goes on,
 // and is done all the same: a host that is gone may be what holds it up, and users that cannot
 // work do not have to wait for its end. Its steps are noted among those of the upgrade.
-func (in *installer) isBeside(last journal.State) bool {
-	return in.mustWait(last) && slices.Contains([]string{removeCommand, rollbackLiteBoxdCommand}, in.Command)
+func (en *Engine) isBeside(last journal.State) bool {
+	return en.mustWait(last) && slices.Contains([]string{removeCommand, rollbackLiteBoxdCommand}, en.Command)
 }
 
 // underWayError says that an upgrade has to come to its end first.
@@ -98,11 +98,11 @@ func FindUnfinished(ctx context.Context, o Options) (*Unfinished, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
-	in.mode = plan
+	defer in.engine.close()
+	in.engine.mode = plan
 	var r *release.Record
-	if err = in.connectServers(ctx, nil); err == nil {
-		r, _, err = readRecord(ctx, in.api)
+	if err = in.engine.connectServers(ctx, nil); err == nil {
+		r, _, err = readRecord(ctx, in.site.api)
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -110,7 +110,7 @@ func FindUnfinished(ctx context.Context, o Options) (*Unfinished, error) {
 	if err == nil {
 		return unfinishedOf(r, o.Bundle.Digest(), o.Config.Fingerprint())
 	}
-	if r, copyErr := release.ReadFile(in.recordCopy()); copyErr == nil {
+	if r, copyErr := release.ReadFile(in.record.recordCopy()); copyErr == nil {
 		if found, err := unfinishedOf(r, o.Bundle.Digest(), o.Config.Fingerprint()); err == nil {
 			return found, nil
 		}

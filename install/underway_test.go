@@ -47,20 +47,20 @@ func TestUpgradeKeepsItsState(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			in := example(t, exampleConfig)
-			in.StatePath, in.Command = filepath.Join(t.TempDir(), "state.json"), test.command
+			in.site.StatePath, in.engine.Command = filepath.Join(t.TempDir(), "state.json"), test.command
 			if test.upgrade {
-				in.upgrades = true
+				in.engine.upgrades = true
 			}
 			if test.cluster == "" {
-				test.cluster = in.Config.Cluster.Name
+				test.cluster = in.site.Config.Cluster.Name
 			}
 			began := journal.Run{Command: test.began, Cluster: test.cluster, Bundle: "sha256:0123456789abcdef", Flags: []string{"--batch-size=1"}}
-			before := writeState(t, in.StatePath, began, test.phase, test.ended)
+			before := writeState(t, in.site.StatePath, began, test.phase, test.ended)
 
 			worked := false
 			err := in.recorded(func() error {
 				worked = true
-				end, err := in.journal.Start("remove", "10.0.0.12", "uninstall k3s", "it is asked for")
+				end, err := in.engine.journal.Start("remove", "10.0.0.12", "uninstall k3s", "it is asked for")
 				return errors.Join(err, end(nil))
 			})
 			if test.refused != errors.Is(err, ErrRefused) || !test.refused && err != nil || worked == test.refused {
@@ -70,7 +70,7 @@ func TestUpgradeKeepsItsState(t *testing.T) {
 			if test.refused && (!errors.As(err, &hinted) || !strings.Contains(hinted.Hint(), "boxlift resume")) {
 				t.Errorf("it does not say how to go on: %v", err)
 			}
-			after, err := journal.Read(in.StatePath)
+			after, err := journal.Read(in.site.StatePath)
 			if err != nil {
 				t.Fatal(err)
 			}

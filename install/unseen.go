@@ -15,18 +15,18 @@ import (
 
 // unseen are the findings on hosts that could not be looked at: nobody can judge them, but
 // they are as far from being installed as those that were judged.
-func (in *installer) unseen() []preflight.Finding {
+func (sv *Surveyor) unseen() []preflight.Finding {
 	var list []preflight.Finding
-	for _, h := range in.hosts {
+	for _, h := range sv.site.hosts {
 		var judged findingsError
 		if h.err != nil && !errors.As(h.err, &judged) {
-			list = append(list, in.unseenHost(h))
+			list = append(list, sv.unseenHost(h))
 		}
 	}
 	return list
 }
 
-func (in *installer) unseenHost(h *host) preflight.Finding {
+func (sv *Surveyor) unseenHost(h *host) preflight.Finding {
 	f := preflight.Finding{
 		Host: h.name, Severity: preflight.Error, Found: printable.Text(strings.TrimPrefix(h.err.Error(), h.name+": ")),
 		Check: preflight.CheckFacts, Needed: "a host that boxlift can log in to, and that says what it is like",
@@ -35,7 +35,7 @@ func (in *installer) unseenHost(h *host) preflight.Finding {
 	var notRun *notRunError
 	var taken *takenError
 	var copied *copiedError
-	platforms := in.contents.Platforms()
+	platforms := sv.site.contents.Platforms()
 	switch {
 	case errors.As(h.err, &taken):
 		f.Check, f.Needed = preflight.CheckHostname, "a name of its own for every node"

@@ -24,17 +24,17 @@ func TestUnsteadyMedium(t *testing.T) {
 			Files: []smallbundle.File{{Name: bundle.ManifestsFile, Content: "manifests"}},
 		},
 	}})
-	opened := func(r *bundle.Reader) (*installer, error) {
+	opened := func(r *bundle.Reader) (*installation, error) {
 		in := example(t, exampleConfig)
-		in.Bundle = r
+		in.site.Bundle = r
 		var err error
-		in.contents, err = r.Contents()
+		in.site.contents, err = r.Contents()
 		return in, err
 	}
-	for name, read := range map[string]func(*installer, bundle.File) ([]byte, error){
-		"applied": func(in *installer, f bundle.File) ([]byte, error) { return in.readFile(f, maxChart) },
-		"shipped": func(in *installer, f bundle.File) ([]byte, error) {
-			r, err := in.openBlob(f.Digest, 0)
+	for name, read := range map[string]func(*installation, bundle.File) ([]byte, error){
+		"applied": func(in *installation, f bundle.File) ([]byte, error) { return in.site.readFile(f, maxChart) },
+		"shipped": func(in *installation, f bundle.File) ([]byte, error) {
+			r, err := in.seeder.openBlob(f.Digest, 0)
 			if err != nil {
 				return nil, err
 			}
@@ -42,8 +42,8 @@ func TestUnsteadyMedium(t *testing.T) {
 			_, err = io.ReadFull(r, content)
 			return content, err
 		},
-		"shipped to its end": func(in *installer, f bundle.File) ([]byte, error) {
-			r, err := in.openBlob(f.Digest, f.Size/2)
+		"shipped to its end": func(in *installation, f bundle.File) ([]byte, error) {
+			r, err := in.seeder.openBlob(f.Digest, f.Size/2)
 			if err != nil {
 				return nil, err
 			}
@@ -57,7 +57,7 @@ func TestUnsteadyMedium(t *testing.T) {
 					return "", err
 				}
 				all := ""
-				for _, f := range in.contents.Files {
+				for _, f := range in.site.contents.Files {
 					content, err := read(in, f)
 					if err != nil {
 						return "", err

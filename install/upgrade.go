@@ -65,11 +65,11 @@ func split[T any](agents []T, canary, size int) [][]T {
 }
 
 // batchSize is that of batches that are no canaries.
-func (in *installer) batchSize(b Batches) int {
+func (u *Upgrader) batchSize(b Batches) int {
 	if b.Size > 0 {
 		return b.Size
 	}
-	return in.Config.Runtime.Parallelism
+	return u.site.Config.Runtime.Parallelism
 }
 
 // upgrading is what an upgrade knows besides.
@@ -120,22 +120,22 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (*Summary, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
-	in.upgrade = &upgrading{UpgradeOptions: o, underWay: underWay}
-	in.upgrades, in.takesBack = true, o.RollbackTo
-	in.tolerates = in.toleratesFailures
-	in.splitsToken = true
+	defer in.engine.close()
+	in.upgrader.upgrade = &upgrading{UpgradeOptions: o, underWay: underWay}
+	in.engine.upgrades, in.record.takesBack = true, o.RollbackTo
+	in.engine.tolerates = in.upgrader.toleratesFailures
+	in.cluster.splitsToken = true
 	if plan == nil {
-		in.warn("the cluster's API does not answer: whether the upgrade may go on was not judged again")
+		in.site.warn("the cluster's API does not answer: whether the upgrade may go on was not judged again")
 	}
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
-	err = in.recorded(func() error { return in.endRelease(ctx, in.run(ctx, in.installation())) })
-	if in.phases == nil {
+	err = in.recorded(func() error { return in.record.endRelease(ctx, in.engine.run(ctx, in.installation())) })
+	if in.engine.phases == nil {
 		return nil, err
 	}
-	return in.summary(), err
+	return in.engine.summary(), err
 }
 
 // isUnderWay tells, by the state alone, whether this upgrade has begun and not ended. A cluster
@@ -146,24 +146,24 @@ func (o *UpgradeOptions) isUnderWay() bool {
 }
 
 // upgradePhases are those of an upgrade, in their order.
-func (in *installer) upgradePhases() []phase {
+func (in *installation) upgradePhases() []phase {
 	return []phase{
-		{"preflight", in.preflight},
-		{"backup", in.backUpFirst},
-		{"ship", in.ship},
-		{"registry", in.seed},
+		{"preflight", in.surveyor.preflight},
+		{"backup", in.upgrader.backUpFirst},
+		{"ship", in.seeder.ship},
+		{"registry", in.seeder.seed},
 		// From here on, every node has all that it is going to run.
-		{"import", in.importImages},
-		{"servers", in.upgradeServers},
-		{"network", in.network},
-		{"agents", in.upgradeAgents},
-		{tokensPhase, in.rotateExposed},
-		{"converge", in.converge},
-		{"images", in.images},
-		{"retire", in.retire},
-		{"liteboxd", in.liteboxd},
-		{"verify", in.verify},
-		{"finish", in.finish},
+		{"import", in.upgrader.importImages},
+		{"servers", in.upgrader.upgradeServers},
+		{"network", in.network.network},
+		{"agents", in.upgrader.upgradeAgents},
+		{tokensPhase, in.cluster.rotateExposed},
+		{"converge", in.members.converge},
+		{"images", in.importer.images},
+		{"retire", in.seeder.retire},
+		{"liteboxd", in.deployer.liteboxd},
+		{"verify", in.inspector.verify},
+		{"finish", in.inspector.finish},
 	}
 }
 
@@ -174,24 +174,24 @@ const freshBackup = time.Hour
 // backUpFirst makes a backup, unless this upgrade has made one already: what it would hold now
 // is a cluster between two versions. Where that one is not at hand, another is made, for the
 // case that all is lost; the way back stays the one on record.
-func (in *installer) backUpFirst(ctx context.Context) error {
-	if err := in.reachAPI(ctx, in.servers()); err != nil {
-		if in.upgrade.underWay {
-			in.warn("no backup was made: %v", err)
+func (u *Upgrader) backUpFirst(ctx context.Context) error {
+	if err := u.engine.reachAPI(ctx, u.site.servers()); err != nil {
+		if u.upgrade.underWay {
+			u.site.warn("no backup was made: %v", err)
 			// Nobody can say how far it got: servers stay as they are, rather than go back.
-			in.crossing.minor, in.crossing.moved = true, true
+			u.cluster.crossing.minor, u.cluster.crossing.moved = true, true
 			return nil
 		}
 		return err
 	}
-	if err := in.lookAtMinor(ctx); err != nil {
+	if err := u.lookAtMinor(ctx); err != nil {
 		return err
 	}
 	wayBackStays := false // something has moved: the way back is the backup on record
-	return in.runSteps(ctx, "backup", &in.cluster, []step{{
+	return u.engine.runSteps(ctx, "backup", &u.engine.cluster, []step{{
 		title: "back up the cluster",
 		needed: func(ctx context.Context) (string, error) {
-			r, _, err := readRecord(ctx, in.api)
+			r, _, err := readRecord(ctx, u.site.api)
 			if err != nil {
 				return "", err
 			}
@@ -199,16 +199,16 @@ func (in *installer) backUpFirst(ctx context.Context) error {
 			switch {
 			case newest == nil:
 				return "nothing is known of one", nil
-			case newest.Bundle == in.Bundle.Digest() && newest.State == release.Succeeded &&
-				newest.Config == in.Config.Fingerprint() && !in.sharesToken:
+			case newest.Bundle == u.site.Bundle.Digest() && newest.State == release.Succeeded &&
+				newest.Config == u.site.Config.Fingerprint() && !u.cluster.sharesToken:
 				return "", nil // there is nothing to upgrade
-			case newest.Bundle == in.Bundle.Digest() && newest.Command == in.Command && newest.Backup != "":
-				found, err := in.findRunning(ctx)
+			case newest.Bundle == u.site.Bundle.Digest() && newest.Command == u.engine.Command && newest.Backup != "":
+				found, err := u.inspector.findRunning(ctx)
 				if err != nil {
 					return "", err
 				}
-				begun := hasBegun(newest, r.Current(), found, in.crossing.moved)
-				made, err := provenAgain(ctx, filepath.Join(BackupsDir(in.StatePath, in.Config.Cluster.Name), newest.Backup))
+				begun := hasBegun(newest, r.Current(), found, u.cluster.crossing.moved)
+				made, err := provenAgain(ctx, filepath.Join(BackupsDir(u.site.StatePath, u.site.Config.Cluster.Name), newest.Backup))
 				if err == nil && (begun || time.Since(made) < freshBackup) {
 					return "", nil
 				}
@@ -216,24 +216,24 @@ func (in *installer) backUpFirst(ctx context.Context) error {
 					break // nothing has changed since, but people have worked
 				}
 				if errors.Is(err, fs.ErrNotExist) {
-					in.warn("the backup that this upgrade began with, %s, is not here: keep it wherever it is, for it alone has the cluster from before", newest.Backup)
+					u.site.warn("the backup that this upgrade began with, %s, is not here: keep it wherever it is, for it alone has the cluster from before", newest.Backup)
 				} else {
-					in.warn("the backup that this upgrade began with, %s, can no longer be used: look for a copy of it, for it alone has the cluster from before: %v", newest.Backup, err)
+					u.site.warn("the backup that this upgrade began with, %s, can no longer be used: look for a copy of it, for it alone has the cluster from before: %v", newest.Backup, err)
 				}
 				wayBackStays = begun
 			}
 			return "the upgrade is to have a way back", nil
 		},
 		run: func(ctx context.Context) error {
-			report, err := in.createBackup(ctx, BackupOptions{Options: in.Options, Recipients: in.upgrade.BackupRecipients, Boxlift: in.Version})
+			report, err := u.recovery.createBackup(ctx, BackupOptions{Recipients: u.upgrade.BackupRecipients, Boxlift: u.record.Version})
 			if err != nil {
 				return err
 			}
-			in.clusterBackup = report.Path
-			in.recorder.Lock()
-			defer in.recorder.Unlock()
-			return in.changeRecord(ctx, func(r *release.Record) error {
-				if one := r.Find(in.recorder.number); one != nil && !wayBackStays {
+			u.site.clusterBackup = report.Path
+			u.record.recorder.Lock()
+			defer u.record.recorder.Unlock()
+			return u.record.changeRecord(ctx, func(r *release.Record) error {
+				if one := r.Find(u.record.recorder.number); one != nil && !wayBackStays {
 					one.Backup = filepath.Base(report.Path)
 				}
 				return nil
@@ -272,83 +272,83 @@ func provenAgain(ctx context.Context, path string) (made time.Time, err error) {
 
 // lookAtMinor finds out whether the servers are to move by a minor version of Kubernetes, and
 // whether one has done it already.
-func (in *installer) lookAtMinor(ctx context.Context) error {
-	nodes, err := in.api.Nodes(ctx)
+func (u *Upgrader) lookAtMinor(ctx context.Context) error {
+	nodes, err := u.site.api.Nodes(ctx)
 	if err != nil {
 		return err
 	}
-	in.crossing.minor, in.crossing.moved = minorStep(nodes, in.apiVersions(ctx), in.k3s)
+	u.cluster.crossing.minor, u.cluster.crossing.moved = minorStep(nodes, u.cluster.apiVersions(ctx), u.site.k3s)
 	return nil
 }
 
 // importImages brings the images of the bundle into the containerd of every node, while the
 // old k3s runs. A node whose k3s is down imports them when it is started.
-func (in *installer) importImages(ctx context.Context) error {
-	return in.eachHost(ctx, in.hosts, func(ctx context.Context, h *host) error {
+func (u *Upgrader) importImages(ctx context.Context) error {
+	return u.engine.eachHost(ctx, u.site.hosts, func(ctx context.Context, h *host) error {
 		state, err := machine.FindService(ctx, h.conn, unit(h.config.Role))
 		if err != nil || state.Active != "active" {
 			return err
 		}
-		return in.runSteps(ctx, "import", &h.subject, []step{in.imagesStep(h)})
+		return u.engine.runSteps(ctx, "import", &h.subject, []step{u.importer.imagesStep(h)})
 	})
 }
 
 // upgradeServers goes from server to server.
-func (in *installer) upgradeServers(ctx context.Context) error {
-	in.letEndpoints(ctx, "")
-	return in.eachServer(ctx, func(ctx context.Context, n *k3sNode) error {
-		m := &move{installer: in, host: n.host, phase: "servers", wanted: n}
+func (u *Upgrader) upgradeServers(ctx context.Context) error {
+	u.letEndpoints(ctx, "")
+	return u.cluster.eachServer(ctx, func(ctx context.Context, n *k3sNode) error {
+		m := &move{upgrader: u, host: n.host, phase: "servers", wanted: n}
 		return m.do(ctx, func(ctx context.Context) error {
-			if err := in.runServer(ctx, n); err != nil {
+			if err := u.cluster.runServer(ctx, n); err != nil {
 				return err
 			}
-			in.crossing.moved = in.crossing.minor
-			if in.api != nil {
+			u.cluster.crossing.moved = u.cluster.crossing.minor
+			if u.site.api != nil {
 				return nil
 			}
-			return in.reachAPI(ctx, []*host{n.host})
+			return u.engine.reachAPI(ctx, []*host{n.host})
 		})
 	})
 }
 
 // upgradeAgents goes from batch to batch. Once more agents have failed than may, no further
 // one is touched.
-func (in *installer) upgradeAgents(ctx context.Context) error {
-	run, err := in.agentRunner(ctx, func(ctx context.Context, n *k3sNode) error {
-		m := &move{installer: in, host: n.host, phase: "agents", wanted: n}
+func (u *Upgrader) upgradeAgents(ctx context.Context) error {
+	run, err := u.cluster.agentRunner(ctx, func(ctx context.Context, n *k3sNode) error {
+		m := &move{upgrader: u, host: n.host, phase: "agents", wanted: n}
 		return m.do(ctx, func(ctx context.Context) error { return n.run(ctx, "agents") })
 	})
 	if err != nil {
 		return err
 	}
-	left := in.agents()
-	for _, batch := range split(in.agents(), in.upgrade.Canary, in.batchSize(in.upgrade.Batches)) {
+	left := u.site.agents()
+	for _, batch := range split(u.site.agents(), u.upgrade.Canary, u.batchSize(u.upgrade.Batches)) {
 		left = left[len(batch):]
-		_ = in.eachHost(ctx, batch, run) // the hosts keep their errors
+		_ = u.engine.eachHost(ctx, batch, run) // the hosts keep their errors
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if failed := in.failedAgents(); failed > in.upgrade.MaxFailures {
-			return &batchError{HostsError: in.failures(), Untouched: hostNames(left)}
+		if failed := u.failedAgents(); failed > u.upgrade.MaxFailures {
+			return &batchError{HostsError: u.engine.failures(), Untouched: hostNames(left)}
 		}
 		worked := slices.ContainsFunc(batch, func(h *host) bool {
 			return slices.ContainsFunc(h.changes, func(c Change) bool { return c.Phase == "agents" })
 		})
-		if len(left) > 0 && worked && in.upgrade.Pause > 0 {
-			if err := in.pause(ctx); err != nil {
+		if len(left) > 0 && worked && u.upgrade.Pause > 0 {
+			if err := u.pause(ctx); err != nil {
 				return err
 			}
 		}
 	}
-	in.upgrade.agentsDone = true
+	u.upgrade.agentsDone = true
 	return nil
 }
 
 // pause lets people look before the next batch.
-func (in *installer) pause(ctx context.Context) error {
-	task := in.Reporter.Task(fmt.Sprintf("pause for %v before the next agents", in.upgrade.Pause), 0)
-	err := in.meter.wait(func() error {
-		timer := time.NewTimer(in.upgrade.Pause)
+func (u *Upgrader) pause(ctx context.Context) error {
+	task := u.site.Reporter.Task(fmt.Sprintf("pause for %v before the next agents", u.upgrade.Pause), 0)
+	err := u.site.meter.wait(func() error {
+		timer := time.NewTimer(u.upgrade.Pause)
 		defer timer.Stop()
 		select {
 		case <-ctx.Done():
@@ -361,9 +361,9 @@ func (in *installer) pause(ctx context.Context) error {
 	return err
 }
 
-func (in *installer) failedAgents() int {
+func (u *Upgrader) failedAgents() int {
 	failed := 0
-	for _, h := range in.agents() {
+	for _, h := range u.site.agents() {
 		if h.err != nil {
 			failed++
 		}
@@ -400,19 +400,19 @@ func (*batchError) Hint() string {
 }
 
 // toleratesFailures tells whether an upgrade goes on although hosts have failed.
-func (in *installer) toleratesFailures() bool {
-	return in.upgrade.agentsDone && in.failedAgents() <= in.upgrade.MaxFailures
+func (u *Upgrader) toleratesFailures() bool {
+	return u.upgrade.agentsDone && u.failedAgents() <= u.upgrade.MaxFailures
 }
 
 // forgetPrevious removes what a node keeps to go back to.
-func (in *installer) forgetPrevious(ctx context.Context, h *host) error {
-	if err := in.connect(ctx, h); err != nil {
+func (u *Upgrader) forgetPrevious(ctx context.Context, h *host) error {
+	if err := u.site.connect(ctx, h); err != nil {
 		return err
 	}
-	if err := in.hold(ctx, h); err != nil {
+	if err := u.engine.hold(ctx, h); err != nil {
 		return err
 	}
-	return in.runSteps(ctx, "confirm", &h.subject, []step{{
+	return u.engine.runSteps(ctx, "confirm", &h.subject, []step{{
 		title: "forget what k3s was before",
 		needed: func(ctx context.Context) (string, error) {
 			kept, err := readKept(ctx, h)
@@ -432,19 +432,19 @@ func (in *installer) forgetPrevious(ctx context.Context, h *host) error {
 // error wraps [ErrRefused] while the newest release has not succeeded.
 func Confirm(ctx context.Context, o Options) (*Summary, error) {
 	o.Command = "upgrade confirm"
-	return o.runPhase(ctx, "confirm", func(ctx context.Context, in *installer) error {
-		if err := in.connectServers(ctx, nil); err != nil {
+	return o.runPhase(ctx, "confirm", func(ctx context.Context, in *installation) error {
+		if err := in.engine.connectServers(ctx, nil); err != nil {
 			return err
 		}
-		r, _, err := readRecord(ctx, in.api)
+		r, _, err := readRecord(ctx, in.site.api)
 		if err != nil {
 			return err
 		}
 		if newest := lastStanding(r); newest == nil || newest.State != release.Succeeded {
 			return fmt.Errorf("%w: the newest release has not succeeded: boxlift history shows it", ErrRefused)
 		}
-		err = in.eachHost(ctx, in.hosts, in.forgetPrevious)
-		return errors.Join(err, in.hostErrors())
+		err = in.engine.eachHost(ctx, in.site.hosts, in.upgrader.forgetPrevious)
+		return errors.Join(err, in.engine.hostErrors())
 	})
 }
 
@@ -461,36 +461,36 @@ func WayBack(ctx context.Context, o UpgradeOptions) (backupFile string, err erro
 	if err != nil {
 		return "", err
 	}
-	defer in.close()
-	in.mode = plan
+	defer in.engine.close()
+	in.engine.mode = plan
 	// What is half restored has no release that could be asked for.
 	if file := unfinishedRestore(o.StatePath, o.Bundle.Digest()); file != "" {
 		return file, nil
 	}
 	var r *release.Record
-	if err = in.connectServers(ctx, nil); err == nil {
-		r, _, err = readRecord(ctx, in.api)
+	if err = in.engine.connectServers(ctx, nil); err == nil {
+		r, _, err = readRecord(ctx, in.site.api)
 	}
 	if ctx.Err() != nil {
 		return "", context.Cause(ctx)
 	}
 	if err != nil {
-		in.Reporter.Message(fmt.Sprintf("warning: the cluster cannot be asked, its record beside the state is read: %v", err))
-		if r, err = release.ReadFile(in.recordCopy()); err != nil {
+		in.site.Reporter.Message(fmt.Sprintf("warning: the cluster cannot be asked, its record beside the state is read: %v", err))
+		if r, err = release.ReadFile(in.record.recordCopy()); err != nil {
 			return "", err
 		}
 	}
-	u := &upgradePlanner{installer: in, options: o, record: r}
+	u := &upgradePlanner{upgrader: in.upgrader, options: o, record: r}
 	if err := u.checkRollback(); err != nil {
 		return "", err
 	}
-	moved := func(version string) bool { return version != "" && !gate.SameMinor(version, in.k3s) }
-	if in.api != nil {
-		nodes, err := in.api.Nodes(ctx)
+	moved := func(version string) bool { return version != "" && !gate.SameMinor(version, in.site.k3s) }
+	if in.site.api != nil {
+		nodes, err := in.site.api.Nodes(ctx)
 		if err != nil {
 			return "", fmt.Errorf("%w: %w", ErrCluster, err)
 		}
-		if !slices.ContainsFunc(nodes, func(n kube.Node) bool { return n.Server && moved(n.Kubelet) }) && !slices.ContainsFunc(in.apiVersions(ctx), moved) {
+		if !slices.ContainsFunc(nodes, func(n kube.Node) bool { return n.Server && moved(n.Kubelet) }) && !slices.ContainsFunc(in.cluster.apiVersions(ctx), moved) {
 			return "", nil
 		}
 	} else if !slices.ContainsFunc(r.Releases, func(one release.Release) bool {
@@ -499,7 +499,7 @@ func WayBack(ctx context.Context, o UpgradeOptions) (backupFile string, err erro
 		return "", nil
 	}
 	if file := r.BackupOf(o.RollbackTo); file != "" {
-		return filepath.Join(BackupsDir(in.StatePath, in.Config.Cluster.Name), file), nil
+		return filepath.Join(BackupsDir(in.site.StatePath, in.site.Config.Cluster.Name), file), nil
 	}
 	return "", fmt.Errorf("%w: the servers have run another minor version of Kubernetes than release %d, and %w: boxlift backup list shows what there is, and --backup takes one of them", ErrRefused, o.RollbackTo, ErrNoBackup)
 }

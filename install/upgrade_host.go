@@ -81,9 +81,9 @@ func readKept(ctx context.Context, h *host) (*kept, error) {
 
 // move takes one host to the bundle's k3s.
 type move struct {
-	*installer
-	*host
-	phase string
+	upgrader *Upgrader
+	host     *host
+	phase    string
 	// wanted is what the host is to run.
 	wanted *k3sNode
 	// before is how the host was, nil when it has not been moved by this upgrade. earlier is what is
@@ -158,19 +158,19 @@ func (m *move) prepare(ctx context.Context) error {
 	}
 	if m.drains() {
 		steps = append(steps, step{
-			title:  "drain the node " + m.nodeName(),
+			title:  "drain the node " + m.host.nodeName(),
 			needed: func(context.Context) (string, error) { return "it is asked for; sandboxes on the node end", nil },
 			run: func(ctx context.Context) error {
 				if err := m.checkData(ctx); err != nil {
 					return err
 				}
-				return m.meter.wait(func() error {
-					return m.api.Drain(ctx, m.nodeName(), kube.DrainOptions{Timeout: m.Config.Runtime.CommandTimeout, Report: m.Reporter.Message, Unmanaged: true})
+				return m.upgrader.site.meter.wait(func() error {
+					return m.upgrader.site.api.Drain(ctx, m.host.nodeName(), kube.DrainOptions{Timeout: m.upgrader.site.Config.Runtime.CommandTimeout, Report: m.upgrader.site.Reporter.Message, Unmanaged: true})
 				})
 			},
 		})
 	}
-	return m.runSteps(ctx, m.phase, &m.subject, steps)
+	return m.upgrader.engine.runSteps(ctx, m.phase, &m.host.subject, steps)
 }
 
 // takeUp goes on with what is kept of the host, nil for nothing.
@@ -179,7 +179,7 @@ func (m *move) takeUp(found *kept) {
 		return
 	}
 	m.drained = found.Drained
-	if found.Bundle == m.Bundle.Digest() {
+	if found.Bundle == m.upgrader.site.Bundle.Digest() {
 		m.before = found
 	} else {
 		m.earlier = found
@@ -188,7 +188,7 @@ func (m *move) takeUp(found *kept) {
 
 // lookAtMove finds out whether k3s is to be started again on the host, and waits until it may be.
 func (m *move) lookAtMove(ctx context.Context) error {
-	binary, err := m.k3sFile(k3sProgram, m.platform)
+	binary, err := m.upgrader.site.k3sFile(k3sProgram, m.host.platform)
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func (m *move) lookAtMove(ctx context.Context) error {
 		return err
 	}
 	m.moves, m.replaces = true, digest != binary.Digest.Encoded()
-	return m.awaitMajority(ctx, m.host)
+	return m.upgrader.cluster.awaitMajority(ctx, m.host)
 }
 
 // toKeep is what of a host has to be kept before k3s is started again.
@@ -222,8 +222,8 @@ func (m *move) toKeep(ctx context.Context) (toKeep, error) {
 	case m.before == nil || m.replaces:
 		return keepAll, nil
 	}
-	started, err := m.read(ctx, startedFile)
-	if started == "" && m.adopted == nil || started == changedMark {
+	started, err := m.host.read(ctx, startedFile)
+	if started == "" && m.host.adopted == nil || started == changedMark {
 		// This upgrade was broken off before it had started k3s: pods may be on their way back.
 		return keepNothing, err
 	}
@@ -243,14 +243,14 @@ func (m *move) keepPods(ctx context.Context) error {
 
 // drains tells whether the node is to be drained. Without an API nothing is.
 func (m *move) drains() bool {
-	return m.upgrade.Accept.Drain && m.crossing.minor && m.replaces && m.api != nil
+	return m.upgrader.upgrade.Accept.Drain && m.upgrader.cluster.crossing.minor && m.replaces && m.upgrader.site.api != nil
 }
 
 // keep copies what k3s is into previousDir, and notes which pods are ready. The program is
 // linked: it is replaced by rename.
 func (m *move) keep(ctx context.Context) error {
-	k := kept{Format: keptFormat, Bundle: m.Bundle.Digest(), Pods: []keptPod{}}
-	version, err := m.k3sVersion(ctx)
+	k := kept{Format: keptFormat, Bundle: m.upgrader.site.Bundle.Digest(), Pods: []keptPod{}}
+	version, err := m.host.k3sVersion(ctx)
 	if err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ sync
 rm -rf "$dir"
 mv "$dir.boxlift-new" "$dir"
 sync`
-	_, err = m.conn.Run(ctx, machine.Command{
+	_, err = m.host.conn.Run(ctx, machine.Command{
 		Title: "keep what k3s is", Root: true, Stdin: bytes.NewReader(document),
 		Args: append([]string{"/bin/sh", "-c", script, "sh", previousDir, k3sBinary}, m.keptFiles()...),
 	})
@@ -302,14 +302,14 @@ func (m *move) keptFiles() []string {
 // notePods notes the pods that are ready on the node, and whether it is cordoned. What an
 // upgrade has cordoned was not.
 func (m *move) notePods(ctx context.Context, k *kept) error {
-	if m.api == nil {
+	if m.upgrader.site.api == nil {
 		return nil // no server answers: this one is about to
 	}
-	nodes, err := m.api.Nodes(ctx)
+	nodes, err := m.upgrader.site.api.Nodes(ctx)
 	if err != nil {
 		return err
 	}
-	n := m.nodeOf(m.host, nodes)
+	n := m.upgrader.site.nodeOf(m.host, nodes)
 	if n == nil {
 		return nil
 	}
@@ -318,7 +318,7 @@ func (m *move) notePods(ctx context.Context, k *kept) error {
 		return err
 	}
 	k.Cordoned = m.wasCordoned(n)
-	pods, err := m.api.PodsOn(ctx, n.Name)
+	pods, err := m.upgrader.site.api.PodsOn(ctx, n.Name)
 	if err != nil {
 		return err
 	}
@@ -341,7 +341,7 @@ func (m *move) noteReport(ctx context.Context, n *kube.Node) error {
 	if m.replaces {
 		return nil
 	}
-	state, err := machine.FindService(ctx, m.conn, unit(m.host.config.Role))
+	state, err := machine.FindService(ctx, m.host.conn, unit(m.host.config.Role))
 	if err == nil && state.Active == "active" {
 		m.reported = n.Reported
 	}
@@ -350,7 +350,7 @@ func (m *move) noteReport(ctx context.Context, n *kube.Node) error {
 
 // lacksNow says what the node lacks to be Ready with what was started.
 func (m *move) lacksNow(n *kube.Node) string {
-	if text := readyWith(m.installer.k3s)(n); text != "" {
+	if text := readyWith(m.upgrader.site.k3s)(n); text != "" {
 		return text
 	}
 	if !m.reported.IsZero() && n.Reported.Equal(m.reported) {
@@ -360,7 +360,7 @@ func (m *move) lacksNow(n *kube.Node) string {
 }
 
 func (m *move) isSandbox(p kube.Pod) bool {
-	box := m.Config.LiteBoxd
+	box := m.upgrader.site.Config.LiteBoxd
 	_, probe := p.Labels[kube.ProbeLabel]
 	return box != nil && p.Namespace == box.NamespaceSandbox && p.Labels["app"] == sandboxApp && !probe
 }
@@ -371,16 +371,16 @@ func (m *move) prove(ctx context.Context) error {
 	if m.before == nil {
 		return nil
 	}
-	if err := m.awaitEachNode(ctx, "wait for the node of "+m.name, []*host{m.host}, m.lacksNow); err != nil {
+	if err := m.upgrader.site.awaitEachNode(ctx, "wait for the node of "+m.host.name, []*host{m.host}, m.lacksNow); err != nil {
 		return err
 	}
-	if err := m.imagesOn(ctx, m.host); err != nil {
+	if err := m.upgrader.importer.imagesOn(ctx, m.host); err != nil {
 		return err
 	}
 	if len(m.before.Pods) == 0 {
 		return nil
 	}
-	return m.waiting(ctx, "wait for the pods on "+m.name, m.awaitPods)
+	return m.upgrader.site.waiting(ctx, "wait for the pods on "+m.host.name, m.awaitPods)
 }
 
 // awaitPods waits until every pod that was ready is ready again, and stays so. A sandbox that the
@@ -399,7 +399,7 @@ func (m *move) awaitPods(ctx context.Context) error {
 		case err == nil && since.IsZero():
 			since = time.Now()
 		case err == nil && time.Since(since) >= steadyTime:
-			m.sandboxesEnded(m.name, ended)
+			m.upgrader.site.sandboxesEnded(m.host.name, ended)
 			return nil
 		}
 		timer := time.NewTimer(pollInterval)
@@ -413,14 +413,14 @@ func (m *move) awaitPods(ctx context.Context) error {
 }
 
 // sandboxesEnded tells of sandboxes that ended by themselves while a host was worked on.
-func (in *installer) sandboxesEnded(host string, names []string) {
+func (s *Site) sandboxesEnded(host string, names []string) {
 	if len(names) == 0 {
 		return
 	}
-	in.warn("%s: of the sandboxes that ran when its k3s was to change, these have ended: %s", host, strings.Join(names, ", "))
-	in.warned.Lock()
-	defer in.warned.Unlock()
-	in.ended = append(in.ended, names...)
+	s.warn("%s: of the sandboxes that ran when its k3s was to change, these have ended: %s", host, strings.Join(names, ", "))
+	s.warned.Lock()
+	defer s.warned.Unlock()
+	s.ended = append(s.ended, names...)
 }
 
 // forgetLost takes the sandboxes that were lost from those that are to be there.
@@ -441,16 +441,16 @@ func (m *move) writeKept(ctx context.Context, k *kept) error {
 	if err != nil {
 		return err
 	}
-	return m.put(ctx, keptFile, 0o600, document)
+	return m.host.put(ctx, keptFile, 0o600, document)
 }
 
 // judgePods says which pods are not ready again, "" for none, and which sandboxes have ended.
 func (m *move) judgePods(ctx context.Context) (waiting string, ended []string, err error) {
 	name := m.host.node
 	if name == "" {
-		name = m.nodeName()
+		name = m.host.nodeName()
 	}
-	pods, err := m.api.PodsOn(ctx, name)
+	pods, err := m.upgrader.site.api.PodsOn(ctx, name)
 	if err != nil {
 		return "the API does not answer: " + printable.Text(err.Error()), nil, nil
 	}
@@ -524,7 +524,7 @@ func (m *move) uncordon(ctx context.Context) error {
 	if !m.drained {
 		return nil
 	}
-	if _, err := m.api.Uncordon(ctx, m.nodeName()); err != nil {
+	if _, err := m.upgrader.site.api.Uncordon(ctx, m.host.nodeName()); err != nil {
 		return err
 	}
 	k := *cmp.Or(m.before, m.earlier)
@@ -541,16 +541,16 @@ func (m *move) uncordon(ctx context.Context) error {
 
 // letPods lets pods come to the node again, because it is not gone on with.
 func (m *move) letPods(ctx context.Context) error {
-	if !m.drained || m.api == nil {
+	if !m.drained || m.upgrader.site.api == nil {
 		return nil
 	}
 	// A run that is told to end takes this back, too.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
 	if err := m.uncordon(ctx); err != nil {
-		return fmt.Errorf("let pods come to the node %s again: %w", m.nodeName(), err)
+		return fmt.Errorf("let pods come to the node %s again: %w", m.host.nodeName(), err)
 	}
-	m.Reporter.Message(m.name + ": pods come to the node " + m.nodeName() + " again")
+	m.upgrader.site.Reporter.Message(m.host.name + ": pods come to the node " + m.host.nodeName() + " again")
 	return nil
 }
 
@@ -559,7 +559,7 @@ func (m *move) stays() string {
 	switch {
 	case m.before == nil:
 		return "the upgrade has not changed its k3s"
-	case m.host.config.Role == config.Server && m.crossing.moved && !gate.SameMinor(m.before.K3s, m.installer.k3s):
+	case m.host.config.Role == config.Server && m.upgrader.cluster.crossing.moved && !gate.SameMinor(m.before.K3s, m.upgrader.site.k3s):
 		return "the API server has moved to another minor version of Kubernetes"
 	}
 	return ""
@@ -567,7 +567,7 @@ func (m *move) stays() string {
 
 // previous is what the host ran before, for messages.
 func (m *move) previous() string {
-	if m.before.K3s == m.installer.k3s {
+	if m.before.K3s == m.upgrader.site.k3s {
 		return "k3s " + m.before.K3s + " with the settings that it had"
 	}
 	return "k3s " + m.before.K3s
@@ -581,17 +581,17 @@ func (m *move) goBack(ctx context.Context, because error) error {
 	if reason := m.stays(); reason != "" {
 		return fmt.Errorf("%w; the host stays as it is: %s", because, reason)
 	}
-	m.Reporter.Message(fmt.Sprintf("%s: %v", m.name, because))
-	if err := m.awaitMajority(ctx, m.host); err != nil {
+	m.upgrader.site.Reporter.Message(fmt.Sprintf("%s: %v", m.host.name, because))
+	if err := m.upgrader.cluster.awaitMajority(ctx, m.host); err != nil {
 		return fmt.Errorf("%w; the host stays as it is: %w", because, err)
 	}
-	err := m.runSteps(ctx, m.phase, &m.subject, []step{{
+	err := m.upgrader.engine.runSteps(ctx, m.phase, &m.host.subject, []step{{
 		title: "go back to " + m.previous(),
 		needed: func(context.Context) (string, error) {
-			if m.before.K3s == m.installer.k3s {
+			if m.before.K3s == m.upgrader.site.k3s {
 				return "it did not come up with its new settings", nil
 			}
-			return "it did not come up with " + m.installer.k3s, nil
+			return "it did not come up with " + m.upgrader.site.k3s, nil
 		},
 		run: m.restorePrevious,
 	}})
@@ -599,8 +599,8 @@ func (m *move) goBack(ctx context.Context, because error) error {
 		return &strandedError{because: because, err: err, previous: m.previous(), service: unit(m.host.config.Role)}
 	}
 	// Not before: Services that are let again would leave these pods out.
-	if err := m.waitingFor(ctx, podsBackTime, "wait for the pods on "+m.name, m.awaitPods); err != nil && ctx.Err() == nil {
-		m.warn("%s: %s runs again, but its pods are not as they were: %v", m.name, m.previous(), err)
+	if err := m.upgrader.site.waitingFor(ctx, podsBackTime, "wait for the pods on "+m.host.name, m.awaitPods); err != nil && ctx.Err() == nil {
+		m.upgrader.site.warn("%s: %s runs again, but its pods are not as they were: %v", m.host.name, m.previous(), err)
 	}
 	return &wentBackError{because: because, previous: m.previous()}
 }
@@ -619,40 +619,40 @@ for f in "$@"; do
 done
 put "$binary"
 sync`
-	m.binary = ""
+	m.host.binary = ""
 	args := append([]string{"/bin/sh", "-c", script, "sh", previousDir, k3sBinary}, m.keptFiles()...)
-	if _, err := m.root(ctx, "put back what k3s was", args...); err != nil {
+	if _, err := m.host.root(ctx, "put back what k3s was", args...); err != nil {
 		return err
 	}
 	if err := forgetStarted(ctx, m.host, startedFile); err != nil {
 		return err
 	}
-	token, err := m.read(ctx, k3sTokenFile)
+	token, err := m.host.read(ctx, k3sTokenFile)
 	if err != nil {
 		return err
 	}
-	n := &k3sNode{installer: m.installer, host: m.host, token: token, goingBack: true}
+	n := &k3sNode{cluster: m.upgrader.cluster, host: m.host, token: token, goingBack: true}
 	if err := n.start(ctx, unit(m.host.config.Role)); err != nil {
 		return err
 	}
 	if m.host.config.Role == config.Server {
-		if err := m.awaitServer(ctx, m.host); err != nil {
+		if err := m.upgrader.site.awaitServer(ctx, m.host); err != nil {
 			return err
 		}
 	}
-	if m.api == nil { // it was down when the run began
-		if err := m.reachAPI(ctx, m.servers()); err != nil {
+	if m.upgrader.site.api == nil { // it was down when the run began
+		if err := m.upgrader.engine.reachAPI(ctx, m.upgrader.site.servers()); err != nil {
 			return err
 		}
 	}
 	lacks := readyWith(m.before.K3s)
-	if err := m.waiting(ctx, "wait for the node of "+m.name, func(ctx context.Context) error {
+	if err := m.upgrader.site.waiting(ctx, "wait for the node of "+m.host.name, func(ctx context.Context) error {
 		return poll(ctx, func(ctx context.Context) (bool, error) {
-			nodes, err := m.api.Nodes(ctx)
+			nodes, err := m.upgrader.site.api.Nodes(ctx)
 			if err != nil {
 				return false, err
 			}
-			if text := lacks(m.nodeOf(m.host, nodes)); text != "" {
+			if text := lacks(m.upgrader.site.nodeOf(m.host, nodes)); text != "" {
 				return false, errors.New(text)
 			}
 			return true, nil

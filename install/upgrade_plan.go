@@ -83,12 +83,12 @@ type UpgradeStep struct {
 
 // upgradePlanner finds out what an upgrade would do.
 type upgradePlanner struct {
-	*installer
-	options UpgradeOptions
-	lock    *lock.Lock
-	found   *running
-	record  *release.Record
-	is      gate.Cluster // what runs
+	upgrader *Upgrader
+	options  UpgradeOptions
+	lock     *lock.Lock
+	found    *running
+	record   *release.Record
+	is       gate.Cluster // what runs
 	// judged is what was found about hosts, and lacking the sizes of the blobs and files that
 	// at least one of them lacks.
 	judged  map[*host]*gate.Host
@@ -113,16 +113,16 @@ func PlanUpgrade(ctx context.Context, o UpgradeOptions) (*UpgradePlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
-	in.mode, in.splitsToken = plan, true
+	defer in.engine.close()
+	in.engine.mode, in.cluster.splitsToken = plan, true
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
-	u := &upgradePlanner{installer: in, options: o, judged: make(map[*host]*gate.Host), plans: make(map[*host]*UpgradeHost), lacking: make(map[digest.Digest]int64), nowhere: make(map[digest.Digest][]string)}
+	u := &upgradePlanner{upgrader: in.upgrader, options: o, judged: make(map[*host]*gate.Host), plans: make(map[*host]*UpgradeHost), lacking: make(map[digest.Digest]int64), nowhere: make(map[digest.Digest][]string)}
 	if u.lock, _, err = o.Bundle.Lock(); err != nil {
 		return nil, err
 	}
-	for _, h := range in.hosts {
+	for _, h := range in.site.hosts {
 		u.judged[h], u.plans[h] = &gate.Host{Name: h.name}, &UpgradeHost{Host: h.name, Role: h.config.Role}
 	}
 	if err := u.look(ctx); err != nil {
@@ -132,10 +132,10 @@ func PlanUpgrade(ctx context.Context, o UpgradeOptions) (*UpgradePlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := in.hostErrors(); err != nil {
+	if err := in.engine.hostErrors(); err != nil {
 		return p, err
 	}
-	if err := u.lackingError(u.nowhere); err != nil {
+	if err := u.upgrader.seeder.lackingError(u.nowhere); err != nil {
 		return p, err
 	}
 	if p.Refused() {
@@ -146,21 +146,21 @@ func PlanUpgrade(ctx context.Context, o UpgradeOptions) (*UpgradePlan, error) {
 
 // look asks the hosts and the cluster.
 func (u *upgradePlanner) look(ctx context.Context) error {
-	task := u.Reporter.Task(fmt.Sprintf("look at %s", counted(len(u.hosts), "host")), 0)
-	_ = u.eachHost(ctx, u.hosts, u.lookAt) // the hosts keep their errors
-	_ = u.findAdopted(ctx)                 // as do those that cannot be kept
-	_ = u.checkForeign(ctx)
-	_ = u.findPassword(ctx) // it refuses no whole cluster
-	u.lookAtTokens(ctx)
+	task := u.upgrader.site.Reporter.Task(fmt.Sprintf("look at %s", counted(len(u.upgrader.site.hosts), "host")), 0)
+	_ = u.upgrader.engine.eachHost(ctx, u.upgrader.site.hosts, u.lookAt) // the hosts keep their errors
+	_ = u.upgrader.cluster.findAdopted(ctx)                              // as do those that cannot be kept
+	_ = u.upgrader.cluster.checkForeign(ctx)
+	_ = u.upgrader.seeder.findPassword(ctx) // it refuses no whole cluster
+	u.upgrader.cluster.lookAtTokens(ctx)
 	task.Done(nil)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err := u.reachAPI(ctx, u.servers()); err != nil {
-		return errors.Join(u.hostErrors(), fmt.Errorf("%w: %w", ErrCluster, err))
+	if err := u.upgrader.engine.reachAPI(ctx, u.upgrader.site.servers()); err != nil {
+		return errors.Join(u.upgrader.engine.hostErrors(), fmt.Errorf("%w: %w", ErrCluster, err))
 	}
-	if u.api == nil {
-		return errors.Join(u.hostErrors(), fmt.Errorf("%w: %w: there is nothing to upgrade", ErrRefused, errNoCluster))
+	if u.upgrader.site.api == nil {
+		return errors.Join(u.upgrader.engine.hostErrors(), fmt.Errorf("%w: %w: there is nothing to upgrade", ErrRefused, errNoCluster))
 	}
 	if err := u.lookAtCluster(ctx); errors.Is(err, ErrRefused) {
 		return err
@@ -170,13 +170,13 @@ func (u *upgradePlanner) look(ctx context.Context) error {
 	if err := u.judgeHosts(ctx); err != nil {
 		return err
 	}
-	u.warnOfCertificates(ctx, notRenewedByStart)
+	u.upgrader.renewer.warnOfCertificates(ctx, notRenewedByStart)
 	return nil
 }
 
 // lookAt looks at one host, with what is on it.
 func (u *upgradePlanner) lookAt(ctx context.Context, h *host) error {
-	if err := u.lookAtMember(ctx, h); err != nil {
+	if err := u.upgrader.cluster.lookAtMember(ctx, h); err != nil {
 		return err
 	}
 	u.judged[h].Platform = h.platform
@@ -184,7 +184,7 @@ func (u *upgradePlanner) lookAt(ctx context.Context, h *host) error {
 		return nil // its gate says so
 	}
 	var err error
-	if h.packs, err = u.packsFor(h); err != nil {
+	if h.packs, err = u.upgrader.site.packsFor(h); err != nil {
 		return err
 	}
 	if err := u.countBytes(ctx, h); err != nil {
@@ -197,14 +197,14 @@ func (u *upgradePlanner) lookAt(ctx context.Context, h *host) error {
 		return nil
 	}
 	u.judged[h].CgroupVersion = h.facts.Cgroup.Version
-	u.judged[h].CgroupV1Allowed = preflight.AllowsCgroupV1((&k3sNode{installer: u.installer, host: h}).settings())
+	u.judged[h].CgroupV1Allowed = preflight.AllowsCgroupV1((&k3sNode{cluster: u.upgrader.cluster, host: h}).settings())
 	return nil
 }
 
 // lookAtCluster asks the API.
 func (u *upgradePlanner) lookAtCluster(ctx context.Context) error {
 	var err error
-	if u.found, err = u.findRunning(ctx); err != nil {
+	if u.found, err = u.upgrader.inspector.findRunning(ctx); err != nil {
 		return err
 	}
 	c := &u.is
@@ -212,19 +212,19 @@ func (u *upgradePlanner) lookAtCluster(ctx context.Context) error {
 		c.Nodes = append(c.Nodes, gate.Node{Name: n.Name, Server: n.Server, Kubelet: n.Kubelet, Ready: n.Ready, Reason: n.Reason})
 		c.EmbeddedEtcd = c.EmbeddedEtcd || n.Labels[etcdLabel] == "true"
 	}
-	c.APIs = u.apiVersions(ctx)
+	c.APIs = u.upgrader.cluster.apiVersions(ctx)
 	c.LiteBoxd = u.found.liteboxd
 	if s := u.found.cilium; s != nil {
 		if c.Cilium = s.ChartVersion; s.Status != helmDeployed {
 			c.CiliumState = s.Status
 		}
 	}
-	if u.Config.LiteBoxd != nil && c.LiteBoxd != "" {
-		claim, err := u.api.Claim(ctx, u.Config.LiteBoxd.NamespaceSystem, manifests.DataClaim)
+	if u.upgrader.site.Config.LiteBoxd != nil && c.LiteBoxd != "" {
+		claim, err := u.upgrader.site.api.Claim(ctx, u.upgrader.site.Config.LiteBoxd.NamespaceSystem, manifests.DataClaim)
 		if err != nil {
 			return err
 		}
-		if v := judgeClaim(u.Config.LiteBoxd.NamespaceSystem, claim); v.State != HealthOK {
+		if v := judgeClaim(u.upgrader.site.Config.LiteBoxd.NamespaceSystem, claim); v.State != HealthOK {
 			c.Volume, c.VolumeWay = "the claim "+v.Subject+" "+v.Detail, v.Hint
 		}
 	}
@@ -243,7 +243,7 @@ func (u *upgradePlanner) lookForData(ctx context.Context) error {
 	if !u.options.Accept.Drain {
 		return nil
 	}
-	facts, err := u.storageFacts(ctx)
+	facts, err := u.upgrader.members.storageFacts(ctx)
 	if err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ const etcdLabel = "node-role.kubernetes.io/etcd"
 // lookAtRecord compares with what was recorded.
 func (u *upgradePlanner) lookAtRecord(ctx context.Context) error {
 	var err error
-	u.record, _, err = readRecord(ctx, u.api)
+	u.record, _, err = readRecord(ctx, u.upgrader.site.api)
 	if errors.Is(err, release.ErrInvalid) {
 		u.is.Record, u.is.RecordWay = err.Error(), (&recordError{err}).Hint()
 		return nil
@@ -274,8 +274,8 @@ func (u *upgradePlanner) lookAtRecord(ctx context.Context) error {
 	if u.record != nil {
 		u.is.Serial = u.record.Serial
 	}
-	u.is.Standing = newest != nil && newest.Bundle == u.Bundle.Digest()
-	if newest != nil && newest.Bundle == u.Bundle.Digest() && newest.Command == u.options.command() &&
+	u.is.Standing = newest != nil && newest.Bundle == u.upgrader.site.Bundle.Digest()
+	if newest != nil && newest.Bundle == u.upgrader.site.Bundle.Digest() && newest.Command == u.options.command() &&
 		(newest.State == release.Running || newest.State == release.Failed) {
 		u.is.UnderWay = true
 	}
@@ -289,13 +289,13 @@ func (u *upgradePlanner) lookAtRecord(ctx context.Context) error {
 	case newest == nil:
 		u.is.Unrecorded = true
 	case u.options.RollbackTo > 0: // whatever became of the releases since
-	case newest.State != release.Succeeded && newest.Bundle != u.Bundle.Digest():
+	case newest.State != release.Succeeded && newest.Bundle != u.upgrader.site.Bundle.Digest():
 		u.is.Record = fmt.Sprintf("release %d (%s, bundle %s, by %s) is %s since %s", newest.Number, newest.Command, short(newest.Bundle.String()), newest.By, newest.State, since(newest).Format(time.RFC3339))
 		u.is.RecordWay = "finish it first, with its bundle: boxlift resume, or the same command again"
 		if current := u.record.Current(); current != nil {
 			u.is.RecordWay += fmt.Sprintf("; where that bundle is at fault, go back first: boxlift rollback --to %d", current.Number)
 		}
-	case newest.State == release.Succeeded && newest.Config != u.Config.Fingerprint():
+	case newest.State == release.Succeeded && newest.Config != u.upgrader.site.Config.Fingerprint():
 		u.is.Drift = append(u.is.Drift, fmt.Sprintf("install.yaml asks for something else than in release %d", newest.Number))
 	}
 	return nil
@@ -312,8 +312,8 @@ func (u *upgradePlanner) checkRollback() error {
 		return fmt.Errorf("%w: the record has no release %d: boxlift history lists them", ErrRefused, u.options.RollbackTo)
 	case to.State != release.Succeeded && to.State != release.RolledBack:
 		return fmt.Errorf("%w: release %d is %s: only one that succeeded can be gone back to", ErrRefused, to.Number, to.State)
-	case to.Bundle != u.Bundle.Digest():
-		return fmt.Errorf("%w: release %d was of bundle %s, this is %s: give that bundle", ErrRefused, to.Number, short(to.Bundle.String()), short(u.Bundle.Digest().String()))
+	case to.Bundle != u.upgrader.site.Bundle.Digest():
+		return fmt.Errorf("%w: release %d was of bundle %s, this is %s: give that bundle", ErrRefused, to.Number, short(to.Bundle.String()), short(u.upgrader.site.Bundle.Digest().String()))
 	}
 	return nil
 }
@@ -325,7 +325,7 @@ func (u *upgradePlanner) lookForDrift(ctx context.Context) error {
 		releases = append(releases, kube.Object{Namespace: releasesNamespace, Name: liteboxdRelease})
 	}
 	for _, r := range releases {
-		drift, err := u.api.ReleaseDrift(ctx, r.Namespace, r.Name)
+		drift, err := u.upgrader.site.api.ReleaseDrift(ctx, r.Namespace, r.Name)
 		if errors.Is(err, kube.ErrNoRevision) {
 			continue
 		}
@@ -341,8 +341,8 @@ func (u *upgradePlanner) lookForDrift(ctx context.Context) error {
 
 // judgeHosts compares hosts with what was found in the cluster.
 func (u *upgradePlanner) judgeHosts(ctx context.Context) error {
-	for _, h := range u.hosts {
-		n := u.nodeOf(h, u.found.nodes)
+	for _, h := range u.upgrader.site.hosts {
+		n := u.upgrader.site.nodeOf(h, u.found.nodes)
 		if n == nil {
 			continue
 		}
@@ -354,18 +354,18 @@ func (u *upgradePlanner) judgeHosts(ctx context.Context) error {
 		}
 		u.plans[h].Node, u.plans[h].K3s = n.Name, n.Kubelet
 	}
-	_ = u.eachHost(ctx, u.hosts, u.hostDrift)
+	_ = u.upgrader.engine.eachHost(ctx, u.upgrader.site.hosts, u.hostDrift)
 	u.hostRestarts(ctx)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	need := u.needs()
+	need := u.upgrader.surveyor.needs()
 	need.Upgrade = true
-	u.findings = preflight.Judge(need, u.subjects())
-	u.warnOf(u.findings)
-	for _, h := range u.hosts {
+	u.upgrader.surveyor.findings = preflight.Judge(need, u.upgrader.surveyor.subjects())
+	u.upgrader.surveyor.warnOf(u.upgrader.surveyor.findings)
+	for _, h := range u.upgrader.site.hosts {
 		judged := u.judged[h]
-		for _, f := range u.findings {
+		for _, f := range u.upgrader.surveyor.findings {
 			if f.Host == h.name && f.Severity == preflight.Error {
 				judged.Preflight = append(judged.Preflight, gate.Trouble{Found: fmt.Sprintf("%s; needed: %s", f.Found, f.Needed), Way: f.Hint})
 			}
@@ -382,7 +382,7 @@ func (u *upgradePlanner) judgeHosts(ctx context.Context) error {
 // hostDrift finds out whether a host's k3s runs with what it was last started with, and
 // whether its node has its labels and taints.
 func (u *upgradePlanner) hostDrift(ctx context.Context, h *host) error {
-	n := &k3sNode{installer: u.installer, host: h}
+	n := &k3sNode{cluster: u.upgrader.cluster, host: h}
 	service := unit(h.config.Role)
 	reason, err := startReason(ctx, h, service, startedFile, func(ctx context.Context) (string, error) { return n.started(ctx, service) })
 	if err != nil {
@@ -394,7 +394,7 @@ func (u *upgradePlanner) hostDrift(ctx context.Context, h *host) error {
 	if h.node == "" {
 		return nil
 	}
-	reason, err = u.nodeStep(h, h.node).needed(ctx)
+	reason, err = u.upgrader.members.nodeStep(h, h.node).needed(ctx)
 	if reason != "" {
 		u.judged[h].Drift = append(u.judged[h].Drift, "the node "+h.node+" differs from install.yaml: "+reason)
 	}
@@ -404,22 +404,22 @@ func (u *upgradePlanner) hostDrift(ctx context.Context, h *host) error {
 // hostRestarts finds out where k3s is started again: its settings follow from the bundle, too,
 // such as the registries that images come from.
 func (u *upgradePlanner) hostRestarts(ctx context.Context) {
-	seed := u.seedServer()
+	seed := u.upgrader.site.seedServer()
 	if seed == nil {
 		return // its gate says so
 	}
-	token, err := u.agentJoinToken(ctx, seed)
+	token, err := u.upgrader.cluster.agentJoinToken(ctx, seed)
 	if err != nil {
 		seed.fail(err)
 		return
 	}
-	_ = u.eachHost(ctx, u.hosts, func(ctx context.Context, h *host) (err error) {
+	_ = u.upgrader.engine.eachHost(ctx, u.upgrader.site.hosts, func(ctx context.Context, h *host) (err error) {
 		if !slices.ContainsFunc(u.lock.Platforms, h.platform.Match) {
 			return nil // so does its gate
 		}
-		n := u.nodeWith(h, seed, token)
+		n := u.upgrader.cluster.nodeWith(h, seed, token)
 		if h.config.Role == config.Server {
-			if n, err = u.serverNode(ctx, h, seed); err != nil {
+			if n, err = u.upgrader.cluster.serverNode(ctx, h, seed); err != nil {
 				return err
 			}
 		}
@@ -430,7 +430,7 @@ func (u *upgradePlanner) hostRestarts(ctx context.Context) {
 
 // countBytes compares what a host is to hold with the packs and files on it.
 func (u *upgradePlanner) countBytes(ctx context.Context, h *host) error {
-	want, err := u.wantedOn(h)
+	want, err := u.upgrader.seeder.wantedOn(h)
 	if err != nil {
 		return err
 	}
@@ -456,7 +456,7 @@ func (u *upgradePlanner) countBytes(ctx context.Context, h *host) error {
 	for d, size := range ship {
 		plan.Ship += size
 		u.lacking[d] = size
-		if !u.Bundle.Has(d) {
+		if !u.upgrader.site.Bundle.Has(d) {
 			u.nowhere[d] = append(u.nowhere[d], h.name)
 		}
 	}
@@ -493,18 +493,18 @@ func account(want wire.Want, there map[string]bool, held map[digest.Digest]int64
 // plan puts together what was found.
 func (u *upgradePlanner) plan() (*UpgradePlan, error) {
 	target := gate.TargetOf(u.lock)
-	if u.deployment == nil {
+	if u.upgrader.deployer.deployment == nil {
 		target.LiteBoxd = ""
 	}
 	p := &UpgradePlan{
-		Cluster: u.Config.Cluster.Name, To: u.Bundle.Digest().String(),
-		Gates: gate.Judge(u.is, target, u.options.Accept), Warnings: u.warnings,
+		Cluster: u.upgrader.site.Config.Cluster.Name, To: u.upgrader.site.Bundle.Digest().String(),
+		Gates: gate.Judge(u.is, target, u.options.Accept), Warnings: u.upgrader.site.warnings,
 		Components: u.componentChanges(target),
 	}
 	if current := u.record.Current(); current != nil {
 		p.Release, p.From = current.Number, current.Bundle.String()
 	}
-	for _, h := range u.hosts {
+	for _, h := range u.upgrader.site.hosts {
 		p.Hosts = append(p.Hosts, *u.plans[h])
 	}
 	for _, size := range u.lacking {
@@ -578,12 +578,12 @@ func (u *upgradePlanner) order(p *UpgradePlan) []UpgradeStep {
 	if c := change(CiliumComponent); c.changes() {
 		add(fmt.Sprintf("upgrade Cilium from %s to %s", strings.Join(c.From, ", "), c.To))
 	}
-	for _, batch := range split(started(config.Agent), u.options.Canary, u.batchSize(u.options.Batches)) {
+	for _, batch := range split(started(config.Agent), u.options.Canary, u.upgrader.batchSize(u.options.Batches)) {
 		add(restart, batch...)
 	}
-	if u.sharesToken {
+	if u.upgrader.cluster.sharesToken {
 		add("give the servers another token than agents have had, and start k3s there one by one",
-			hostNames(u.servers())...)
+			hostNames(u.upgrader.site.servers())...)
 	}
 	switch c := change(liteboxdComponent); {
 	case c.To != "" && len(c.From) == 0:
@@ -596,7 +596,7 @@ func (u *upgradePlanner) order(p *UpgradePlan) []UpgradeStep {
 
 // movesMinor tells whether Kubernetes moves by a minor version.
 func (u *upgradePlanner) movesMinor() bool {
-	return slices.ContainsFunc(u.found.nodes, func(n kube.Node) bool { return !gate.SameMinor(n.Kubelet, u.k3s) })
+	return slices.ContainsFunc(u.found.nodes, func(n kube.Node) bool { return !gate.SameMinor(n.Kubelet, u.upgrader.site.k3s) })
 }
 
 // path proposes upgrades when one step is too far: by the bundles that are there, or else by
@@ -610,7 +610,7 @@ func (u *upgradePlanner) path(target gate.Target) ([]gate.Step, error) {
 		}
 		between = append(between, gate.Candidate{Name: r.Path(), Target: gate.TargetOf(l)})
 	}
-	way := gate.Via(u.is, gate.Candidate{Name: u.Bundle.Path(), Target: target}, between, u.options.Accept)
+	way := gate.Via(u.is, gate.Candidate{Name: u.upgrader.site.Bundle.Path(), Target: target}, between, u.options.Accept)
 	switch {
 	case len(way) == 1:
 		return nil, nil

@@ -73,8 +73,9 @@ func TestStays(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			in := &installer{k3s: "v1.34.4+k3s1", crossing: crossing{moved: test.moved}}
-			m := &move{installer: in, host: &host{config: config.Host{Role: test.role}}}
+			in := newRooms(Options{})
+			in.site.k3s, in.cluster.crossing.moved = "v1.34.4+k3s1", test.moved
+			m := &move{upgrader: in.upgrader, host: &host{config: config.Host{Role: test.role}}}
 			if test.from != "" {
 				m.before = &kept{K3s: test.from}
 			}
@@ -127,7 +128,7 @@ func TestWasCordoned(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			m := &move{installer: &installer{Options: Options{Bundle: this}}}
+			m := &move{upgrader: newRooms(Options{Bundle: this}).upgrader}
 			m.takeUp(test.found)
 			if got := m.wasCordoned(test.node); got != test.want || m.drained != test.drained {
 				t.Errorf("cordoned %t, drained %t", got, m.drained)
@@ -157,7 +158,7 @@ func TestLacksNow(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			m := &move{installer: &installer{k3s: k3s}, host: &host{}, reported: test.reported}
+			m := &move{upgrader: &Upgrader{site: &Site{k3s: k3s}}, host: &host{}, reported: test.reported}
 			if got := m.lacksNow(test.node); !strings.Contains(got, test.want) || (got == "") != (test.want == "") {
 				t.Errorf("it says %q", got)
 			}
@@ -167,7 +168,7 @@ func TestLacksNow(t *testing.T) {
 
 // A host that has only got other settings is not said to go back to another version.
 func TestPrevious(t *testing.T) {
-	m := &move{installer: &installer{k3s: "v2"}, before: &kept{K3s: "v1"}}
+	m := &move{upgrader: &Upgrader{site: &Site{k3s: "v2"}}, before: &kept{K3s: "v1"}}
 	if got := m.previous(); got != "k3s v1" {
 		t.Errorf("%q", got)
 	}
@@ -180,7 +181,7 @@ func TestPrevious(t *testing.T) {
 // What became of a host is said, although waiting for its node has put down an error before.
 func TestGoBackSaysWhatBecameOfTheHost(t *testing.T) {
 	h := &host{subject: subject{name: "10.0.0.12"}, config: config.Host{Role: config.Agent}}
-	m := &move{installer: &installer{upgrade: &upgrading{}}, host: h}
+	m := &move{upgrader: newRooms(Options{}).upgrader, host: h}
 	notReady := errors.New("its node is not Ready")
 	h.fail(notReady)
 	h.fail(m.goBack(t.Context(), notReady))
@@ -253,13 +254,13 @@ func TestComparePodsNamesAllLost(t *testing.T) {
 
 // Sandboxes that ended by themselves are warned of, and kept for the record.
 func TestSandboxesEnded(t *testing.T) {
-	in := &installer{}
-	in.sandboxesEnded("a", nil)
-	in.sandboxesEnded("b", []string{"box/one", "box/two"})
-	if diff := cmp.Diff([]string{"b: of the sandboxes that ran when its k3s was to change, these have ended: box/one, box/two"}, in.warnings); diff != "" {
+	in := newRooms(Options{})
+	in.site.sandboxesEnded("a", nil)
+	in.site.sandboxesEnded("b", []string{"box/one", "box/two"})
+	if diff := cmp.Diff([]string{"b: of the sandboxes that ran when its k3s was to change, these have ended: box/one, box/two"}, in.site.warnings); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"box/one", "box/two"}, in.ended); diff != "" {
+	if diff := cmp.Diff([]string{"box/one", "box/two"}, in.site.ended); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }

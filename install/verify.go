@@ -23,35 +23,35 @@ import (
 // images proves that every host runs k3s in the wanted version with all images of the
 // bundle, complete and safe from the kubelet. k3s itself only logs an image that it could
 // not import.
-func (in *installer) images(ctx context.Context) error {
-	if in.mode == plan {
+func (im *Importer) images(ctx context.Context) error {
+	if im.engine.mode == plan {
 		return nil
 	}
-	return in.eachHost(ctx, in.hosts, in.imagesOn)
+	return im.engine.eachHost(ctx, im.site.hosts, im.imagesOn)
 }
 
 // verify proves that every node is Ready, and that Cilium, DNS, LiteBoxd and the ingress that
 // leads to it run.
-func (in *installer) verify(ctx context.Context) error {
-	if in.mode == plan || in.api == nil {
+func (ins *Inspector) verify(ctx context.Context) error {
+	if ins.engine.mode == plan || ins.site.api == nil {
 		return nil
 	}
-	err := in.verifyNodes(ctx)
-	if in.goesOn(err) || err == nil {
-		if rolled := in.verifyWorkloads(ctx); rolled != nil {
+	err := ins.verifyNodes(ctx)
+	if ins.engine.goesOn(err) || err == nil {
+		if rolled := ins.verifyWorkloads(ctx); rolled != nil {
 			return rolled
 		}
 	}
-	if in.upgrades {
+	if ins.engine.upgrades {
 		// k3s was started again where it changed: what ends soon all the same needs somebody.
-		in.warnOfCertificates(ctx, func(Certificate) bool { return true })
+		ins.renewer.warnOfCertificates(ctx, func(Certificate) bool { return true })
 	}
 	return err
 }
 
-func (in *installer) imagesOn(ctx context.Context, h *host) error {
-	if in.mode == inspect {
-		if ready, err := in.inspectService(ctx, h); !ready || err != nil {
+func (im *Importer) imagesOn(ctx context.Context, h *host) error {
+	if im.engine.mode == inspect {
+		if ready, err := im.inspectService(ctx, h); !ready || err != nil {
 			return err
 		}
 	}
@@ -60,18 +60,18 @@ func (in *installer) imagesOn(ctx context.Context, h *host) error {
 		return err
 	}
 	h.k3s = version
-	if version != in.k3s && in.mode == inspect {
-		h.differences = append(h.differences, fmt.Sprintf("k3s is %s, the bundle carries %s", version, in.k3s))
+	if version != im.site.k3s && im.engine.mode == inspect {
+		h.differences = append(h.differences, fmt.Sprintf("k3s is %s, the bundle carries %s", version, im.site.k3s))
 		return nil
 	}
-	if version != in.k3s {
-		return fmt.Errorf("%s is version %s, the bundle carries %s", k3sBinary, version, in.k3s)
+	if version != im.site.k3s {
+		return fmt.Errorf("%s is version %s, the bundle carries %s", k3sBinary, version, im.site.k3s)
 	}
-	return in.runSteps(ctx, "images", &h.subject, []step{in.imagesStep(h)})
+	return im.engine.runSteps(ctx, "images", &h.subject, []step{im.imagesStep(h)})
 }
 
 // inspectService looks at a host's k3s, and tells whether there is more to see.
-func (in *installer) inspectService(ctx context.Context, h *host) (bool, error) {
+func (im *Importer) inspectService(ctx context.Context, h *host) (bool, error) {
 	state, err := machine.FindService(ctx, h.conn, unit(h.config.Role))
 	if err != nil {
 		return false, err
@@ -99,18 +99,18 @@ func (h *host) k3sVersion(ctx context.Context) (string, error) {
 
 // imagesStep makes sure that containerd holds every image that the packs promise, with
 // all its content, and that the kubelet leaves them alone.
-func (in *installer) imagesStep(h *host) step {
+func (im *Importer) imagesStep(h *host) step {
 	return step{
 		title: "make the images in containerd complete",
 		needed: func(ctx context.Context) (string, error) {
-			report, err := in.checkContainerd(ctx, h)
+			report, err := im.checkContainerd(ctx, h)
 			if err != nil {
 				return "", err
 			}
 			return imagesReason(report), nil
 		},
 		run: func(ctx context.Context) error {
-			report, err := in.checkContainerd(ctx, h, "--repair", "--pin")
+			report, err := im.checkContainerd(ctx, h, "--repair", "--pin")
 			if err != nil {
 				return err
 			}
@@ -124,15 +124,15 @@ func (in *installer) imagesStep(h *host) step {
 
 // checkContainerd lets the helper compare containerd with the packs. A run that changes things waits until k3s has
 // imported what it is importing. It waits for containerd itself not as long, which k3s starts before anything else.
-func (in *installer) checkContainerd(ctx context.Context, h *host, flags ...string) (images.Report, error) {
-	report, err := in.askContainerd(ctx, h, flags...)
-	if err != nil || report.Pending == "" || !in.changing() {
+func (im *Importer) checkContainerd(ctx context.Context, h *host, flags ...string) (images.Report, error) {
+	report, err := im.askContainerd(ctx, h, flags...)
+	if err != nil || report.Pending == "" || !im.engine.changing() {
 		return report, err
 	}
 	start := time.Now()
-	waited := in.waiting(ctx, "wait for k3s to import its images on "+h.name, func(ctx context.Context) error {
+	waited := im.site.waiting(ctx, "wait for k3s to import its images on "+h.name, func(ctx context.Context) error {
 		return poll(ctx, func(ctx context.Context) (bool, error) {
-			report, err = in.askContainerd(ctx, h, flags...)
+			report, err = im.askContainerd(ctx, h, flags...)
 			switch {
 			case err != nil || report.Pending == "":
 				return true, nil
@@ -151,7 +151,7 @@ const containerdTime = 3 * time.Minute
 
 // askContainerd lets the helper compare containerd with the packs, as it is now.
 // Where the packs of two releases disagree, those of the run's bundle are right.
-func (in *installer) askContainerd(ctx context.Context, h *host, flags ...string) (images.Report, error) {
+func (im *Importer) askContainerd(ctx context.Context, h *host, flags ...string) (images.Report, error) {
 	var report images.Report
 	args := append([]string{helperPath, "check", "--containerd"}, flags...)
 	for _, p := range h.packs {
@@ -159,14 +159,14 @@ func (in *installer) askContainerd(ctx context.Context, h *host, flags ...string
 	}
 	// What a registry of somebody else's gives for a name may have another digest: one that does not take
 	// indexes of platforms that it lacks gets reduced ones.
-	if in.packOptions(h).Boot && in.Config.Seeding.Mode == config.SeedRegistry {
-		for _, image := range in.contents.Images {
+	if im.site.packOptions(h).Boot && im.site.Config.Seeding.Mode == config.SeedRegistry {
+		for _, image := range im.site.contents.Images {
 			if !strings.Contains(image.Name, "@") {
 				args = append(args, "--image", image.Name+"@"+image.Digest.String())
 			}
 		}
 	}
-	if namesDigests(in.k3s) {
+	if namesDigests(im.site.k3s) {
 		args = append(args, "--digests")
 	}
 	out, err := h.root(ctx, "check the images in containerd", args...)
@@ -228,17 +228,17 @@ func readyWith(k3s string) func(*kube.Node) string {
 }
 
 // verifyNodes waits until every host's node is Ready in the wanted version.
-func (in *installer) verifyNodes(ctx context.Context) error {
-	lacks := readyWith(in.k3s)
-	if in.changing() {
-		return in.awaitEachNode(ctx, "wait for all nodes to be Ready", in.hosts, lacks)
+func (ins *Inspector) verifyNodes(ctx context.Context) error {
+	lacks := readyWith(ins.site.k3s)
+	if ins.engine.changing() {
+		return ins.site.awaitEachNode(ctx, "wait for all nodes to be Ready", ins.site.hosts, lacks)
 	}
-	nodes, err := in.api.Nodes(ctx)
+	nodes, err := ins.site.api.Nodes(ctx)
 	if err != nil {
 		return err
 	}
-	for _, h := range in.hosts {
-		n := in.nodeOf(h, nodes)
+	for _, h := range ins.site.hosts {
+		n := ins.site.nodeOf(h, nodes)
 		if n != nil {
 			h.node = n.Name
 		}
@@ -250,17 +250,17 @@ func (in *installer) verifyNodes(ctx context.Context) error {
 }
 
 // workloads have to run in every cluster.
-func (in *installer) workloads() []kube.Workload {
-	w := cilium.Workloads(in.Config.Network.Cilium.Values)
-	if !slices.Contains(in.disabled(), "coredns") {
+func (ins *Inspector) workloads() []kube.Workload {
+	w := cilium.Workloads(ins.site.Config.Network.Cilium.Values)
+	if !slices.Contains(ins.cluster.disabled(), "coredns") {
 		w = append(w, kube.Workload{Kind: "Deployment", Name: "coredns"})
 	}
 	return w
 }
 
 // disabled are the parts of k3s that install.yaml turns off.
-func (in *installer) disabled() []string {
-	n := &k3sNode{installer: in, host: in.servers()[0]}
+func (c *Cluster) disabled() []string {
+	n := &k3sNode{cluster: c, host: c.site.servers()[0]}
 	switch v := n.settings()["disable"].(type) {
 	case string:
 		return strings.Split(v, ",")
@@ -271,44 +271,44 @@ func (in *installer) disabled() []string {
 }
 
 // verifyWorkloads waits until Cilium and DNS run everywhere.
-func (in *installer) verifyWorkloads(ctx context.Context) error {
-	if !in.changing() {
+func (ins *Inspector) verifyWorkloads(ctx context.Context) error {
+	if !ins.engine.changing() {
 		namespaces := []string{cilium.Namespace}
-		if in.deployment != nil {
-			namespaces = append(namespaces, in.Config.LiteBoxd.NamespaceSystem)
+		if ins.deployer.deployment != nil {
+			namespaces = append(namespaces, ins.site.Config.LiteBoxd.NamespaceSystem)
 		}
 		for _, namespace := range namespaces {
-			rollouts, err := in.api.Rollouts(ctx, namespace)
+			rollouts, err := ins.site.api.Rollouts(ctx, namespace)
 			if err != nil {
 				return err
 			}
 			for _, r := range rollouts {
 				if !r.Done {
-					in.differences = append(in.differences, r.String())
+					ins.site.differences = append(ins.site.differences, r.String())
 				}
 			}
 		}
 		return nil
 	}
-	if err := in.waiting(ctx, "wait for Cilium and DNS", func(ctx context.Context) error {
-		return in.api.WaitRollouts(ctx, cilium.Namespace, in.workloads(), in.Reporter.Message)
-	}); err != nil || in.deployment == nil {
+	if err := ins.site.waiting(ctx, "wait for Cilium and DNS", func(ctx context.Context) error {
+		return ins.site.api.WaitRollouts(ctx, cilium.Namespace, ins.workloads(), ins.site.Reporter.Message)
+	}); err != nil || ins.deployer.deployment == nil {
 		return err
 	}
-	if err := in.waiting(ctx, "wait for LiteBoxd's deployments", func(ctx context.Context) error {
-		return in.api.WaitRollouts(ctx, in.Config.LiteBoxd.NamespaceSystem, in.deployment.workloads(), in.Reporter.Message)
-	}); err != nil || !in.deployment.needs(partTraefik) {
+	if err := ins.site.waiting(ctx, "wait for LiteBoxd's deployments", func(ctx context.Context) error {
+		return ins.site.api.WaitRollouts(ctx, ins.site.Config.LiteBoxd.NamespaceSystem, ins.deployer.deployment.workloads(), ins.site.Reporter.Message)
+	}); err != nil || !ins.deployer.deployment.needs(partTraefik) {
 		return err
 	}
-	return in.waiting(ctx, "wait for Traefik", in.awaitTraefik)
+	return ins.site.waiting(ctx, "wait for Traefik", ins.awaitTraefik)
 }
 
 // awaitTraefik waits until users are let in: k3s installs Traefik by itself, from a chart, and
 // the user's HelmChartConfig may have made a DaemonSet of it.
-func (in *installer) awaitTraefik(ctx context.Context) error {
+func (ins *Inspector) awaitTraefik(ctx context.Context) error {
 	var traefik kube.Workload
 	if err := poll(ctx, func(ctx context.Context) (bool, error) {
-		rollouts, err := in.api.Rollouts(ctx, metav1.NamespaceSystem)
+		rollouts, err := ins.site.api.Rollouts(ctx, metav1.NamespaceSystem)
 		if err != nil {
 			return false, err
 		}
@@ -321,5 +321,5 @@ func (in *installer) awaitTraefik(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return in.api.WaitRollouts(ctx, metav1.NamespaceSystem, []kube.Workload{traefik}, in.Reporter.Message)
+	return ins.site.api.WaitRollouts(ctx, metav1.NamespaceSystem, []kube.Workload{traefik}, ins.site.Reporter.Message)
 }
