@@ -40,6 +40,11 @@ const (
 // BackupOptions say what backup to make. Options.Bundle is not needed.
 type BackupOptions struct {
 	Options
+	BackupSettings
+}
+
+// BackupSettings say where a backup is put, and for whom.
+type BackupSettings struct {
 	// Dir is the folder where the backup is put, which is made (0700) if need be; "" means that
 	// beside the state.
 	Dir string
@@ -78,7 +83,7 @@ func CreateBackup(ctx context.Context, o BackupOptions) (*backup.Report, error) 
 	if err := in.engine.connectServers(ctx, nil); err != nil {
 		return nil, err
 	}
-	report, err := in.recovery.createBackup(ctx, o)
+	report, err := in.recovery.createBackup(ctx, o.BackupSettings)
 	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrRefused) {
 		err = fmt.Errorf("%w: %w", ErrCluster, err)
 	}
@@ -89,7 +94,7 @@ func CreateBackup(ctx context.Context, o BackupOptions) (*backup.Report, error) 
 }
 
 // backupDir is the folder that a backup is put in, made if need be.
-func (rv *Recovery) backupDir(o BackupOptions) (string, error) {
+func (rv *Recovery) backupDir(o BackupSettings) (string, error) {
 	dir := o.Dir
 	if dir == "" {
 		dir = BackupsDir(rv.site.StatePath, rv.site.Config.Cluster.Name)
@@ -119,7 +124,7 @@ func checkBackupDir(dir string) error {
 const unfinishedBackup = ".unfinished-"
 
 // createBackup makes a backup of the cluster that in.api leads to. The state is locked.
-func (rv *Recovery) createBackup(ctx context.Context, o BackupOptions) (_ *backup.Report, err error) {
+func (rv *Recovery) createBackup(ctx context.Context, o BackupSettings) (_ *backup.Report, err error) {
 	dir, err := rv.backupDir(o)
 	if err != nil {
 		return nil, err

@@ -66,11 +66,16 @@ func CheckCertificates(ctx context.Context, o Options) (*Certificates, error) {
 	}
 	defer in.engine.close()
 	in.engine.mode = plan
-	all := in.renewer.readCertificates(ctx, func(_ *host, err error) error { return err })
+	return in.renewer.check(ctx)
+}
+
+// check reads when all certificates end.
+func (r *Renewer) check(ctx context.Context) (*Certificates, error) {
+	all := r.readCertificates(ctx, func(_ *host, err error) error { return err })
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	return all, errors.Join(in.engine.hostErrors(), all.err())
+	return all, errors.Join(r.engine.hostErrors(), all.err())
 }
 
 // readCertificates reads those of all hosts and of this machine. What failed returns of a host
@@ -311,14 +316,14 @@ func (r *Renewer) rotateOn(ctx context.Context, h *host) error {
 			if err := r.cluster.awaitMajority(ctx, h); err != nil {
 				return err
 			}
-			return n.renew(ctx, service)
+			return renew(ctx, n, service)
 		},
 	}})
 }
 
 // renew follows k3s' documentation of certificate rotate: stop, rotate, start. A k3s without
 // that command renews what is near its end whenever it starts.
-func (n *k3sNode) renew(ctx context.Context, service string) error {
+func renew(ctx context.Context, n *k3sNode, service string) error {
 	const script = `set -e
 "$2" certificate rotate --help >/dev/null 2>&1 || { echo restart; exit 0; }
 systemctl stop "$1.service"

@@ -36,21 +36,26 @@ func Have(ctx context.Context, o Options) (*have.Have, []Holding, error) {
 	}
 	defer in.engine.close()
 	in.engine.mode = inspect
-	hosts := make([]have.Host, len(in.site.hosts))
-	_ = in.engine.eachHost(ctx, in.site.hosts, func(ctx context.Context, h *host) error {
-		task := in.site.Reporter.Task("look at what "+h.name+" holds", 0)
-		held, err := in.seeder.holding(ctx, h)
+	return in.seeder.have(ctx)
+}
+
+// have finds out what all hosts hold.
+func (sd *Seeder) have(ctx context.Context) (*have.Have, []Holding, error) {
+	hosts := make([]have.Host, len(sd.site.hosts))
+	_ = sd.engine.eachHost(ctx, sd.site.hosts, func(ctx context.Context, h *host) error {
+		task := sd.site.Reporter.Task("look at what "+h.name+" holds", 0)
+		held, err := sd.holding(ctx, h)
 		task.Done(err)
 		if err == nil {
-			hosts[slices.Index(in.site.hosts, h)] = *held
+			hosts[slices.Index(sd.site.hosts, h)] = *held
 		}
 		return err
 	})
 	if ctx.Err() != nil {
 		return nil, nil, context.Cause(ctx)
 	}
-	holdings := make([]Holding, len(in.site.hosts))
-	for i, h := range in.site.hosts {
+	holdings := make([]Holding, len(sd.site.hosts))
+	for i, h := range sd.site.hosts {
 		holdings[i] = Holding{Host: h.name, Platform: string(h.platform), Blobs: len(hosts[i].Blobs)}
 		for _, size := range hosts[i].Blobs {
 			holdings[i].Bytes += size
@@ -59,10 +64,10 @@ func Have(ctx context.Context, o Options) (*have.Have, []Holding, error) {
 			holdings[i].Error = h.err.Error()
 		}
 	}
-	if err := in.engine.hostErrors(); err != nil {
+	if err := sd.engine.hostErrors(); err != nil {
 		return nil, holdings, err
 	}
-	return have.Of(in.site.Config.Cluster.Name, hosts), holdings, nil
+	return have.Of(sd.site.Config.Cluster.Name, hosts), holdings, nil
 }
 
 func (sd *Seeder) holding(ctx context.Context, h *host) (*have.Host, error) {

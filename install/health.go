@@ -69,8 +69,13 @@ func CheckHealth(ctx context.Context, o Options, only []string) (*Health, error)
 	}
 	defer in.engine.close()
 	in.engine.mode = inspect
-	e := &examination{inspector: in.inspector, only: only}
-	err = in.engine.run(ctx, []phase{{"health", e.run}})
+	return in.inspector.health(ctx, only)
+}
+
+// health tries out what the platform is for.
+func (ins *Inspector) health(ctx context.Context, only []string) (*Health, error) {
+	e := &examination{inspector: ins, only: only}
+	err := ins.engine.run(ctx, []phase{{"health", e.run}})
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -81,7 +86,7 @@ func CheckHealth(ctx context.Context, o Options, only []string) (*Health, error)
 	if err == nil {
 		err = unhealthy(e.checks)
 	}
-	return &Health{Cluster: in.site.Config.Cluster.Name, Checks: e.checks}, err
+	return &Health{Cluster: ins.site.Config.Cluster.Name, Checks: e.checks}, err
 }
 
 // unhealthy names the checks that failed; it is nil when none did.

@@ -340,7 +340,7 @@ func TestDrainingStopsWhatHasItsDataThere(t *testing.T) {
 		{"b", []string{"b"}, false},
 		{"b", []string{"10.0.0.12"}, false},
 	} {
-		in.upgrader.upgrade = &upgrading{UpgradeOptions: UpgradeOptions{Accept: gate.Accept{Drain: true, Interrupt: test.named}}}
+		in.upgrader.upgrade = &upgrading{UpgradeSettings: UpgradeSettings{Accept: gate.Accept{Drain: true, Interrupt: test.named}}}
 		h := in.site.hosts[1]
 		h.config.Name = test.node
 		err := (&move{upgrader: in.upgrader, host: h}).checkData(t.Context())

@@ -92,10 +92,15 @@ func Prune(ctx context.Context, o PruneOptions) (*Pruning, error) {
 		return nil, fmt.Errorf("%w: boxlift %s with the bundle %s (%s) was not finished: go on with boxlift resume, or give that bundle, so that what it brought stays",
 			ErrRefused, last.Command, short(last.Bundle), last.BundleFile)
 	}
-	result := &Pruning{Cluster: in.site.Config.Cluster.Name, DryRun: o.DryRun, Hosts: make([]HostPruning, len(in.site.hosts))}
-	_ = in.engine.eachHost(ctx, in.site.hosts, func(ctx context.Context, h *host) error {
-		report, err := in.importer.pruneHost(ctx, h, o)
-		result.Hosts[slices.Index(in.site.hosts, h)] = HostPruning{
+	return in.importer.pruneAll(ctx, o.DropPrevious)
+}
+
+// pruneAll prunes all hosts.
+func (im *Importer) pruneAll(ctx context.Context, dropPrevious bool) (*Pruning, error) {
+	result := &Pruning{Cluster: im.site.Config.Cluster.Name, DryRun: !im.engine.changing(), Hosts: make([]HostPruning, len(im.site.hosts))}
+	_ = im.engine.eachHost(ctx, im.site.hosts, func(ctx context.Context, h *host) error {
+		report, err := im.pruneHost(ctx, h, dropPrevious)
+		result.Hosts[slices.Index(im.site.hosts, h)] = HostPruning{
 			Current: report.Current, Previous: report.Previous, Bytes: report.Bytes(), Items: report.Items, Note: report.Note,
 		}
 		return err
@@ -103,25 +108,25 @@ func Prune(ctx context.Context, o PruneOptions) (*Pruning, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	for i, h := range in.site.hosts {
+	for i, h := range im.site.hosts {
 		one := &result.Hosts[i]
 		one.Host, one.Items = h.name, append([]images.PruneItem{}, one.Items...)
 		if h.err != nil {
 			one.Error = h.err.Error()
 		}
 	}
-	return result, in.engine.hostErrors()
+	return result, im.engine.hostErrors()
 }
 
 // pruneHost prunes one host for a command of its own.
-func (im *Importer) pruneHost(ctx context.Context, h *host, o PruneOptions) (images.PruneReport, error) {
+func (im *Importer) pruneHost(ctx context.Context, h *host, dropPrevious bool) (images.PruneReport, error) {
 	task := im.site.Reporter.Task("look for old packs on "+h.name, 0)
-	report, err := im.pruneConnected(ctx, h, o)
+	report, err := im.pruneConnected(ctx, h, dropPrevious)
 	task.Done(err)
 	return report, err
 }
 
-func (im *Importer) pruneConnected(ctx context.Context, h *host, o PruneOptions) (images.PruneReport, error) {
+func (im *Importer) pruneConnected(ctx context.Context, h *host, dropPrevious bool) (images.PruneReport, error) {
 	if err := im.site.connect(ctx, h); err != nil {
 		return images.PruneReport{}, err
 	}
@@ -133,7 +138,7 @@ func (im *Importer) pruneConnected(ctx context.Context, h *host, o PruneOptions)
 			return images.PruneReport{}, err
 		}
 	}
-	request := images.PruneRequest{Version: images.PruneVersion, DropPrevious: o.DropPrevious, Remove: im.engine.changing()}
+	request := images.PruneRequest{Version: images.PruneVersion, DropPrevious: dropPrevious, Remove: im.engine.changing()}
 	if im.site.Bundle != nil {
 		var err error
 		if h.packs, err = im.site.packsFor(h); err != nil {

@@ -113,7 +113,7 @@ func TestUpgradeOrder(t *testing.T) {
 	p := &UpgradePlan{Hosts: hosts, Components: []ComponentChange{
 		{"k3s", []string{"v1.33.13+k3s1", "v1.34.4+k3s1"}, "v1.34.4+k3s1"}, {"cilium", []string{"v1.18.6"}, "1.18.12"}, {"liteboxd", []string{"v0.6.9"}, "v0.6.10"},
 	}}
-	u := &upgradePlanner{upgrader: in.upgrader, options: UpgradeOptions{Batches: Batches{Canary: 1, Size: 1}}}
+	u := &upgradePlanner{upgrader: in.upgrader, options: UpgradeSettings{Batches: Batches{Canary: 1, Size: 1}}}
 	const restart = "start k3s v1.34.4+k3s1 in place, pods go on"
 	want := []UpgradeStep{
 		{"back up the cluster, and prove the backup", nil},

@@ -19,6 +19,11 @@ import (
 // RemoveOptions say which hosts leave a cluster. Options.Bundle is not needed.
 type RemoveOptions struct {
 	Options
+	RemoveSettings
+}
+
+// RemoveSettings say which hosts leave a cluster, and how.
+type RemoveSettings struct {
 	// Hosts are addresses or names, as install.yaml or the cluster has them.
 	Hosts []string
 	// DeleteUnmanagedPods ends pods that no controller brings back elsewhere, such as
@@ -37,7 +42,7 @@ const removeCommand = "node remove"
 // is untouched.
 func RemoveNodes(ctx context.Context, o RemoveOptions) (*Summary, error) {
 	o.Command = removeCommand
-	return o.runPhase(ctx, "remove", func(ctx context.Context, in *installation) error { return in.members.remove(ctx, o) })
+	return o.runPhase(ctx, "remove", func(ctx context.Context, in *installation) error { return in.members.remove(ctx, o.RemoveSettings) })
 }
 
 // runPhase runs work as the only phase.
@@ -65,7 +70,7 @@ func (o Options) runPhase(ctx context.Context, name string, work func(context.Co
 	return in.engine.summary(), err
 }
 
-func (m *Members) remove(ctx context.Context, o RemoveOptions) error {
+func (m *Members) remove(ctx context.Context, o RemoveSettings) error {
 	if err := m.engine.connectServers(ctx, o.Hosts); err != nil {
 		return err
 	}

@@ -403,8 +403,6 @@ type Losses struct {
 
 // LossesOf finds out what a cluster has that a backup has not. It changes nothing.
 func LossesOf(ctx context.Context, o Options, r *backup.Reader) (*Losses, error) {
-	m := r.Manifest()
-	losses := &Losses{Cluster: m.Cluster, Since: m.Time}
 	o.Restore = nil
 	in, err := newInstaller(o)
 	if err != nil {
@@ -412,19 +410,26 @@ func LossesOf(ctx context.Context, o Options, r *backup.Reader) (*Losses, error)
 	}
 	defer in.engine.close()
 	in.engine.mode = plan
+	return in.recovery.losses(ctx, r)
+}
+
+// losses finds out what the cluster has that a backup has not.
+func (rv *Recovery) losses(ctx context.Context, r *backup.Reader) (*Losses, error) {
+	m := r.Manifest()
+	losses := &Losses{Cluster: m.Cluster, Since: m.Time}
 	before, err := backupRecordOf(r)
 	if err != nil {
 		return nil, err
 	}
-	err = in.engine.connectServers(ctx, nil)
+	err = rv.engine.connectServers(ctx, nil)
 	if err == nil {
-		err = in.recovery.lostReleases(ctx, r, losses)
+		err = rv.lostReleases(ctx, r, losses)
 	}
 	if err == nil {
-		err = in.recovery.lostObjects(ctx, losses)
+		err = rv.lostObjects(ctx, losses)
 	}
 	if err == nil {
-		err = in.recovery.compareWithBackup(ctx, r, before, losses)
+		err = rv.compareWithBackup(ctx, r, before, losses)
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

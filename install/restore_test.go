@@ -83,7 +83,7 @@ func TestBackupDir(t *testing.T) {
 		if err := checkBackupDir(c.to); (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrRefused) {
 			t.Errorf("%q is looked at: %v", c.to, err)
 		}
-		got, err := in.recovery.backupDir(BackupOptions{Dir: c.to})
+		got, err := in.recovery.backupDir(BackupSettings{Dir: c.to})
 		if got != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrRefused) {
 			t.Errorf("%q: %q, %v", c.to, got, err)
 		}

@@ -62,19 +62,24 @@ func Inspect(ctx context.Context, o Options) (*Status, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	disks := in.inspector.measureDisks(ctx)
-	s := &Status{Cluster: in.site.Config.Cluster.Name, Bundle: in.site.Bundle.Digest().String(), Overview: in.site.overview}
+	return in.inspector.status(ctx, err)
+}
+
+// status sums up what a look at everything, which ended with err, has found.
+func (ins *Inspector) status(ctx context.Context, err error) (*Status, error) {
+	disks := ins.measureDisks(ctx)
+	s := &Status{Cluster: ins.site.Config.Cluster.Name, Bundle: ins.site.Bundle.Digest().String(), Overview: ins.site.overview}
 	different := false
-	for i, h := range in.site.hosts {
+	for i, h := range ins.site.hosts {
 		one := statusOf(h)
 		one.Disk = disks[i]
 		different = different || len(one.Differences) > 0
 		s.Hosts = append(s.Hosts, one)
 	}
-	s.Differences = append(differencesOf(in.engine.cluster.changes), in.site.differences...)
+	s.Differences = append(differencesOf(ins.engine.cluster.changes), ins.site.differences...)
 	var unrecorded []string
-	s.Release, unrecorded = in.inspector.compareRecord(ctx)
-	s.Differences = append(append(s.Differences, unrecorded...), in.site.warnings...)
+	s.Release, unrecorded = ins.compareRecord(ctx)
+	s.Differences = append(append(s.Differences, unrecorded...), ins.site.warnings...)
 	different = different || len(s.Differences) > 0
 	if err == nil && different {
 		err = ErrDifferent

@@ -33,13 +33,18 @@ func (o *UpgradeOptions) isKept(ctx context.Context) bool {
 	}
 	defer in.engine.close()
 	in.engine.mode = plan
+	return in.upgrader.isKept(ctx)
+}
+
+// isKept reports whether a server keeps what it was before it was to get this bundle.
+func (u *Upgrader) isKept(ctx context.Context) bool {
 	var found atomic.Bool
-	_ = in.engine.eachHost(ctx, in.site.servers(), func(ctx context.Context, h *host) error { // what cannot be read says nothing
-		if err := in.site.connect(ctx, h); err != nil {
+	_ = u.engine.eachHost(ctx, u.site.servers(), func(ctx context.Context, h *host) error { // what cannot be read says nothing
+		if err := u.site.connect(ctx, h); err != nil {
 			return err
 		}
 		k, err := readKept(ctx, h)
-		if err == nil && k != nil && k.Bundle == o.Bundle.Digest() {
+		if err == nil && k != nil && k.Bundle == u.site.Bundle.Digest() {
 			found.Store(true)
 		}
 		return err

@@ -30,6 +30,11 @@ import (
 // UpgradeOptions say what to upgrade to, and how. Options.Bundle is the new bundle.
 type UpgradeOptions struct {
 	Options
+	UpgradeSettings
+}
+
+// UpgradeSettings say how an upgrade goes about its work.
+type UpgradeSettings struct {
 	Accept gate.Accept
 	// Via are bundles that an upgrade may go by; only plans look at them.
 	Via []*bundle.Reader
@@ -74,7 +79,7 @@ func (u *Upgrader) batchSize(b Batches) int {
 
 // upgrading is what an upgrade knows besides.
 type upgrading struct {
-	UpgradeOptions
+	UpgradeSettings
 	// underWay tells that the state, or a server, knows of this upgrade, which got as far as the
 	// servers.
 	underWay bool
@@ -86,7 +91,7 @@ type upgrading struct {
 const upgradeCommand = "upgrade"
 
 // command is what state and record call the run.
-func (o *UpgradeOptions) command() string {
+func (o *UpgradeSettings) command() string {
 	if o.RollbackTo > 0 {
 		return fmt.Sprintf("rollback --to %d", o.RollbackTo)
 	}
@@ -121,7 +126,7 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (*Summary, error) {
 		return nil, err
 	}
 	defer in.engine.close()
-	in.upgrader.upgrade = &upgrading{UpgradeOptions: o, underWay: underWay}
+	in.upgrader.upgrade = &upgrading{UpgradeSettings: o.UpgradeSettings, underWay: underWay}
 	in.engine.upgrades, in.record.takesBack = true, o.RollbackTo
 	in.engine.tolerates = in.upgrader.toleratesFailures
 	in.cluster.splitsToken = true
@@ -225,7 +230,7 @@ func (u *Upgrader) backUpFirst(ctx context.Context) error {
 			return "the upgrade is to have a way back", nil
 		},
 		run: func(ctx context.Context) error {
-			report, err := u.recovery.createBackup(ctx, BackupOptions{Recipients: u.upgrade.BackupRecipients, Boxlift: u.record.Version})
+			report, err := u.recovery.createBackup(ctx, BackupSettings{Recipients: u.upgrade.BackupRecipients, Boxlift: u.record.Version})
 			if err != nil {
 				return err
 			}
@@ -433,19 +438,24 @@ func (u *Upgrader) forgetPrevious(ctx context.Context, h *host) error {
 func Confirm(ctx context.Context, o Options) (*Summary, error) {
 	o.Command = "upgrade confirm"
 	return o.runPhase(ctx, "confirm", func(ctx context.Context, in *installation) error {
-		if err := in.engine.connectServers(ctx, nil); err != nil {
-			return err
-		}
-		r, _, err := readRecord(ctx, in.site.api)
-		if err != nil {
-			return err
-		}
-		if newest := lastStanding(r); newest == nil || newest.State != release.Succeeded {
-			return fmt.Errorf("%w: the newest release has not succeeded: boxlift history shows it", ErrRefused)
-		}
-		err = in.engine.eachHost(ctx, in.site.hosts, in.upgrader.forgetPrevious)
-		return errors.Join(err, in.engine.hostErrors())
+		return in.upgrader.confirm(ctx)
 	})
+}
+
+// confirm removes what nodes keep to go back to.
+func (u *Upgrader) confirm(ctx context.Context) error {
+	if err := u.engine.connectServers(ctx, nil); err != nil {
+		return err
+	}
+	r, _, err := readRecord(ctx, u.site.api)
+	if err != nil {
+		return err
+	}
+	if newest := lastStanding(r); newest == nil || newest.State != release.Succeeded {
+		return fmt.Errorf("%w: the newest release has not succeeded: boxlift history shows it", ErrRefused)
+	}
+	err = u.engine.eachHost(ctx, u.site.hosts, u.forgetPrevious)
+	return errors.Join(err, u.engine.hostErrors())
 }
 
 // ErrNoBackup says that no backup leads back to a release.
@@ -463,34 +473,39 @@ func WayBack(ctx context.Context, o UpgradeOptions) (backupFile string, err erro
 	}
 	defer in.engine.close()
 	in.engine.mode = plan
+	return in.upgrader.wayBack(ctx, o.UpgradeSettings)
+}
+
+// wayBack is the backup that leads back to a release; "" when the cluster goes back in place.
+func (u *Upgrader) wayBack(ctx context.Context, o UpgradeSettings) (backupFile string, err error) {
 	// What is half restored has no release that could be asked for.
-	if file := unfinishedRestore(o.StatePath, o.Bundle.Digest()); file != "" {
+	if file := unfinishedRestore(u.site.StatePath, u.site.Bundle.Digest()); file != "" {
 		return file, nil
 	}
 	var r *release.Record
-	if err = in.engine.connectServers(ctx, nil); err == nil {
-		r, _, err = readRecord(ctx, in.site.api)
+	if err = u.engine.connectServers(ctx, nil); err == nil {
+		r, _, err = readRecord(ctx, u.site.api)
 	}
 	if ctx.Err() != nil {
 		return "", context.Cause(ctx)
 	}
 	if err != nil {
-		in.site.Reporter.Message(fmt.Sprintf("warning: the cluster cannot be asked, its record beside the state is read: %v", err))
-		if r, err = release.ReadFile(in.record.recordCopy()); err != nil {
+		u.site.Reporter.Message(fmt.Sprintf("warning: the cluster cannot be asked, its record beside the state is read: %v", err))
+		if r, err = release.ReadFile(u.record.recordCopy()); err != nil {
 			return "", err
 		}
 	}
-	u := &upgradePlanner{upgrader: in.upgrader, options: o, record: r}
-	if err := u.checkRollback(); err != nil {
+	planner := &upgradePlanner{upgrader: u, options: o, record: r}
+	if err := planner.checkRollback(); err != nil {
 		return "", err
 	}
-	moved := func(version string) bool { return version != "" && !gate.SameMinor(version, in.site.k3s) }
-	if in.site.api != nil {
-		nodes, err := in.site.api.Nodes(ctx)
+	moved := func(version string) bool { return version != "" && !gate.SameMinor(version, u.site.k3s) }
+	if u.site.api != nil {
+		nodes, err := u.site.api.Nodes(ctx)
 		if err != nil {
 			return "", fmt.Errorf("%w: %w", ErrCluster, err)
 		}
-		if !slices.ContainsFunc(nodes, func(n kube.Node) bool { return n.Server && moved(n.Kubelet) }) && !slices.ContainsFunc(in.cluster.apiVersions(ctx), moved) {
+		if !slices.ContainsFunc(nodes, func(n kube.Node) bool { return n.Server && moved(n.Kubelet) }) && !slices.ContainsFunc(u.cluster.apiVersions(ctx), moved) {
 			return "", nil
 		}
 	} else if !slices.ContainsFunc(r.Releases, func(one release.Release) bool {
@@ -499,7 +514,7 @@ func WayBack(ctx context.Context, o UpgradeOptions) (backupFile string, err erro
 		return "", nil
 	}
 	if file := r.BackupOf(o.RollbackTo); file != "" {
-		return filepath.Join(BackupsDir(in.site.StatePath, in.site.Config.Cluster.Name), file), nil
+		return filepath.Join(BackupsDir(u.site.StatePath, u.site.Config.Cluster.Name), file), nil
 	}
 	return "", fmt.Errorf("%w: the servers have run another minor version of Kubernetes than release %d, and %w: boxlift backup list shows what there is, and --backup takes one of them", ErrRefused, o.RollbackTo, ErrNoBackup)
 }

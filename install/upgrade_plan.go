@@ -84,7 +84,7 @@ type UpgradeStep struct {
 // upgradePlanner finds out what an upgrade would do.
 type upgradePlanner struct {
 	upgrader *Upgrader
-	options  UpgradeOptions
+	options  UpgradeSettings
 	lock     *lock.Lock
 	found    *running
 	record   *release.Record
@@ -118,24 +118,29 @@ func PlanUpgrade(ctx context.Context, o UpgradeOptions) (*UpgradePlan, error) {
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
-	u := &upgradePlanner{upgrader: in.upgrader, options: o, judged: make(map[*host]*gate.Host), plans: make(map[*host]*UpgradeHost), lacking: make(map[digest.Digest]int64), nowhere: make(map[digest.Digest][]string)}
-	if u.lock, _, err = o.Bundle.Lock(); err != nil {
+	return in.upgrader.plan(ctx, o.UpgradeSettings)
+}
+
+// plan finds out what an upgrade would do.
+func (u *Upgrader) plan(ctx context.Context, o UpgradeSettings) (_ *UpgradePlan, err error) {
+	planner := &upgradePlanner{upgrader: u, options: o, judged: make(map[*host]*gate.Host), plans: make(map[*host]*UpgradeHost), lacking: make(map[digest.Digest]int64), nowhere: make(map[digest.Digest][]string)}
+	if planner.lock, _, err = u.site.Bundle.Lock(); err != nil {
 		return nil, err
 	}
-	for _, h := range in.site.hosts {
-		u.judged[h], u.plans[h] = &gate.Host{Name: h.name}, &UpgradeHost{Host: h.name, Role: h.config.Role}
+	for _, h := range u.site.hosts {
+		planner.judged[h], planner.plans[h] = &gate.Host{Name: h.name}, &UpgradeHost{Host: h.name, Role: h.config.Role}
 	}
-	if err := u.look(ctx); err != nil {
+	if err := planner.look(ctx); err != nil {
 		return nil, err
 	}
-	p, err := u.plan()
+	p, err := planner.plan()
 	if err != nil {
 		return nil, err
 	}
-	if err := in.engine.hostErrors(); err != nil {
+	if err := u.engine.hostErrors(); err != nil {
 		return p, err
 	}
-	if err := u.upgrader.seeder.lackingError(u.nowhere); err != nil {
+	if err := planner.upgrader.seeder.lackingError(planner.nowhere); err != nil {
 		return p, err
 	}
 	if p.Refused() {

@@ -51,7 +51,7 @@ func TestUpgradeOf(t *testing.T) {
 		if ok != (want >= 0) || ok && to != want {
 			t.Errorf("%q is %d, %t", command, to, ok)
 		}
-		if o := (&UpgradeOptions{RollbackTo: to}); ok && o.command() != command {
+		if o := (&UpgradeSettings{RollbackTo: to}); ok && o.command() != command {
 			t.Errorf("%q becomes %q", command, o.command())
 		}
 	}

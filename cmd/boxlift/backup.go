@@ -89,7 +89,7 @@ func runBackupCreate(ctx context.Context, out io.Writer, global *globalOptions, 
 		return err
 	}
 	options.StatePath, options.Reporter, options.Log = statePath(o.state, o.config), reporter, global.logger(reporter)
-	report, err := install.CreateBackup(ctx, install.BackupOptions{Options: options, Dir: o.to, Recipients: recipients, Boxlift: version})
+	report, err := install.CreateBackup(ctx, install.BackupOptions{Options: options, BackupSettings: install.BackupSettings{Dir: o.to, Recipients: recipients, Boxlift: version}})
 	if err != nil {
 		return err
 	}

@@ -127,7 +127,10 @@ func runNodeRemove(ctx context.Context, out io.Writer, global *globalOptions, o 
 	options.Reporter, options.Log = reporter, global.logger(reporter)
 	options.GiveUpDataOn, options.Flags = o.giveUpDataOn, o.flags
 	summary, err := install.RemoveNodes(ctx, install.RemoveOptions{
-		Options: options, Hosts: o.hosts, DeleteUnmanagedPods: o.deleteUnmanaged, ForgetUnreachable: o.forgetUnreachable,
+		Options: options,
+		RemoveSettings: install.RemoveSettings{
+			Hosts: o.hosts, DeleteUnmanagedPods: o.deleteUnmanaged, ForgetUnreachable: o.forgetUnreachable,
+		},
 	})
 	if summary == nil {
 		return err

@@ -120,7 +120,7 @@ func (o *upgradeOptions) check() error {
 
 // upgradeOptions are those of package install.
 func (o *upgradeOptions) upgrade(options install.Options) install.UpgradeOptions {
-	return install.UpgradeOptions{Options: options, Accept: o.accept, Batches: o.batches}
+	return install.UpgradeOptions{Options: options, UpgradeSettings: install.UpgradeSettings{Accept: o.accept, Batches: o.batches}}
 }
 
 // runUpgrade upgrades, or, when rollbackTo is not 0, goes back to the release of that number.
