@@ -11,6 +11,8 @@ import (
 	"path"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/liteboxd/boxlift/bundle/pieces"
 )
 
 // The first bytes of compressed files.
@@ -33,7 +35,7 @@ const (
 // to visit, and every symbolic link to link; and then reads what is left of r, so that all
 // of r has passed.
 func readArchive(r io.Reader, visit func(path string, size int64, content io.Reader) error, link func(path, target string) error) error {
-	buffered := bufio.NewReaderSize(r, bufferSize)
+	buffered := bufio.NewReaderSize(r, pieces.Size)
 	plain, closeReader, err := decompress(buffered)
 	if err != nil {
 		return fmt.Errorf("open the archive: %w", err)

@@ -22,9 +22,11 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/pieces"
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/bundle/volume"
+	"github.com/liteboxd/boxlift/internal/parallel"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -279,7 +281,7 @@ func (b *builder) prepare(ctx context.Context) (reused int64, err error) {
 // findDone looks for members whose header is in place, and proves their contents.
 func (b *builder) findDone(ctx context.Context) error {
 	task := b.reporter.Task("check what an earlier build left", b.layout.Size)
-	err := forEach(ctx, runtime.GOMAXPROCS(0), len(b.layout.Entries), func(ctx context.Context, i int) error {
+	err := parallel.ForEach(ctx, runtime.GOMAXPROCS(0), len(b.layout.Entries), func(ctx context.Context, i int) error {
 		e := b.layout.Entries[i]
 		if e.Digest() == "" {
 			return nil
@@ -295,7 +297,7 @@ func (b *builder) findDone(ctx context.Context) error {
 		if !bytes.Equal(got, want) {
 			return nil
 		}
-		actual, err := hashSection(ctx, b.file, e, task)
+		actual, err := hashEntry(ctx, b.file, e, task)
 		if err != nil {
 			return err
 		}
@@ -357,6 +359,9 @@ type diskError struct {
 func (e *diskError) Error() string { return fmt.Sprintf("write %s: %v", e.name, e.err) }
 func (e *diskError) Unwrap() error { return e.err }
 
+// Is says that nothing else can succeed after it either.
+func (e *diskError) Is(target error) bool { return target == parallel.ErrStop }
+
 func (b *builder) writeError(err error) error { return &diskError{b.file.Name(), err} }
 
 // fetchAll runs all downloads that are still needed, archives first, since each of them
@@ -392,7 +397,7 @@ func (b *builder) fetchAll(ctx context.Context) error {
 	all := b.reporter.Task("fetch", total)
 	all.Skip(there)
 	entries := newEntryTasks(b.reporter, append(archives, blobs...))
-	err := forEach(ctx, b.parallel, len(lanes), func(ctx context.Context, i int) error {
+	err := parallel.ForEach(ctx, b.parallel, len(lanes), func(ctx context.Context, i int) error {
 		var errs []error
 		for _, f := range lanes[i] {
 			meter := entries.start(f, all)
@@ -443,8 +448,8 @@ func (b *builder) fetch(ctx context.Context, f *fetch, meter *meter) error {
 		beginning, h = 0, sha256.New()
 	}
 	meter.skip(beginning)
-	pieces, err := b.fetchFrom(ctx, f, meter, beginning, h)
-	if !pieces || ctx.Err() != nil || !errors.As(err, new(*differsError)) && !errors.Is(err, source.ErrAnew) {
+	inPieces, err := b.fetchFrom(ctx, f, meter, beginning, h)
+	if !inPieces || ctx.Err() != nil || !errors.As(err, new(*differsError)) && !errors.Is(err, source.ErrAnew) {
 		return err
 	}
 	b.reporter.Message(fmt.Sprintf("%s: it came in pieces that do not fit together: %v; fetching it once more", f.label, err))
@@ -465,9 +470,9 @@ func (b *builder) beginning(ctx context.Context, f *fetch) (int64, hash.Hash, er
 	if err != nil {
 		return 0, h, fmt.Errorf("read the unfinished bundle: %w", err)
 	}
-	buffer := takeBuffer()
-	defer giveBuffer(buffer)
-	if _, err := io.CopyBuffer(h, contextReader{ctx, io.NewSectionReader(b.file, e.Offset, n)}, *buffer); err != nil {
+	buffer := pieces.Take()
+	defer pieces.Give(buffer)
+	if _, err := io.CopyBuffer(h, pieces.Until(ctx, io.NewSectionReader(b.file, e.Offset, n)), *buffer); err != nil {
 		return 0, h, fmt.Errorf("read the unfinished bundle: %w", err)
 	}
 	return n, h, nil
@@ -476,8 +481,8 @@ func (b *builder) beginning(ctx context.Context, f *fetch) (int64, hash.Hash, er
 // writtenLength returns how many bytes of a part of the file there are up to the last one that
 // is not zero: a blob is written from its beginning on, and where nothing was written yet are zeros.
 func (b *builder) writtenLength(offset, size int64) (int64, error) {
-	buffer := takeBuffer()
-	defer giveBuffer(buffer)
+	buffer := pieces.Take()
+	defer pieces.Give(buffer)
 	for end := b.file.DataEnd(offset, size) - offset; end > 0; {
 		start := max(0, end-int64(len(*buffer)))
 		piece := (*buffer)[:end-start]
@@ -512,7 +517,7 @@ func (e *streamError) Unwrap() error { return e.err }
 
 // fetchFrom fetches what comes after the beginning, of which h is the hash. It reports
 // whether the whole is made of more than one piece.
-func (b *builder) fetchFrom(ctx context.Context, f *fetch, meter *meter, beginning int64, h hash.Hash) (pieces bool, err error) {
+func (b *builder) fetchFrom(ctx context.Context, f *fetch, meter *meter, beginning int64, h hash.Hash) (inPieces bool, err error) {
 	body, err := f.open(ctx, beginning)
 	if err != nil {
 		return beginning > 0, err
@@ -539,13 +544,13 @@ func (b *builder) storeBlob(ctx context.Context, d ocispec.Descriptor, stream io
 // storeRest does so for a blob of which done bytes are in place, with the hash h.
 func (b *builder) storeRest(ctx context.Context, d ocispec.Descriptor, stream io.Reader, done int64, h hash.Hash) error {
 	e := b.places[ocitar.BlobName(d.Digest)]
-	buffer := takeBuffer()
-	defer giveBuffer(buffer)
-	stream = contextReader{ctx, stream}
+	buffer := pieces.Take()
+	defer pieces.Give(buffer)
+	stream = pieces.Until(ctx, stream)
 	flushed := done
 	for done < d.Size {
-		piece := nextPiece((*buffer)[:writeSize], e, done)
-		n, err := fill(stream, piece)
+		piece := pieces.Next((*buffer)[:pieces.WriteSize], e.Offset+done, d.Size-done)
+		n, err := pieces.Fill(stream, piece)
 		// What came before the line broke is worth keeping.
 		if n > 0 {
 			_, _ = h.Write(piece[:n]) // never fails
@@ -566,7 +571,7 @@ func (b *builder) storeRest(ctx context.Context, d ocispec.Descriptor, stream io
 		}
 	}
 	// One byte more than expected is enough to know that it is too long.
-	more, err := fill(stream, (*buffer)[:1])
+	more, err := pieces.Fill(stream, (*buffer)[:1])
 	if err != nil {
 		return err
 	}
@@ -588,35 +593,13 @@ func (b *builder) erase(e ocitar.Entry) error {
 	if b.file.Zero(e.Offset, e.Size) == nil {
 		return nil
 	}
-	zeros := make([]byte, min(bufferSize, e.Size))
+	zeros := make([]byte, min(pieces.Size, e.Size))
 	for done := int64(0); done < e.Size; done += int64(len(zeros)) {
 		if _, err := b.file.WriteAt(zeros[:min(int64(len(zeros)), e.Size-done)], e.Offset+done); err != nil {
 			return b.writeError(err)
 		}
 	}
 	return nil
-}
-
-// nextPiece cuts from a buffer the piece in which the content of an entry is read or
-// written next, when done bytes of it are. Pieces end at multiples of the buffer's
-// length in the file: the kernel then keeps the file in memory in units of many pages,
-// which makes writing it, and reading it later, cheaper.
-func nextPiece(buffer []byte, e ocitar.Entry, done int64) []byte {
-	whole := int64(len(buffer))
-	return buffer[:min(whole-(e.Offset+done)%whole, e.Size-done)]
-}
-
-// fill reads until p is full or the stream ends, which is not an error.
-func fill(stream io.Reader, p []byte) (n int, err error) {
-	for n < len(p) && err == nil {
-		var more int
-		more, err = stream.Read(p[n:])
-		n += more
-	}
-	if err == io.EOF {
-		err = nil
-	}
-	return n, err
 }
 
 // storeArchive takes from an archive those blobs that are not in place yet, and proves
@@ -664,7 +647,7 @@ func (b *builder) storeArchive(ctx context.Context, f *fetch, stream io.Reader) 
 	if err != nil {
 		// An archive that cannot be read is most often not the archive that was locked:
 		// its sha256 tells, which needs the rest of it.
-		if _, restErr := io.Copy(io.Discard, contextReader{ctx, tee}); restErr != nil {
+		if _, restErr := io.Copy(io.Discard, pieces.Until(ctx, tee)); restErr != nil {
 			return err
 		}
 	}
@@ -687,7 +670,7 @@ func (b *builder) storeArchive(ctx context.Context, f *fetch, stream io.Reader) 
 func (b *builder) storeMember(
 	ctx context.Context, name string, d ocispec.Descriptor, size int64, content io.Reader, compressor *layerCompressor,
 ) error {
-	buffered := bufio.NewReaderSize(content, writeSize)
+	buffered := bufio.NewReaderSize(content, pieces.WriteSize)
 	made, err := isMade(name, d, buffered)
 	if err != nil {
 		return err
@@ -747,36 +730,9 @@ func (r *streamReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// contextReader ends a copy when its context does.
-type contextReader struct {
-	ctx    context.Context
-	reader io.Reader
-}
-
-func (r contextReader) Read(p []byte) (int, error) {
-	if r.ctx.Err() != nil {
-		return 0, context.Cause(r.ctx)
-	}
-	return r.reader.Read(p)
-}
-
-// The lengths of the pieces in which blobs are read from the disk and written to it. A
-// core's cache holds them between reading, hashing and writing. For longer pieces than
-// these the kernel looks for long runs of free memory, which a machine that has been up for
-// a while does not have: pieces of 64 KiB took two to three times its time, of 256 KiB five.
-const (
-	bufferSize = 256 << 10
-	writeSize  = 32 << 10
-)
-
 // flushStep is how much of a blob is written between two requests to the kernel to start
 // writing it to the disk. Without these, it may leave everything to the last moment.
 const flushStep = 8 << 20
-
-var buffers = sync.Pool{New: func() any { b := make([]byte, bufferSize); return &b }}
-
-func takeBuffer() *[]byte  { return buffers.Get().(*[]byte) }
-func giveBuffer(b *[]byte) { buffers.Put(b) }
 
 // meter counts the bytes of one download towards its entry and the whole.
 type meter struct {

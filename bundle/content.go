@@ -8,6 +8,8 @@ import (
 	"io"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/bundle/pieces"
 )
 
 // Content returns the bytes of a blob, from beginning to end. Where the blob is not what
@@ -37,8 +39,8 @@ func (r *Reader) ContentFrom(d digest.Digest, offset int64) (io.Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	buffer := takeBuffer()
-	defer giveBuffer(buffer)
+	buffer := pieces.Take()
+	defer pieces.Give(buffer)
 	// The buffer is larger than that of io.Discard.
 	n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, io.LimitReader(c, offset), *buffer)
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/boundedjson"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/pieces"
 )
 
 // Docker's own form of an image archive (docker save, skopeo's docker-archive) has no OCI
@@ -112,7 +113,7 @@ type dockerMember struct {
 func (l *dockerListing) add(name string, size int64, content io.Reader) error {
 	if l.members == nil {
 		l.members = make(map[string]dockerMember)
-		l.buffered = bufio.NewReaderSize(nil, bufferSize)
+		l.buffered = bufio.NewReaderSize(nil, pieces.Size)
 	}
 	if size == 0 && l.empty != nil {
 		l.members[name] = dockerMember{layer: *l.empty}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/pieces"
 	"github.com/liteboxd/boxlift/bundle/volume"
 )
 
@@ -100,8 +101,8 @@ func (r *Reader) copyBlob(ctx context.Context, w io.Writer, d digest.Digest, siz
 	if err != nil {
 		return err
 	}
-	buffer := takeBuffer()
-	defer giveBuffer(buffer)
+	buffer := pieces.Take()
+	defer pieces.Give(buffer)
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

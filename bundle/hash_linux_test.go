@@ -20,7 +20,7 @@ func TestHashOfAFileThatIsCut(t *testing.T) {
 	}
 	defer f.Close()
 	e := ocitar.Entry{Member: ocitar.Member{Name: "blob", Size: 1 << 20}}
-	_, err = hashSection(t.Context(), f, e, cutter{path})
+	_, err = hashEntry(t.Context(), f, e, cutter{path})
 	if err == nil || !strings.Contains(err.Error(), "read blob at offset 0: a part of the file cannot be read") {
 		t.Errorf("got %v", err)
 	}

@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
@@ -21,6 +20,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/source"
+	"github.com/liteboxd/boxlift/internal/parallel"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -40,7 +40,7 @@ type Program struct {
 // Describe reads programs to know their digests, which planning does otherwise: a caller may
 // have it done while it waits for something else.
 func Describe(ctx context.Context, programs []Program) error {
-	return forEach(ctx, runtime.GOMAXPROCS(0), len(programs), func(_ context.Context, i int) (err error) {
+	return parallel.ForEach(ctx, runtime.GOMAXPROCS(0), len(programs), func(_ context.Context, i int) (err error) {
 		p := &programs[i]
 		if p.found.Digest != "" {
 			return nil
@@ -388,7 +388,7 @@ func (p *planner) fetchManifests(ctx context.Context) ([][]resolvedImage, error)
 		}
 	}
 	task := p.Reporter.Task(fmt.Sprintf("read the manifests of %d images", len(all)), 0)
-	err := forEach(ctx, p.Parallelism, len(all), func(ctx context.Context, i int) error {
+	err := parallel.ForEach(ctx, p.Parallelism, len(all), func(ctx context.Context, i int) error {
 		w := all[i]
 		image, err := p.resolve(ctx, w.image, w.component.PlatformsIn(p.Lock))
 		if err != nil {
@@ -879,39 +879,4 @@ func label(component, name string, platform lock.Platform) string {
 		s += " (" + string(platform) + ")"
 	}
 	return s
-}
-
-// forEach calls do for 0 to n-1, at most limit at a time, and joins their errors. After a
-// diskError nothing else can succeed: it keeps further calls from starting.
-func forEach(ctx context.Context, limit, n int, do func(ctx context.Context, i int) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var (
-		wait sync.WaitGroup
-		mu   sync.Mutex
-		errs = make([]error, n)
-		next int
-	)
-	for range min(limit, n) {
-		wait.Go(func() {
-			for {
-				mu.Lock()
-				i := next
-				next++
-				mu.Unlock()
-				if i >= n || ctx.Err() != nil {
-					return
-				}
-				if errs[i] = do(ctx, i); errors.As(errs[i], new(*diskError)) {
-					cancel(errs[i])
-				}
-			}
-		})
-	}
-	wait.Wait()
-	if cause := context.Cause(ctx); cause != nil {
-		// What was cut short because of the cause adds nothing to it.
-		return cause
-	}
-	return errors.Join(errs...)
 }

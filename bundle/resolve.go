@@ -16,7 +16,9 @@ import (
 	"github.com/liteboxd/boxlift/bundle/boundedjson"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/pieces"
 	"github.com/liteboxd/boxlift/bundle/source"
+	"github.com/liteboxd/boxlift/internal/parallel"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -183,7 +185,7 @@ func (r *resolver) add(name, key string, find finder, pin func(found) error) {
 
 func (r *resolver) run(ctx context.Context) error {
 	pins := make([]*found, len(r.work))
-	findErr := forEach(ctx, r.Parallelism, len(r.work), func(ctx context.Context, i int) error {
+	findErr := parallel.ForEach(ctx, r.Parallelism, len(r.work), func(ctx context.Context, i int) error {
 		w := r.work[i]
 		pin, err := w.find(ctx, w.name)
 		if err != nil {
@@ -228,7 +230,7 @@ func (r *resolver) downloadOnce(ctx context.Context, name, url, pinned string, r
 	h := sha256.New()
 	metered := &streamReader{reader: stream, meter: &meter{tasks: []progress.Task{task}}}
 	counted := &countingReader{reader: io.TeeReader(metered, h)}
-	if err = read(contextReader{ctx, counted}); err == nil {
+	if err = read(pieces.Until(ctx, counted)); err == nil {
 		d = ocispec.Descriptor{Digest: digest.NewDigest(digest.SHA256, h), Size: counted.count}
 		err = checkPin(pinned, d)
 	}

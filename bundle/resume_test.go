@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/pieces"
 	"github.com/liteboxd/boxlift/bundle/volume"
 	"github.com/liteboxd/boxlift/test/upstream"
 )
@@ -241,7 +242,7 @@ func TestCancelledReuse(t *testing.T) {
 
 // TestWrittenLength finds the end of what was written, also where it is in several volumes.
 func TestWrittenLength(t *testing.T) {
-	const size = 3 * bufferSize
+	const size = 3 * pieces.Size
 	for _, split := range []int64{0, size / 2} {
 		f, err := volume.NewDraft(volume.DraftOptions{Path: filepath.Join(t.TempDir(), "b.tar"), Suffix: ".partial", Size: 2 * size, VolumeSize: split})
 		if err != nil {
@@ -252,7 +253,7 @@ func TestWrittenLength(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := &builder{file: f}
-		for _, n := range []int64{0, 1, 511, 4096, bufferSize - 1, bufferSize, bufferSize + 1, size} {
+		for _, n := range []int64{0, 1, 511, 4096, pieces.Size - 1, pieces.Size, pieces.Size + 1, size} {
 			const offset = 1536
 			if _, err := f.WriteAt(bytes.Repeat([]byte("x"), int(n)), offset); err != nil {
 				t.Fatal(err)

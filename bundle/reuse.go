@@ -15,6 +15,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/volume"
+	"github.com/liteboxd/boxlift/internal/parallel"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -87,7 +88,7 @@ func (b *builder) copyAll(ctx context.Context) (int64, error) {
 	task := b.reporter.Task(title, total)
 	var copied atomic.Int64
 	// One more than there are cores, as one now and then waits for the disk.
-	err := forEach(ctx, runtime.GOMAXPROCS(0)+1, len(found), func(ctx context.Context, i int) error {
+	err := parallel.ForEach(ctx, runtime.GOMAXPROCS(0)+1, len(found), func(ctx context.Context, i int) error {
 		e := found[i]
 		for _, section := range b.oldSections(e) {
 			meter := &meter{tasks: []progress.Task{task}}
@@ -140,7 +141,7 @@ func (b *builder) copyOld(ctx context.Context, e ocitar.Entry, section *io.Secti
 		}
 		return err
 	}
-	got, err := hashSection(ctx, b.file, e, meter.tasks[0])
+	got, err := hashEntry(ctx, b.file, e, meter.tasks[0])
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package bundle
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +13,9 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/pieces"
 	"github.com/liteboxd/boxlift/bundle/volume"
+	"github.com/liteboxd/boxlift/internal/parallel"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -169,11 +170,11 @@ func (r *Reader) verifyBlobs(ctx context.Context, reporter progress.Reporter) er
 	}
 	slices.SortStableFunc(blobs, func(a, b work) int { return int(min(max(b.Entry.Size-a.Entry.Size, -1), 1)) })
 	task := reporter.Task("verify", total)
-	err := forEach(ctx, runtime.GOMAXPROCS(0), len(blobs), func(ctx context.Context, i int) error {
+	err := parallel.ForEach(ctx, runtime.GOMAXPROCS(0), len(blobs), func(ctx context.Context, i int) error {
 		e := blobs[i].Entry
 		var source io.ReaderAt
 		source, e.Offset, _ = blobs[i].Outer()
-		got, err := hashSection(ctx, source, e, task)
+		got, err := hashEntry(ctx, source, e, task)
 		if err == nil && got != e.Digest() {
 			err = fmt.Errorf("%w: blob %s, %d bytes at offset %d, holds bytes with the digest %s", ErrInvalid, e.Digest(), e.Size, e.Offset, got)
 		}
@@ -186,56 +187,14 @@ func (r *Reader) verifyBlobs(ctx context.Context, reporter progress.Reporter) er
 	return err
 }
 
-// hashSection hashes the content of one entry of a file.
-func hashSection(ctx context.Context, source io.ReaderAt, e ocitar.Entry, task progress.Task) (digest.Digest, error) {
-	h := sha256.New()
-	use := func(piece []byte) error {
-		for len(piece) > 0 {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			n := min(len(piece), bufferSize)
-			_, _ = h.Write(piece[:n]) // never fails
-			task.Add(int64(n))
-			piece = piece[n:]
-		}
-		return nil
-	}
-	err := errors.ErrUnsupported
-	if m, ok := source.(mappable); ok {
-		err = m.UseMapped(e.Offset, e.Size, use)
-	}
-	if errors.Is(err, errors.ErrUnsupported) {
-		err = readCopied(source, e, use)
-	}
+// hashEntry hashes the content of one entry of a file.
+func hashEntry(ctx context.Context, file io.ReaderAt, e ocitar.Entry, task progress.Task) (digest.Digest, error) {
+	d, err := pieces.Hash(ctx, file, e.Offset, e.Size, task.Add)
 	if errors.Is(err, volume.ErrDamaged) {
 		err = fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if err != nil {
 		return "", fmt.Errorf("read %s at offset %d: %w", e.Name, e.Offset, err)
 	}
-	return digest.NewDigest(digest.SHA256, h), nil
-}
-
-// mappable is what [volume.File] and [volume.Draft] have in common: where they are not
-// encrypted and the system can, their bytes need not be copied.
-type mappable interface {
-	UseMapped(offset, size int64, use func([]byte) error) error
-}
-
-// readCopied does what UseMapped does by reading into a buffer.
-func readCopied(source io.ReaderAt, e ocitar.Entry, use func([]byte) error) error {
-	buffer := takeBuffer()
-	defer giveBuffer(buffer)
-	for done := int64(0); done < e.Size; {
-		piece := nextPiece(*buffer, e, done)
-		if _, err := source.ReadAt(piece, e.Offset+done); err != nil {
-			return err
-		}
-		if err := use(piece); err != nil {
-			return err
-		}
-		done += int64(len(piece))
-	}
-	return nil
+	return d, nil
 }
