@@ -45,8 +45,8 @@ func FuzzOCIArchive(f *testing.F) {
 		}
 		content = content[:min(int(cutAt), len(content))]
 
-		listing := archiveListing{members: make(map[digest.Digest]archiveMember)}
-		if err := readArchive(bytes.NewReader(content), listing.add, listing.docker.link); err != nil {
+		listing := newListing()
+		if err := listing.take(bytes.NewReader(content)); err != nil {
 			if !isDamaged {
 				t.Fatalf("a whole archive cannot be read: %v", err)
 			}

@@ -23,7 +23,7 @@ type holder func(d digest.Digest, size int64, platforms []lock.Platform) bool
 func (b *Base) AddBundle(r *Reader) {
 	b.add(r.Digest())
 	b.held = append(b.held, func(d digest.Digest, size int64, _ []lock.Platform) bool {
-		e, ok := r.tar.Blob(d)
+		e, ok := r.Tar().Blob(d)
 		return ok && e.Size == size
 	})
 }
@@ -57,6 +57,14 @@ func (b *Base) AddHosts(h *have.Have) {
 		}
 		return isHeld
 	})
+}
+
+// baseOf is a base that holds blobs of these sizes.
+func baseOf(bundles []digest.Digest, sizes map[digest.Digest]int64) *Base {
+	return &Base{bundles: bundles, held: []holder{func(d digest.Digest, size int64, _ []lock.Platform) bool {
+		has, ok := sizes[d]
+		return ok && has == size
+	}}}
 }
 
 func (b *Base) add(bundles ...digest.Digest) {

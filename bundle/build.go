@@ -183,25 +183,14 @@ func (p *Plan) sign(signer *signature.Signer) (*signature.Signature, error) {
 	return &s, nil
 }
 
-// layOut adds the signature to the members, if there is one, and lays them out.
+// layOut lays the members out, with the signature.
 func (b *builder) layOut(s *signature.Signature) error {
-	b.fixed = map[string][]byte{ocitar.LayoutFile: []byte(ocitar.LayoutContent), ocitar.IndexFile: b.index}
-	members := b.members
-	if s != nil {
-		b.fixed[ocitar.SigstoreBundleFile] = s.Bundle
-		b.fixed[ocitar.SignatureFile] = s.Base64
-		members = append(append([]ocitar.Member{}, members[:2]...),
-			ocitar.Member{Name: ocitar.SigstoreBundleFile, Size: int64(len(s.Bundle))},
-			ocitar.Member{Name: ocitar.SignatureFile, Size: int64(len(s.Base64))})
-		members = append(members, b.members[2:]...)
-	}
-	layout, err := ocitar.NewLayout(members)
-	if err != nil {
+	var err error
+	if b.layout, b.fixed, err = layOut(b.index, b.members, s); err != nil {
 		return err
 	}
-	b.layout = layout
-	b.places = make(map[string]ocitar.Entry, len(layout.Entries))
-	for _, e := range layout.Entries {
+	b.places = make(map[string]ocitar.Entry, len(b.layout.Entries))
+	for _, e := range b.layout.Entries {
 		b.places[e.Name] = e
 	}
 	b.done = make(map[string]bool)
@@ -216,15 +205,15 @@ func (b *builder) isAt(ctx context.Context, o BuildOptions, result *BuildResult)
 		return false
 	}
 	defer r.Close() //nolint:errcheck // it was only read
-	if r.stored.Layout().Size != b.layout.Size || !o.isForm(r.file) {
+	if r.Size() != b.layout.Size || !o.isForm(r.File()) {
 		return false
 	}
 	for name, content := range b.fixed {
-		if got, err := r.stored.ReadAll(name, maxIndexSize); err != nil || !bytes.Equal(got, content) {
+		if got, err := r.Stored().ReadAll(name, maxIndexSize); err != nil || !bytes.Equal(got, content) {
 			return false
 		}
 	}
-	result.Stored, result.Volumes = r.file.Stored(), r.file.Volumes()
+	result.Stored, result.Volumes = r.File().Stored(), r.File().Volumes()
 	return r.Verify(ctx, b.reporter) == nil
 }
 
@@ -297,7 +286,7 @@ func (b *builder) findDone(ctx context.Context) error {
 		if !bytes.Equal(got, want) {
 			return nil
 		}
-		actual, err := hashEntry(ctx, b.file, e, task)
+		actual, err := b.hash(ctx, e, task.Add)
 		if err != nil {
 			return err
 		}
@@ -308,6 +297,15 @@ func (b *builder) findDone(ctx context.Context) error {
 	})
 	task.Done(err)
 	return err
+}
+
+// hash hashes what is in place of the content of an entry. read is told of its progress.
+func (b *builder) hash(ctx context.Context, e ocitar.Entry, read func(n int64)) (digest.Digest, error) {
+	d, err := pieces.Hash(ctx, b.file, e.Offset, e.Size, read)
+	if err != nil {
+		return "", fmt.Errorf("read %s at offset %d: %w", e.Name, e.Offset, err)
+	}
+	return d, nil
 }
 
 // clearPadding writes the zeros behind the contents, which no digest proves, anew.
@@ -526,7 +524,7 @@ func (b *builder) fetchFrom(ctx context.Context, f *fetch, meter *meter, beginni
 	if body.Size >= 0 && body.Size != f.size {
 		return false, &differsError{want: ocispec.Descriptor{Size: f.size}, size: body.Size}
 	}
-	stream := &streamReader{reader: body, meter: meter}
+	stream := metered(body, meter)
 	if f.archive != nil {
 		// Whatever is longer than what was locked is another archive.
 		err = b.storeArchive(ctx, f, io.LimitReader(stream, f.size+1))
@@ -715,7 +713,9 @@ func (e *differsError) Hint() string {
 	return "run the command again in case it was a fault on the way; if it persists, find out why upstream changed before you lock it anew"
 }
 
-// streamReader meters a download and marks its errors as those of the line.
+// metered meters a download and marks its errors as those of the line.
+func metered(r io.Reader, m *meter) io.Reader { return &streamReader{reader: r, meter: m} }
+
 type streamReader struct {
 	reader io.Reader
 	meter  *meter
@@ -739,6 +739,8 @@ type meter struct {
 	tasks []progress.Task
 	count int64
 }
+
+func newMeter(tasks ...progress.Task) *meter { return &meter{tasks: tasks} }
 
 func (m *meter) add(n int64) {
 	m.count += n
@@ -792,7 +794,7 @@ func (t *entryTasks) start(f *fetch, all progress.Task) *meter {
 	if e.task == nil {
 		e.task = t.reporter.Task(f.label, e.size)
 	}
-	return &meter{tasks: []progress.Task{all, e.task}}
+	return newMeter(all, e.task)
 }
 
 func (t *entryTasks) end(f *fetch, err error) {

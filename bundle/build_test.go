@@ -39,7 +39,7 @@ func (r *recorder) Message(text string) {
 // TestEverything takes the whole set, air-gap archives included, the whole way.
 func TestEverything(t *testing.T) {
 	s := upstreamServer(t)
-	document, err := lock.ParseDocument(lockTitle, s.LockYAML(upstream.LockOptions{}))
+	document, err := lock.ParseDocument(LockFile, s.LockYAML(upstream.LockOptions{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	content := document.Bytes()
-	l, err := lock.Parse(lockTitle, content)
+	l, err := lock.Parse(LockFile, content)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestEverything(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := lock.Parse(lockTitle, known)
+	want, err := lock.Parse(LockFile, known)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -447,7 +447,7 @@ func TestArchives(t *testing.T) {
 	}
 
 	// One archive alone cannot serve two platforms.
-	l, err := lock.Parse(lockTitle, content)
+	l, err := lock.Parse(LockFile, content)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -614,7 +614,7 @@ func TestPartialOfAnotherKey(t *testing.T) {
 	want := mustRead(t, path)
 
 	left := slices.Clone(want)
-	for _, e := range mustOpen(t, path).tar.Layout().Entries[:4] {
+	for _, e := range mustOpen(t, path).Tar().Layout().Entries[:4] {
 		for i := e.Offset; i < e.End(); i++ {
 			left[i] = 'x'
 		}
@@ -641,7 +641,7 @@ func TestGarbageInPartial(t *testing.T) {
 	s := upstreamServer(t)
 	r := mustOpen(t, reference(t))
 	left := mustRead(t, reference(t))
-	entries := r.tar.Layout().Entries
+	entries := r.Tar().Layout().Entries
 	spoiled := []int{5, len(entries) - 1}
 	for _, i := range spoiled {
 		clear(left[entries[i].Offset:entries[i].End()])
@@ -817,14 +817,14 @@ func TestManifestsNeedTheirComponent(t *testing.T) {
 		Name: ManifestsFile, URL: "https://example.com/m", SHA256: digest.FromString("m").Encoded(), Size: 1, Line: 7,
 	})
 	_, err = NewPlan(t.Context(), o)
-	wantError(t, err, ManifestsComponent+": "+ManifestsFile, lockTitle+":7")
+	wantError(t, err, ManifestsComponent+": "+ManifestsFile, LockFile+":7")
 
 	o.Lock.Components = slices.Delete(o.Lock.Components, i, i+1)
 	plan, err := NewPlan(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if bytes.Contains(plan.Index(), []byte(ManifestsFile)) {
+	if bytes.Contains(plan.index, []byte(ManifestsFile)) {
 		t.Error("the manifests travel without their component")
 	}
 }

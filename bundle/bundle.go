@@ -18,7 +18,6 @@ package bundle
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -32,6 +31,9 @@ const (
 	ArtifactType = "application/vnd.boxlift.bundle.v1"
 	// PackArtifactType marks index.json as that of a pack.
 	PackArtifactType = "application/vnd.boxlift.pack.v1"
+	// DeltaArtifactType marks index.json as that of a delta. Readers that know bundles only
+	// refuse it.
+	DeltaArtifactType = "application/vnd.boxlift.delta.v1"
 
 	lockArtifactType  = "application/vnd.boxlift.lock.v1"
 	fileArtifactType  = "application/vnd.boxlift.file.v1"
@@ -43,6 +45,8 @@ const (
 	fileMediaType  = "application/octet-stream"
 	chartMediaType = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 	sbomMediaType  = "application/vnd.cyclonedx+json"
+	// outlineMediaType is that of the outline of a delta.
+	outlineMediaType = "application/vnd.boxlift.outline.v1.tar+zstd"
 )
 
 // Annotations of the entries of index.json.
@@ -58,13 +62,13 @@ const (
 const (
 	// LockComponent is the component of the lock itself, which no lock lists.
 	LockComponent = "lock"
+	// LockFile is the name of the file with the lock.
+	LockFile = "versions.lock"
 	// ProgramsComponent is that of boxlift's own programs for the node platforms.
 	ProgramsComponent = "boxlift"
 	// ManifestsComponent is the component whose manifests boxlift itself brings along, in
 	// the file ManifestsFile.
 	ManifestsComponent = "liteboxd"
-
-	lockTitle = "versions.lock"
 
 	// ManifestsFile is the name of the file with the manifests of ManifestsComponent: a
 	// tar that serves all platforms.
@@ -80,19 +84,29 @@ const (
 	maxIndexSize    = 16 << 20
 	maxConfigSize   = 8 << 20
 	maxManifestSize = 4 << 20
-	// maxContents bounds what is read of manifests in all, since many entries may name
-	// the same large one. A platform's are a few MiB.
-	maxContents = 128 << 20
 	// maxIndexValues and maxManifestValues bound how many values of JSON (see
-	// [boundedjson.Count]) an index.json, and a manifest, image index or config may have, and
-	// maxContentsValues all that is read of the latter: a reader holds a hundred bytes and more
-	// for two of the file. An entry of index.json has about 14, a layer 3.
+	// [boundedjson.Count]) an index.json, and a manifest, image index or config may have: a
+	// reader holds a hundred bytes and more for two of the file. An entry of index.json has
+	// about 14, a layer 3.
 	maxIndexValues    = 1 << 17
 	maxManifestValues = 1 << 16
-	maxContentsValues = 1 << 18
 	// maxSBOM bounds the list of software, in bytes: it is held in memory when it is made and
 	// when it is compared.
 	maxSBOM = 128 << 20
+	// maxOutline bounds the outline of a delta in bytes, compressed or not: it is held in
+	// memory. A platform's manifests have a few hundred kilobytes.
+	maxOutline = 32 << 20
+	// maxLeftOut bounds how many blobs and how many bundles a delta may name: a name of 70 bytes
+	// becomes a member of the bundle, which takes a reader a thousand.
+	maxLeftOut = 1 << 15
+)
+
+const (
+	// maxContents bounds what is read of manifests in all, since many entries may name
+	// the same large one. A platform's are a few MiB.
+	maxContents = 128 << 20
+	// maxContentsValues bounds how many values of JSON are read of them in all.
+	maxContentsValues = 1 << 18
 	// maxComponents is what a lock may have, and boxlift's own two.
 	maxComponents = 256 + 2
 )
@@ -155,10 +169,11 @@ func (p PlatformImage) Size() int64 {
 	return n
 }
 
-// entryError says which entry an error is about.
-func entryError(component, name string, platform lock.Platform, err error) error {
+// label names an entry of a lock, or of a bundle, in messages.
+func label(component, name string, platform lock.Platform) string {
+	s := component + ": " + name
 	if platform != "" {
-		name += " (" + string(platform) + ")"
+		s += " (" + string(platform) + ")"
 	}
-	return fmt.Errorf("%s: %s: %w", component, name, err)
+	return s
 }

@@ -26,22 +26,11 @@ import (
 // it then reads the bundle itself, byte for byte (see [ocitar.Assemble]).
 
 const (
-	// DeltaArtifactType marks index.json as that of a delta. Readers that know bundles only
-	// refuse it.
-	DeltaArtifactType = "application/vnd.boxlift.delta.v1"
-
-	outlineMediaType = "application/vnd.boxlift.outline.v1.tar+zstd"
-	// maxOutline bounds the outline, compressed or not: it is held in memory. A platform's
-	// manifests have a few hundred kilobytes.
-	maxOutline = 32 << 20
 	// maxDeltaValues bounds how many values of JSON (see [boundedjson.Count]) the index.json of a
 	// delta may have: 4 for each blob, and the bundles.
 	// maxOutlineValues bounds those of its one descriptor.
 	maxDeltaValues   = 5 * maxLeftOut
 	maxOutlineValues = 64
-	// maxLeftOut bounds how many blobs and how many bundles a delta may name: a name of 70 bytes
-	// becomes a member of the bundle, which takes a reader a thousand.
-	maxLeftOut = 1 << 15
 	// outlineWindow is how much the outline makes its reader hold beside that.
 	outlineWindow = 8 << 20
 )
@@ -410,6 +399,24 @@ func (r *Reader) find(m ocitar.Member) (*supply, error) {
 	return nil, r.missing(MissingBlob{Digest: m.Digest(), Size: m.Size})
 }
 
+// Section is Blob for a blob of a size, which a delta need not have listed.
+func (r *Reader) Section(m ocitar.Member) (*io.SectionReader, error) {
+	found, err := r.find(m)
+	if err != nil {
+		return nil, err
+	}
+	return found.SectionReader, nil
+}
+
+// DeltaIndex returns the own index.json of a delta, its bytes and what is in them, or nothing
+// when it is a whole bundle.
+func (r *Reader) DeltaIndex() ([]byte, *deltaIndex) {
+	if r.delta == nil {
+		return nil, nil
+	}
+	return r.delta.index, &r.delta.parsed
+}
+
 func (r *Reader) missing(blobs ...MissingBlob) *MissingError {
 	return &MissingError{Path: r.path, Since: r.delta.parsed.Since, Blobs: blobs}
 }
@@ -469,14 +476,6 @@ func (r *Reader) Require(blobs ...digest.Digest) error {
 	return r.missing(missing...)
 }
 
-func (r *Reader) requireMembers(members []ocitar.Member) error {
-	blobs := make([]digest.Digest, 0, len(members))
-	for _, m := range members {
-		blobs = append(blobs, m.Digest())
-	}
-	return r.Require(blobs...)
-}
-
 // RequireAll is Require for all blobs of the bundle.
 func (r *Reader) RequireAll() error {
 	if r.delta == nil {
@@ -488,23 +487,27 @@ func (r *Reader) RequireAll() error {
 	return nil
 }
 
-// blobNames are for each blob of the bundle the first image or file that it belongs to, as
-// far as that can be read.
+// blobNames names the blobs of the bundle, as far as they can be read.
 func (r *Reader) blobNames() map[digest.Digest]string {
-	names := make(map[digest.Digest]string)
 	contents, err := r.contents()
 	if err != nil {
-		return names
+		return nil
 	}
+	return contents.BlobNames()
+}
+
+// BlobNames returns for each blob of the bundle the first image or file that it belongs to.
+func (c *Contents) BlobNames() map[digest.Digest]string {
+	names := make(map[digest.Digest]string)
 	name := func(d digest.Digest, of string) {
 		if names[d] == "" {
 			names[d] = of
 		}
 	}
-	for _, f := range contents.Files {
+	for _, f := range c.Files {
 		name(f.Digest, strings.TrimSpace(f.Name+" "+string(f.Platform)))
 	}
-	for _, image := range contents.Images {
+	for _, image := range c.Images {
 		name(image.Digest, image.Name)
 		for _, p := range image.Platforms {
 			for _, d := range p.blobs() {

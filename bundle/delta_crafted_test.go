@@ -41,7 +41,7 @@ func craftDelta(t testing.TB, signer *signature.Signer) *craftedDelta {
 			outline.blobs = append(outline.blobs, b)
 		}
 		if b.name == manifest || string(b.content) == craftedLayer {
-			d.index.LeftOut = append(d.index.LeftOut, leftOutBlob{b.name, int64(len(b.content)), i})
+			d.index.LeftOut = append(d.index.LeftOut, leftOutBlob{Digest: b.name, Size: int64(len(b.content)), At: i})
 			continue
 		}
 		d.blobs = append(d.blobs, b)
@@ -52,11 +52,12 @@ func craftDelta(t testing.TB, signer *signature.Signer) *craftedDelta {
 
 func (d *craftedDelta) tar(t testing.TB, signer *signature.Signer) []byte {
 	t.Helper()
-	outline, err := packOutline(bytes.NewReader(d.outline))
-	if err != nil {
+	var packed bytes.Buffer
+	if err := compressLayer(&packed, bytes.NewReader(d.outline)); err != nil {
 		t.Fatal(err)
 	}
-	c := &crafted{blobs: append([]craftedBlob{{digest.FromBytes(outline), outline}}, d.blobs...)}
+	outline := packed.Bytes()
+	c := &crafted{blobs: append([]craftedBlob{{name: digest.FromBytes(outline), content: outline}}, d.blobs...)}
 	if d.index.Manifests == nil {
 		d.index.Manifests = []ocispec.Descriptor{descriptorOf(outlineMediaType, outline)}
 	}

@@ -132,20 +132,39 @@ func (b *builder) tellOfManifests(archives []*fetch) {
 
 // outline makes the outline of the bundle with these small blobs.
 func (p *Plan) outline(signed *signature.Signature, blobs []ocitar.Member) ([]byte, error) {
-	// What a builder would write, but for the blobs.
-	b := &builder{Plan: &Plan{index: p.index, members: append(p.members[:2:2], blobs...)}}
-	if err := b.layOut(signed); err != nil {
+	layout, fixed, err := layOut(p.index, append(p.members[:2:2], blobs...), signed)
+	if err != nil {
 		return nil, err
 	}
-	if b.layout.Size > maxOutline {
-		return nil, fmt.Errorf("the manifests that a delta has to list have %d bytes, %d is the most: build the whole bundle", b.layout.Size, maxOutline)
+	if layout.Size > maxOutline {
+		return nil, fmt.Errorf(
+			"the manifests that a delta has to list have %d bytes, %d is the most: build the whole bundle", layout.Size, maxOutline)
 	}
-	whole := ocitar.Assemble(b.layout, func(m ocitar.Member) (io.ReaderAt, error) {
-		content, ok := b.fixed[m.Name]
+	whole := ocitar.Assemble(layout, func(m ocitar.Member) (io.ReaderAt, error) {
+		content, ok := fixed[m.Name]
 		if !ok {
 			content = p.content[m.Digest()]
 		}
 		return bytes.NewReader(content), nil
 	})
 	return packOutline(io.NewSectionReader(whole, 0, whole.Size()))
+}
+
+// layOut adds the signature to the members, if there is one, and lays them out. It also
+// returns the contents of the members that are no blobs.
+func layOut(
+	index []byte, all []ocitar.Member, s *signature.Signature,
+) (layout *ocitar.Layout, fixed map[string][]byte, err error) {
+	fixed = map[string][]byte{ocitar.LayoutFile: []byte(ocitar.LayoutContent), ocitar.IndexFile: index}
+	members := all
+	if s != nil {
+		fixed[ocitar.SigstoreBundleFile] = s.Bundle
+		fixed[ocitar.SignatureFile] = s.Base64
+		members = append(append([]ocitar.Member{}, all[:2]...),
+			ocitar.Member{Name: ocitar.SigstoreBundleFile, Size: int64(len(s.Bundle))},
+			ocitar.Member{Name: ocitar.SignatureFile, Size: int64(len(s.Base64))})
+		members = append(members, all[2:]...)
+	}
+	layout, err = ocitar.NewLayout(members)
+	return layout, fixed, err
 }

@@ -95,8 +95,8 @@ func Compare(from, to *Reader) (*Difference, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Difference{From: from.side(), To: to.side(), Components: compareComponents(a.Describe(), b.Describe())}
-	had, has := from.blobSizes(a), to.blobSizes(b)
+	d := &Difference{From: sideOf(from), To: sideOf(to), Components: compareComponents(a.Describe(), b.Describe())}
+	had, has := blobSizes(from, a), blobSizes(to, b)
 	for digest, size := range had {
 		if _, ok := has[digest]; ok {
 			d.Kept.add(size)
@@ -121,7 +121,7 @@ func Compare(from, to *Reader) (*Difference, error) {
 	return d, nil
 }
 
-func (r *Reader) side() Side {
+func sideOf(r *Reader) Side {
 	return Side{Path: r.path, Digest: r.Digest(), Size: r.Size(), Builder: r.Version(), Validity: r.validity}
 }
 
@@ -131,7 +131,7 @@ func (a *Amount) add(size int64) {
 }
 
 // blobSizes lists all blobs that a bundle stands for.
-func (r *Reader) blobSizes(c *Contents) map[digest.Digest]int64 {
+func blobSizes(r *Reader, c *Contents) map[digest.Digest]int64 {
 	all := make(map[digest.Digest]int64)
 	for _, d := range r.parsed.Manifests {
 		all[d.Digest] = d.Size

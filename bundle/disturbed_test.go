@@ -91,11 +91,11 @@ func disturbedForms(t *testing.T, s *upstream.Server) map[string]func(t *testing
 // was found stays for the next run.
 func resolveAnew(t *testing.T, dir string, client *source.Client) (map[string][]byte, error) {
 	t.Helper()
-	path := filepath.Join(dir, lockTitle)
+	path := filepath.Join(dir, LockFile)
 	if len(readFiles(t, dir)) == 0 {
 		mustWrite(t, path, regexp.MustCompile(`, (size: \d+|digest: sha256:[0-9a-f]+)`).ReplaceAll(smallLock(t), nil))
 	}
-	document, err := lock.ParseDocument(lockTitle, mustRead(t, path))
+	document, err := lock.ParseDocument(LockFile, mustRead(t, path))
 	if err != nil {
 		return nil, err
 	}

@@ -58,8 +58,8 @@ func FuzzDockerArchive(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, index, config, layer []byte, link string) {
 		content := fuzzedArchive(t, index, config, layer, link)
-		listing := archiveListing{members: make(map[digest.Digest]archiveMember)}
-		if err := readArchive(bytes.NewReader(content), listing.add, listing.docker.link); err != nil {
+		listing := newListing()
+		if err := listing.take(bytes.NewReader(content)); err != nil {
 			t.Fatalf("a whole archive cannot be read: %v", err)
 		}
 		contents, err := listing.contents("linux/amd64")

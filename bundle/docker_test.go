@@ -7,11 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
-	"strconv"
 	"strings"
 	"testing"
-	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
@@ -57,7 +54,10 @@ func dockerArchiveFile(t *testing.T, path string) (shared, own []byte) {
 		return content
 	}
 	first, second := config(shared), config(shared, own)
-	index, err := json.Marshal([]dockerImage{
+	index, err := json.Marshal([]struct {
+		Config           string
+		RepoTags, Layers []string
+	}{
 		{Config: "first.json", RepoTags: []string{"first:1", "quay.io/a/first:1"}, Layers: []string{"aaa/layer.tar"}},
 		{Config: "sha256:second", RepoTags: []string{"second:2"}, Layers: []string{"bbb/layer.tar", "own.tar"}},
 	})
@@ -104,7 +104,7 @@ func lockOf(t *testing.T, client *source.Client, archives ...string) []byte {
 	for _, archive := range archives {
 		text += "      - {archive: \"" + archive + "\", platform: linux/amd64}\n"
 	}
-	document, err := lock.ParseDocument(lockTitle, []byte(text))
+	document, err := lock.ParseDocument(LockFile, []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,109 +175,6 @@ func layerDigest(t *testing.T, plain []byte) string {
 		t.Fatal(err)
 	}
 	return digest.FromBytes(b.Bytes()).String()
-}
-
-// TestCompressedLayers are the same bytes however they are read; locks state their digests.
-func TestCompressedLayers(t *testing.T) {
-	content := []byte(strings.Repeat("some layer, ", 30_000))
-	var compressor layerCompressor // what it has made before does not matter
-	for name, r := range map[string]io.Reader{
-		"at once": bytes.NewReader(content), "in halves": iotest.HalfReader(bytes.NewReader(content)), "byte by byte": iotest.OneByteReader(bytes.NewReader(content)),
-	} {
-		var b bytes.Buffer
-		if err := compressor.compress(&b, r); err != nil {
-			t.Fatal(err)
-		}
-		const want = "sha256:5779c66075765a4b35c1bd5b9eeeefc082591eaf5e3e164ea4454f1172f1f242"
-		if got := digest.FromBytes(b.Bytes()).String(); got != want {
-			t.Errorf("%s: %s, expected %s: locks of archives in docker's form have to be made anew", name, got, want)
-		}
-	}
-}
-
-// TestManySmallMembers has archives of so many files that what one of them takes counts.
-func TestManySmallMembers(t *testing.T) {
-	const count = 2000
-	for _, size := range []int{0, 1} {
-		var b bytes.Buffer
-		w := tar.NewWriter(&b)
-		for i := range count {
-			if err := w.WriteHeader(&tar.Header{Name: strconv.Itoa(i), Size: int64(size), Mode: 0o644}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := w.Write(make([]byte, size)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		listing := archiveListing{members: make(map[digest.Digest]archiveMember)}
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		if err := readArchive(&b, listing.add, listing.docker.link); err != nil {
-			t.Fatal(err)
-		}
-		runtime.ReadMemStats(&after)
-		if got := len(listing.docker.members); got != count {
-			t.Errorf("%d members were listed, expected %d", got, count)
-		}
-		if want := layerDigest(t, make([]byte, size)); listing.docker.members["1999"].layer.Digest.String() != want {
-			t.Errorf("%d bytes become %s, expected %s", size, listing.docker.members["1999"].layer.Digest, want)
-		}
-		// A compressor takes tens of megabytes; one for each would be tens of gigabytes.
-		if got := (after.TotalAlloc - before.TotalAlloc) / count; got > 128<<10 {
-			t.Errorf("a member of %d bytes takes %d bytes of memory", size, got)
-		}
-	}
-}
-
-// TestArchiveBounds has archives that name more, or longer, than they may.
-func TestArchiveBounds(t *testing.T) {
-	archive := func(count int, header tar.Header, content string) io.Reader {
-		var b bytes.Buffer
-		w := tar.NewWriter(&b)
-		header.Size, header.Mode = int64(len(content)), 0o644
-		for range count {
-			if err := w.WriteHeader(&header); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := io.WriteString(w, content); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return &b
-	}
-	long := strings.Repeat("n", maxMemberName+1)
-	for name, test := range map[string]struct {
-		archive io.Reader
-		want    string
-	}{
-		"members": {archive(maxArchiveMembers+1, tar.Header{Name: "empty"}, ""), "more than 131072 files"},
-		"name":    {archive(1, tar.Header{Name: long}, ""), "a file's name has more than 4096 bytes"},
-		"link": {
-			archive(1, tar.Header{Typeflag: tar.TypeSymlink, Name: "link", Linkname: long}, ""),
-			"a file's name has more than 4096 bytes",
-		},
-		"images": {
-			archive(1, tar.Header{Name: dockerIndex}, "["+strings.Repeat("{},", maxIndexValues)+"{}]"),
-			"the archive's manifest.json: too much JSON",
-		},
-		"no images": {archive(1, tar.Header{Name: dockerIndex}, "{}"), "manifest.json: json: cannot unmarshal object"},
-		"no JSON":   {archive(1, tar.Header{Name: dockerIndex}, "[{}"), "manifest.json: unexpected end of JSON input"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			listing := archiveListing{members: make(map[digest.Digest]archiveMember)}
-			err := readArchive(test.archive, listing.add, listing.docker.link)
-			if err == nil {
-				_, err = listing.contents("linux/amd64")
-			}
-			wantError(t, err, test.want)
-		})
-	}
 }
 
 // TestDockerFormOfSkopeo builds from an archive that skopeo made.

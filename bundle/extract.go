@@ -48,18 +48,18 @@ func (r *Reader) ExtractArchive(ctx context.Context, path string, images []Image
 }
 
 func (r *Reader) extractArchive(ctx context.Context, path string, images []Image) error {
-	layout, err := r.imageLayout(images, "")
+	layout, err := r.ImageLayout(images, "")
 	if err != nil {
 		return err
 	}
-	placed, err := layout.place()
+	placed, err := layout.Place()
 	if err != nil {
 		return err
 	}
-	if err := r.requireMembers(layout.blobs); err != nil {
+	if err := r.requireMembers(layout.Blobs); err != nil {
 		return err
 	}
-	return writeNew(path, func(w io.Writer) (bool, error) { return false, r.writeLayout(ctx, w, placed, layout.index) })
+	return writeNew(path, func(w io.Writer) (bool, error) { return false, r.writeLayout(ctx, w, placed, layout.Index) })
 }
 
 // writeLayout writes the tar of a layout.
@@ -81,6 +81,15 @@ func (r *Reader) writeLayout(ctx context.Context, w io.Writer, layout *ocitar.La
 	}
 	_, err := w.Write(make([]byte, ocitar.TrailerSize))
 	return err
+}
+
+// requireMembers is [bundle.Reader.Require] for members.
+func (r *Reader) requireMembers(members []ocitar.Member) error {
+	blobs := make([]digest.Digest, 0, len(members))
+	for _, m := range members {
+		blobs = append(blobs, m.Digest())
+	}
+	return r.Require(blobs...)
 }
 
 // copyMember writes the content of one member of a layout.
@@ -124,15 +133,15 @@ func (r *Reader) copyBlob(ctx context.Context, w io.Writer, d digest.Digest, siz
 // there before. Otherwise it is as ExtractArchive.
 func (r *Reader) ExtractLayout(ctx context.Context, path string, images []Image) error {
 	err := newFolder(path, func(folder string) error {
-		layout, err := r.imageLayout(images, "")
+		layout, err := r.ImageLayout(images, "")
 		if err != nil {
 			return err
 		}
-		placed, err := layout.place()
+		placed, err := layout.Place()
 		if err != nil {
 			return err
 		}
-		if err := r.requireMembers(layout.blobs); err != nil {
+		if err := r.requireMembers(layout.Blobs); err != nil {
 			return err
 		}
 		for _, e := range placed.Entries {
@@ -141,7 +150,7 @@ func (r *Reader) ExtractLayout(ctx context.Context, path string, images []Image)
 				return err
 			}
 			err := writeNew(name, func(w io.Writer) (bool, error) {
-				return false, r.copyMember(ctx, w, e.Member, layout.index)
+				return false, r.copyMember(ctx, w, e.Member, layout.Index)
 			})
 			if err != nil {
 				return err

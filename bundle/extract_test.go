@@ -71,15 +71,21 @@ func TestExtractedImages(t *testing.T) {
 	if !ok {
 		t.Fatal("it is not there for arm64")
 	}
+	archive := func(ctx context.Context, path string, images []bundle.Image) error {
+		return r.ExtractArchive(ctx, path, images)
+	}
+	layout := func(ctx context.Context, path string, images []bundle.Image) error {
+		return r.ExtractLayout(ctx, path, images)
+	}
 	for name, test := range map[string]struct {
 		image bundle.Image
 		form  string
 		write func(context.Context, string, []bundle.Image) error
 	}{
-		"archive":               {image, "oci-archive:", r.ExtractArchive},
-		"folder":                {image, "oci:", r.ExtractLayout},
-		"archive, one platform": {only, "oci-archive:", r.ExtractArchive},
-		"folder, one platform":  {only, "oci:", r.ExtractLayout},
+		"archive":               {image, "oci-archive:", archive},
+		"folder":                {image, "oci:", layout},
+		"archive, one platform": {only, "oci-archive:", archive},
+		"folder, one platform":  {only, "oci:", layout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "out")

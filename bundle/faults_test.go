@@ -399,7 +399,7 @@ func fileSizes(t *testing.T, path string) int64 {
 			}
 		}
 	}
-	for _, e := range r.tar.Layout().Entries {
+	for _, e := range r.Tar().Layout().Entries {
 		if d := e.Digest(); d != "" && !seen[d] {
 			n += e.Size
 		}

@@ -48,7 +48,7 @@ func run(t *testing.T, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "HOME="+shared.dir, "COSIGN_PASSWORD=password",
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "HOME="+sharedDir(), "COSIGN_PASSWORD=password",
 		// Whatever a program would fetch, it does not get.
 		"HTTP_PROXY=http://127.0.0.1:1", "HTTPS_PROXY=http://127.0.0.1:1", "NO_PROXY=127.0.0.1")
 	if strings.HasSuffix(args[0], "apt-get") {

@@ -28,20 +28,20 @@ type JoinOptions struct {
 func Join(ctx context.Context, r *Reader, o JoinOptions) (*BuildResult, error) {
 	result, err := join(ctx, r, o)
 	if err != nil {
-		return nil, fmt.Errorf("join %s: %w", r.path, err)
+		return nil, fmt.Errorf("join %s: %w", r.Path(), err)
 	}
 	return result, nil
 }
 
 func join(ctx context.Context, r *Reader, o JoinOptions) (*BuildResult, error) {
-	if r.delta == nil {
+	if _, delta := r.DeltaIndex(); delta == nil {
 		return nil, ErrWhole
 	}
 	if o.Reporter == nil {
 		o.Reporter = progress.Discard
 	}
-	p := &Plan{index: r.index, reuse: olderBundles{r}, reporter: o.Reporter}
-	for _, e := range r.tar.Layout().Entries {
+	p := &Plan{index: r.Index(), reuse: []*Reader{r}, reporter: o.Reporter}
+	for _, e := range r.Tar().Layout().Entries {
 		// The builder adds the signature.
 		if e.Name != ocitar.SigstoreBundleFile && e.Name != ocitar.SignatureFile {
 			p.members = append(p.members, e.Member)
@@ -51,7 +51,7 @@ func join(ctx context.Context, r *Reader, o JoinOptions) (*BuildResult, error) {
 		return nil, err
 	}
 	b := &builder{Plan: p, isCopy: true}
-	if err := b.layOut(r.signed); err != nil {
+	if err := b.layOut(r.Signature()); err != nil {
 		return nil, err
 	}
 	return b.build(ctx, BuildOptions{Path: o.Path, OutputOptions: o.OutputOptions}, &BuildResult{Digest: r.Digest()})

@@ -33,12 +33,11 @@ var shared struct {
 	built func() (string, error)
 }
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	os.Exit(runTests(m))
-}
+// sharedDir is the folder that all tests of the process share.
+func sharedDir() string { return shared.dir }
 
 func runTests(m *testing.M) int {
+	flag.Parse()
 	var err error
 	if shared.dir, err = os.MkdirTemp("", "boxlift-bundle-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -111,7 +110,7 @@ func resolveSmallLock() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	document, err := lock.ParseDocument(lockTitle, []byte(unpinned))
+	document, err := lock.ParseDocument(LockFile, []byte(unpinned))
 	if err != nil {
 		return nil, err
 	}
@@ -184,11 +183,11 @@ func newClient(s *upstream.Server, change ...func(*source.Options)) *source.Clie
 }
 
 func planOptions(content []byte, client *source.Client) (PlanOptions, error) {
-	l, err := lock.Parse(lockTitle, content)
+	l, err := lock.Parse(LockFile, content)
 	if err != nil {
 		return PlanOptions{}, err
 	}
-	o := PlanOptions{Lock: l, LockName: lockTitle, LockContent: content, Source: client, Version: "v0.0.0-test"}
+	o := PlanOptions{Lock: l, LockName: LockFile, LockContent: content, Source: client, Version: "v0.0.0-test"}
 	for _, platform := range l.Platforms {
 		for _, name := range []string{NodeProgram, OperatorProgram} {
 			path := filepath.Join(shared.dir, name+"-"+platform.Architecture())

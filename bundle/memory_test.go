@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/opencontainers/go-digest"
-
 	"github.com/liteboxd/boxlift/bundle/boundedjson"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 )
@@ -35,8 +33,8 @@ func TestArchiveMemory(t *testing.T) {
 			}
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			listing := archiveListing{members: make(map[digest.Digest]archiveMember)}
-			err = readArchive(&archive, listing.add, listing.docker.link)
+			listing := newListing()
+			err = listing.take(&archive)
 			if err == nil {
 				_, err = listing.contents("linux/amd64")
 			}

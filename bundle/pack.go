@@ -72,7 +72,7 @@ func (r *Reader) Packs(platform lock.Platform, o PackOptions) ([]Pack, error) {
 	}
 	var packs []Pack
 	for _, component := range contents.Describe() {
-		pack, err := r.pack(images, component.Name, platform)
+		pack, err := packOf(r, images, component.Name, platform)
 		if err != nil {
 			return nil, fmt.Errorf("bundle %s: pack of %s for %s: %w", r.path, component.Name, platform, err)
 		}
@@ -131,7 +131,7 @@ func lastPart(name string) string {
 	return name
 }
 
-func (r *Reader) pack(images []Image, component string, platform lock.Platform) (*Pack, error) {
+func packOf(r *Reader, images []Image, component string, platform lock.Platform) (*Pack, error) {
 	pack := Pack{Component: component, Platform: platform}
 	var chosen []Image
 	for _, image := range images {
@@ -144,13 +144,13 @@ func (r *Reader) pack(images []Image, component string, platform lock.Platform) 
 	if len(chosen) == 0 {
 		return nil, nil
 	}
-	layout, err := r.imageLayout(chosen, PackArtifactType)
+	layout, err := r.ImageLayout(chosen, PackArtifactType)
 	if err != nil {
 		return nil, err
 	}
-	pack.Index, pack.Blobs = layout.index, layout.blobs
+	pack.Index, pack.Blobs = layout.Index, layout.Blobs
 	pack.Digest = digest.FromBytes(pack.Index)
-	placed, err := layout.place()
+	placed, err := layout.Place()
 	if err != nil {
 		return nil, err
 	}
@@ -158,14 +158,17 @@ func (r *Reader) pack(images []Image, component string, platform lock.Platform) 
 	return &pack, nil
 }
 
-// imageLayout is an OCI layout with some images of a bundle.
-type imageLayout struct {
-	index []byte
-	blobs []ocitar.Member // in the order of the file
+// ImageLayout is an OCI layout with some images of a bundle.
+type ImageLayout struct {
+	// Index is its index.json.
+	Index []byte
+	// Blobs are in the order of the file.
+	Blobs []ocitar.Member
 }
 
-// imageLayout makes a layout of images, with those of their platforms that are in them.
-func (r *Reader) imageLayout(images []Image, artifactType string) (*imageLayout, error) {
+// ImageLayout returns the layout of images, with those of their platforms that are in them.
+// The artifact type is that of its index.json; "" for none.
+func (r *Reader) ImageLayout(images []Image, artifactType string) (*ImageLayout, error) {
 	index := ocispec.Index{
 		Versioned:    specs.Versioned{SchemaVersion: 2},
 		MediaType:    ocispec.MediaTypeImageIndex,
@@ -200,17 +203,17 @@ func (r *Reader) imageLayout(images []Image, artifactType string) (*imageLayout,
 	}
 	// The bundle's order, small JSON first, serves other readers as well.
 	slices.SortFunc(order, func(a, b ocitar.Entry) int { return cmp.Compare(a.Offset, b.Offset) })
-	l := &imageLayout{index: content}
+	l := &ImageLayout{Index: content}
 	for _, e := range order {
-		l.blobs = append(l.blobs, e.Member)
+		l.Blobs = append(l.Blobs, e.Member)
 	}
 	return l, nil
 }
 
-// place lays the tar out.
-func (l *imageLayout) place() (*ocitar.Layout, error) {
+// Place lays the tar out.
+func (l *ImageLayout) Place() (*ocitar.Layout, error) {
 	return ocitar.NewLayout(append([]ocitar.Member{
 		{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
-		{Name: ocitar.IndexFile, Size: int64(len(l.index))},
-	}, l.blobs...))
+		{Name: ocitar.IndexFile, Size: int64(len(l.Index))},
+	}, l.Blobs...))
 }

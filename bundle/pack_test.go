@@ -160,7 +160,7 @@ func bootable(t *testing.T, change func(string) string) *Reader {
 	s := upstreamServer(t)
 	text := strings.Replace(unpinned, `      - {ref: "`+pauseRef+`"}`, `      - {ref: "`+pauseRef+`"}`+"\n"+`      - {ref: "`+dnsRef+`"}`, 1)
 	text = strings.Replace(text, `      - {ref: "`+operatorRef+`"}`, `      - {ref: "`+operatorRef+`"}`+"\n"+`      - {ref: "`+agentRef+`"}`, 1)
-	document, err := lock.ParseDocument(lockTitle, []byte(change(text)))
+	document, err := lock.ParseDocument(LockFile, []byte(change(text)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func Describe(ctx context.Context, programs []Program) error {
 			return nil
 		}
 		if p.found, err = describeFile(p.Path); err != nil {
-			err = entryError(ProgramsComponent, p.Name, p.Platform, err)
+			err = fmt.Errorf("%s: %w", label(ProgramsComponent, p.Name, p.Platform), err)
 		}
 		return err
 	})
@@ -100,12 +100,13 @@ type ChartCheck struct {
 // Plan is a bundle of which everything is known but the large blobs: its index.json,
 // and where in the file each blob belongs.
 type Plan struct {
+	// index is index.json, which a signature has to cover.
 	index    []byte
 	entries  []ocispec.Descriptor // of index
 	members  []ocitar.Member      // all but the signature's
 	content  map[digest.Digest][]byte
 	fetches  []*fetch
-	reuse    olderBundles
+	reuse    []*Reader
 	parallel int
 	reporter progress.Reporter
 	version  string
@@ -151,9 +152,6 @@ type archiveFetch struct {
 // Digest returns the bundle digest: the sha256 of index.json.
 func (p *Plan) Digest() digest.Digest { return digest.FromBytes(p.index) }
 
-// Index returns the bytes of index.json, which a signature has to cover.
-func (p *Plan) Index() []byte { return p.index }
-
 // maxChart bounds a chart, in bytes; Cilium's has some 230 kB.
 const maxChart = 8 << 20
 
@@ -165,7 +163,7 @@ func (p *planner) fetchChart(ctx context.Context) ([]byte, error) {
 		}
 		locked := c.Charts[0]
 		d := ocispec.Descriptor{Digest: digest.NewDigestFromEncoded(digest.SHA256, locked.SHA256), Size: locked.Size}
-		if chart, ok := p.reuse.content(d.Digest, maxChart); ok {
+		if chart, ok := contentIn(p.Reuse, d.Digest, maxChart); ok {
 			return chart, nil
 		}
 		f := &fetch{size: d.Size, blob: d, open: p.openURL(locked.URL)}
@@ -312,16 +310,16 @@ func newPlan(ctx context.Context, o PlanOptions, from imageRegistry) (*Plan, err
 		platforms: make(map[digest.Digest][]lock.Platform),
 		unread:    make(map[digest.Digest]bool),
 	}, have: make(map[digest.Digest]bool)}
-	if err := p.plan(ctx); err != nil {
+	if err := p.run(ctx); err != nil {
 		return nil, err
 	}
 	return p.Plan, nil
 }
 
-// plan does everything. The chart is checked meanwhile, and when both fail, the rest is what is said: with images that
+// run does everything. The chart is checked meanwhile, and when both fail, the rest is what is said: with images that
 // are not what was locked, what the chart asks for is not the point. The check may outlast the plan, which Build
 // waits for before it fetches anything.
-func (p *planner) plan(ctx context.Context) error {
+func (p *planner) run(ctx context.Context) error {
 	var chart []byte
 	if p.Chart != nil {
 		var err error
@@ -392,13 +390,20 @@ func (p *planner) fetchManifests(ctx context.Context) ([][]resolvedImage, error)
 		w := all[i]
 		image, err := p.resolve(ctx, w.image, w.component.PlatformsIn(p.Lock))
 		if err != nil {
-			return entryError(w.component.Name, w.image.Ref, "", fmt.Errorf("%s:%d: %w", p.LockName, w.image.Line, err))
+			return fmt.Errorf("%s: %s:%d: %w", label(w.component.Name, w.image.Ref, ""), p.LockName, w.image.Line, err)
 		}
 		*w.result = *image
 		return nil
 	})
 	task.Done(err)
 	return results, err
+}
+
+// checkImage finds out whether a registry has an image by its digest for all platforms.
+func checkImage(ctx context.Context, from imageRegistry, image lock.Image, platforms []lock.Platform) error {
+	p := planner{PlanOptions: PlanOptions{AllowMovedTags: true}, registry: from}
+	_, err := p.resolve(ctx, image, platforms)
+	return err
 }
 
 func (p *planner) resolve(ctx context.Context, image lock.Image, platforms []lock.Platform) (*resolvedImage, error) {
@@ -430,7 +435,7 @@ func (p *planner) resolve(ctx context.Context, image lock.Image, platforms []loc
 		if content, ok := r.json[d.Digest]; ok {
 			return content, nil
 		}
-		content, ok := olderBundles(p.Reuse).content(d.Digest, maxConfigSize)
+		content, ok := contentIn(p.Reuse, d.Digest, maxConfigSize)
 		var err error
 		switch {
 		case ok:
@@ -576,7 +581,7 @@ func (p *planner) addLock() error {
 	d := descriptorOf(lockMediaType, p.LockContent)
 	p.placeContent(&p.json, d, p.LockContent, "")
 	p.placeContent(&p.json, ocispec.DescriptorEmptyJSON, ocispec.DescriptorEmptyJSON.Data, "")
-	return p.addArtifact(File{Component: LockComponent, Name: lockTitle, MediaType: d.MediaType, Digest: d.Digest, Size: d.Size}, lockArtifactType)
+	return p.addArtifact(File{Component: LockComponent, Name: LockFile, MediaType: d.MediaType, Digest: d.Digest, Size: d.Size}, lockArtifactType)
 }
 
 func (p *planner) addPrograms(ctx context.Context) error {
@@ -629,7 +634,9 @@ func (p *planner) addManifests(c lock.Component) error {
 	}
 	for _, f := range c.Files {
 		if f.Name == ManifestsFile {
-			return entryError(c.Name, f.Name, f.Platform, fmt.Errorf("%s:%d: boxlift carries its own file of this name for this component; call this one otherwise", p.LockName, f.Line))
+			return fmt.Errorf(
+				"%s: %s:%d: boxlift carries its own file of this name for this component; call this one otherwise",
+				label(c.Name, f.Name, f.Platform), p.LockName, f.Line)
 		}
 	}
 	d := descriptorOf(fileMediaType, p.Manifests)
@@ -704,7 +711,7 @@ func (p *planner) addImages(c lock.Component, resolved []resolvedImage) error {
 		}
 		r := resolved[i]
 		if err := roots.add(image.Ref, "", r.root); err != nil {
-			return entryError(c.Name, image.Ref, "", err)
+			return fmt.Errorf("%s: %w", label(c.Name, image.Ref, ""), err)
 		}
 		p.addImage(c, image.Ref, r)
 	}
@@ -769,7 +776,7 @@ func (p *planner) addRoots(c lock.Component, roots *imageRoots) error {
 	for _, ref := range roots.refs {
 		d, content, err := roots.entry(ref, c.PlatformsIn(p.Lock))
 		if err != nil {
-			return entryError(c.Name, ref, "", err)
+			return fmt.Errorf("%s: %w", label(c.Name, ref, ""), err)
 		}
 		if content != nil {
 			p.placeContent(&p.json, d, content, "")
@@ -827,7 +834,7 @@ func (r *imageRoots) addArchive(c lock.Component, image lock.Image) error {
 	for _, inside := range image.Contents.Images {
 		root := ocispec.Descriptor{MediaType: inside.MediaType, Digest: inside.Digest, Size: inside.Size}
 		if err := r.add(inside.Ref, image.Platform, root); err != nil {
-			return entryError(c.Name, baseName(image.Archive), image.Platform, err)
+			return fmt.Errorf("%s: %w", label(c.Name, baseName(image.Archive), image.Platform), err)
 		}
 	}
 	return nil
@@ -871,12 +878,4 @@ func (r *imageRoots) entry(ref string, wanted []lock.Platform) (ocispec.Descript
 func baseName(url string) string {
 	address, _, _ := strings.Cut(strings.TrimPrefix(url, "file:"), "?")
 	return path.Base(address)
-}
-
-func label(component, name string, platform lock.Platform) string {
-	s := component + ": " + name
-	if platform != "" {
-		s += " (" + string(platform) + ")"
-	}
-	return s
 }

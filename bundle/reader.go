@@ -158,6 +158,22 @@ func (r *Reader) File() *volume.File { return r.file }
 // Version returns the version of the boxlift that built the bundle.
 func (r *Reader) Version() string { return r.parsed.Annotations[AnnotationVersion] }
 
+// Index returns the bytes of index.json of the bundle; of a delta, those of its whole bundle.
+func (r *Reader) Index() []byte { return r.index }
+
+// Entries returns the entries of index.json.
+func (r *Reader) Entries() []ocispec.Descriptor { return r.parsed.Manifests }
+
+// Tar returns the members of the bundle, those that a delta leaves out among them.
+func (r *Reader) Tar() *ocitar.Reader { return r.tar }
+
+// Stored returns the members of the file as it is: of a delta, those of its own.
+func (r *Reader) Stored() *ocitar.Reader { return r.stored }
+
+// Signature returns the signature over index.json, or nil when there is none; of a delta, that
+// of its bundle.
+func (r *Reader) Signature() *signature.Signature { return r.signed }
+
 // blob returns the bytes of a blob, which are not verified by reading them. It fails with a
 // [*MissingError] when a delta leaves them out.
 func (r *Reader) blob(d digest.Digest) (*io.SectionReader, error) {
@@ -391,15 +407,15 @@ func (r *Reader) Lock() (*lock.Lock, []byte, error) {
 }
 
 func (r *Reader) lockIn(c *Contents) (*lock.Lock, []byte, error) {
-	f, ok := c.File(LockComponent, lockTitle, "")
+	f, ok := c.File(LockComponent, LockFile, "")
 	if !ok {
-		return nil, nil, fmt.Errorf("%w: it carries no %s", ErrInvalid, lockTitle)
+		return nil, nil, fmt.Errorf("%w: it carries no %s", ErrInvalid, LockFile)
 	}
 	content, err := r.json(ocispec.Descriptor{Digest: f.Digest, Size: f.Size})
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", lockTitle, err)
+		return nil, nil, fmt.Errorf("%s: %w", LockFile, err)
 	}
-	l, err := lock.Parse(lockTitle, content)
+	l, err := lock.Parse(LockFile, content)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}

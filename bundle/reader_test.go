@@ -90,7 +90,7 @@ components:
       - {ref: %q, digest: %q}
 `, digest.FromString(craftedFile).Encoded(), len(craftedFile), craftedImage, root.Digest)
 	c.add(ocispec.DescriptorEmptyJSON.MediaType, ocispec.DescriptorEmptyJSON.Data)
-	c.addFile(LockComponent, lockTitle, lockArtifactType, lockMediaType, []byte(lockText))
+	c.addFile(LockComponent, LockFile, lockArtifactType, lockMediaType, []byte(lockText))
 	c.addFile("a", "f", fileArtifactType, fileMediaType, []byte(craftedFile))
 	c.index.Manifests = append(c.index.Manifests, root)
 	return c
@@ -196,7 +196,7 @@ func TestFlippedBytes(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	var places []int64
-	for _, e := range mustOpen(t, path).tar.Layout().Entries {
+	for _, e := range mustOpen(t, path).Tar().Layout().Entries {
 		places = append(places, e.HeaderOffset()+random.Int64N(ocitar.BlockSize))
 		if e.Size > 0 {
 			places = append(places, e.Offset+random.Int64N(e.Size))
@@ -323,7 +323,7 @@ func TestRefused(t *testing.T) {
 		"lock that is none": {
 			func(c *crafted) {
 				c.index.Manifests = c.index.Manifests[1:]
-				c.addFile(LockComponent, lockTitle, lockArtifactType, lockMediaType, []byte("kind: None"))
+				c.addFile(LockComponent, LockFile, lockArtifactType, lockMediaType, []byte("kind: None"))
 			},
 			[]string{"versions.lock:1:"},
 		},
@@ -464,7 +464,8 @@ func TestContentsAreBounded(t *testing.T) {
 	}
 	d := c.add(ocispec.MediaTypeImageManifest, append(manifest, bytes.Repeat([]byte(" "), maxManifestSize-len(manifest))...))
 	d.Annotations = map[string]string{AnnotationComponent: "a", AnnotationImageName: craftedImage}
-	for range maxContents/maxManifestSize + 1 {
+	const most = 128 << 20
+	for range most/maxManifestSize + 1 {
 		c.index.Manifests = append(c.index.Manifests, d)
 	}
 	file := c.tar(t, nil)
@@ -473,7 +474,7 @@ func TestContentsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = r.Contents()
-	wantError(t, err, fmt.Sprintf("its manifests have more than %d bytes", maxContents))
+	wantError(t, err, fmt.Sprintf("its manifests have more than %d bytes", most))
 }
 
 func TestSignatures(t *testing.T) {
@@ -492,7 +493,7 @@ func TestSignatures(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return r.tar.Layout().Entries
+		return r.Tar().Layout().Entries
 	}
 	mixed := bytes.Clone(evil.tarWith(t, index, signer))
 	copy(mixed[entries(good)[1].Offset:], bad[entries(bad)[1].Offset:entries(bad)[1].End()])

@@ -99,7 +99,7 @@ func (r *Reader) Rebuild(ctx context.Context, o RebuildOptions) error {
 		o.Reporter = progress.Discard
 	}
 	if err := r.rebuild(ctx, o); err != nil {
-		return fmt.Errorf("rebuild %s from %s: %w", r.path, o.LockName, err)
+		return fmt.Errorf("rebuild %s from %s: %w", r.Path(), o.LockName, err)
 	}
 	return nil
 }
@@ -111,11 +111,11 @@ func (r *Reader) rebuild(ctx context.Context, o RebuildOptions) error {
 	if builder := r.Version(); builder != o.Version {
 		return &OtherBuilderError{Builder: builder, Own: o.Version}
 	}
-	contents, err := r.contents()
+	contents, err := r.Contents()
 	if err != nil {
 		return err
 	}
-	if err := r.compareLock(contents, o); err != nil {
+	if err := r.compareLock(o); err != nil {
 		return err
 	}
 	if err := r.compareRoots(contents, o.Lock); err != nil {
@@ -132,13 +132,12 @@ func (r *Reader) rebuild(ctx context.Context, o RebuildOptions) error {
 	if err != nil {
 		return err
 	}
-	list, hasList := contents.SBOM()
 	without := p
-	var document []byte
+	document, hasList, err := r.SBOM()
+	if err != nil {
+		return err
+	}
 	if hasList {
-		if document, err = r.readSBOM(list); err != nil {
-			return err
-		}
 		if p, err = p.withSBOM(document); err != nil {
 			return err
 		}
@@ -146,14 +145,14 @@ func (r *Reader) rebuild(ctx context.Context, o RebuildOptions) error {
 	if err := r.compareEntries(p); err != nil {
 		return err
 	}
-	if err := compareBytes(ocitar.IndexFile, r.tar, p.index, r.index); err != nil {
+	if err := compareBytes(ocitar.IndexFile, r.Tar(), p.index, r.Index()); err != nil {
 		return err
 	}
-	if err := compareMembers(p.members, r.tar, r.blobNames()); err != nil {
+	if err := compareMembers(p.members, r.Tar(), contents.BlobNames()); err != nil {
 		return err
 	}
-	if r.delta != nil {
-		if err := r.compareDelta(p); err != nil {
+	if _, delta := r.DeltaIndex(); delta != nil {
+		if err := r.compareDelta(p, contents.BlobNames()); err != nil {
 			return err
 		}
 	}
@@ -179,7 +178,7 @@ func (r *Reader) compareSBOM(ctx context.Context, p *Plan, found []byte, o Rebui
 	if err != nil {
 		return err
 	}
-	return compareAt("file "+label(ProgramsComponent, SBOMFile, ""), offsetOf(r.tar, ocitar.BlobName(digest.FromBytes(found))), expected, found)
+	return compareAt("file "+label(ProgramsComponent, SBOMFile, ""), offsetOf(r.Tar(), ocitar.BlobName(digest.FromBytes(found))), expected, found)
 }
 
 // registryIn is a bundle as the registry of the images in it.
@@ -211,7 +210,7 @@ func (b registryIn) Config(_ context.Context, _ string, d digest.Digest) ([]byte
 }
 
 func (b registryIn) read(d digest.Digest, limit int64) ([]byte, error) {
-	e, ok := b.tar.Blob(d)
+	e, ok := b.Tar().Blob(d)
 	if !ok {
 		return nil, fmt.Errorf("%w: it has no blob %s", ErrInvalid, d)
 	}
@@ -222,8 +221,8 @@ func (b registryIn) read(d digest.Digest, limit int64) ([]byte, error) {
 }
 
 // compareLock compares the lock in the bundle with the one that is given, byte for byte.
-func (r *Reader) compareLock(contents *Contents, o RebuildOptions) error {
-	found, content, err := r.lockIn(contents)
+func (r *Reader) compareLock(o RebuildOptions) error {
+	found, content, err := r.Lock()
 	if err != nil {
 		return err
 	}
@@ -231,7 +230,7 @@ func (r *Reader) compareLock(contents *Contents, o RebuildOptions) error {
 		return nil
 	}
 	at := samePrefix(content, o.LockContent)
-	e, _ := r.tar.Blob(digest.FromBytes(content))
+	e, _ := r.Tar().Blob(digest.FromBytes(content))
 	differs := &NotRebuiltError{Offset: e.Offset + int64(at)}
 	if changes := lock.Diff(found, o.Lock); len(changes) > 0 {
 		first := changes[0]
@@ -242,7 +241,7 @@ func (r *Reader) compareLock(contents *Contents, o RebuildOptions) error {
 		differs.What = fmt.Sprintf("line %d", 1+bytes.Count(content[:at], []byte("\n")))
 		differs.Expected, differs.Found = lineAt(o.LockContent, at), lineAt(content, at)
 	}
-	differs.What = lockTitle + " in the bundle: " + differs.What
+	differs.What = LockFile + " in the bundle: " + differs.What
 	return differs
 }
 
@@ -296,7 +295,7 @@ func (r *Reader) compareRoots(contents *Contents, l *lock.Lock) error {
 			for _, image := range contents.Images {
 				if image.Component == c.Name && image.Name == want.Ref {
 					differs.Found = image.Digest.String()
-					differs.Offset += int64(max(0, bytes.Index(r.index, []byte(image.Digest))))
+					differs.Offset += int64(max(0, bytes.Index(r.Index(), []byte(image.Digest))))
 				}
 			}
 			if differs.Found != differs.Expected {
@@ -308,7 +307,7 @@ func (r *Reader) compareRoots(contents *Contents, l *lock.Lock) error {
 }
 
 // indexOffset is where the content of index.json begins in the whole bundle.
-func (r *Reader) indexOffset() int64 { return offsetOf(r.tar, ocitar.IndexFile) }
+func (r *Reader) indexOffset() int64 { return offsetOf(r.Tar(), ocitar.IndexFile) }
 
 func offsetOf(tar *ocitar.Reader, member string) int64 {
 	for _, e := range tar.Layout().Entries {
@@ -321,22 +320,23 @@ func offsetOf(tar *ocitar.Reader, member string) int64 {
 
 // compareEntries compares the entries of index.json, so that what differs has a name.
 func (r *Reader) compareEntries(p *Plan) error {
-	want, got := p.entries, r.parsed.Manifests
+	want, got := p.entries, r.Entries()
+	own := func(d ocispec.Descriptor) ([]byte, error) { return p.ownContent(d) }
 	for i := range max(len(want), len(got)) {
 		if i < len(want) && i < len(got) && bytes.Equal(descriptorText(want[i]), descriptorText(got[i])) {
 			continue
 		}
-		differs := &NotRebuiltError{Expected: "nothing", Found: "nothing", Offset: r.indexOffset() + int64(samePrefix(p.index, r.index))}
+		differs := &NotRebuiltError{Expected: "nothing", Found: "nothing", Offset: r.indexOffset() + int64(samePrefix(p.index, r.Index()))}
 		switch {
 		case i < len(want) && !isNamed(got, want[i]):
 			differs.describe(want[i])
-			differs.Expected = entryText(want[i], p.ownContent)
+			differs.Expected = entryText(want[i], own)
 		case i < len(got) && !isNamed(want, got[i]):
 			differs.describe(got[i])
 			differs.Found = entryText(got[i], r.json)
 		case i < len(want) && i < len(got) && entryName(want[i]) == entryName(got[i]):
 			differs.describe(want[i])
-			differs.Expected, differs.Found = entryText(want[i], p.ownContent), entryText(got[i], r.json)
+			differs.Expected, differs.Found = entryText(want[i], own), entryText(got[i], r.json)
 			if differs.Expected == differs.Found {
 				a, b := descriptorText(want[i]), descriptorText(got[i])
 				from := max(0, samePrefix(a, b)-maxQuoted/2)
@@ -462,23 +462,21 @@ func compareMembers(want []ocitar.Member, tar *ocitar.Reader, names map[digest.D
 }
 
 // compareDelta compares a delta with the one of the plan that leaves out the same blobs.
-func (r *Reader) compareDelta(p *Plan) error {
-	sizes := make(map[digest.Digest]int64, len(r.delta.parsed.LeftOut))
-	for _, blob := range r.delta.parsed.LeftOut {
+func (r *Reader) compareDelta(p *Plan, names map[digest.Digest]string) error {
+	index, parsed := r.DeltaIndex()
+	sizes := make(map[digest.Digest]int64, len(parsed.LeftOut))
+	for _, blob := range parsed.LeftOut {
 		sizes[blob.Digest] = blob.Size
 	}
-	p.since = &Base{bundles: r.delta.parsed.Since, held: []holder{func(d digest.Digest, size int64, _ []lock.Platform) bool {
-		has, ok := sizes[d]
-		return ok && has == size
-	}}}
-	want, _, err := p.delta(r.signed)
+	p.since = baseOf(parsed.Since, sizes)
+	want, _, err := p.delta(r.Signature())
 	if err != nil {
 		return err
 	}
-	if err := compareBytes(ocitar.IndexFile, r.stored, want.index, r.delta.index); err != nil {
+	if err := compareBytes(ocitar.IndexFile, r.Stored(), want.index, index); err != nil {
 		return fmt.Errorf("the delta: %w", err)
 	}
-	if err := compareMembers(want.members, r.stored, r.blobNames()); err != nil {
+	if err := compareMembers(want.members, r.Stored(), names); err != nil {
 		return fmt.Errorf("the delta: %w", err)
 	}
 	return nil

@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"path/filepath"
 	"slices"
@@ -65,7 +66,7 @@ func TestRebuild(t *testing.T) {
 		"delta for hosts": {plan: func(o *PlanOptions) {
 			o.Since = &Base{}
 			layer := layerOf(t, operatorRef, "linux/arm64")
-			e, _ := mustOpen(t, reference(t)).tar.Blob(layer)
+			e, _ := mustOpen(t, reference(t)).Tar().Blob(layer)
 			o.Since.AddHosts(&have.Have{Platforms: []have.Platform{
 				{Platform: "linux/arm64", Hosts: []string{"a"}, Blobs: []have.Blob{{Digest: layer, Size: e.Size}}},
 			}})
@@ -161,24 +162,35 @@ func TestRebuildOfArchives(t *testing.T) {
 func ofReference(t *testing.T) *crafted {
 	t.Helper()
 	r := mustOpen(t, reference(t))
-	c := &crafted{index: r.parsed}
-	c.index.Manifests = slices.Clone(c.index.Manifests)
-	for _, e := range r.tar.Layout().Entries {
+	c := &crafted{}
+	if err := json.Unmarshal(r.Index(), &c.index); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range r.Tar().Layout().Entries {
 		if d := e.Digest(); d != "" {
-			content, err := r.tar.ReadAll(e.Name, 1<<30)
+			content, err := r.Tar().ReadAll(e.Name, 1<<30)
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.blobs = append(c.blobs, craftedBlob{d, content})
+			c.blobs = append(c.blobs, craftedBlob{name: d, content: content})
 		}
 	}
 	return c
 }
 
-// entry finds an entry of index.json.
-func (c *crafted) entry(t *testing.T, name string) *ocispec.Descriptor {
+// nameOf is what differences call an entry that is for all platforms.
+func nameOf(d ocispec.Descriptor) string {
+	component := d.Annotations[AnnotationComponent]
+	if image := d.Annotations[AnnotationImageName]; image != "" {
+		return "image " + image + " of " + component
+	}
+	return "file " + component + ": " + d.Annotations[ocispec.AnnotationTitle]
+}
+
+// entryOf finds an entry of index.json.
+func entryOf(t *testing.T, c *crafted, name string) *ocispec.Descriptor {
 	t.Helper()
-	i := slices.IndexFunc(c.index.Manifests, func(d ocispec.Descriptor) bool { return entryName(d) == name })
+	i := slices.IndexFunc(c.index.Manifests, func(d ocispec.Descriptor) bool { return nameOf(d) == name })
 	if i < 0 {
 		t.Fatalf("no entry %s", name)
 	}
@@ -235,7 +247,7 @@ func TestNotRebuilt(t *testing.T) {
 		},
 		"additional image": {
 			bundle: func(t *testing.T, c *crafted) {
-				d := *c.entry(t, operator)
+				d := *entryOf(t, c, operator)
 				d.Annotations = map[string]string{AnnotationComponent: "cilium", AnnotationVersion: "1.20.0", AnnotationImageName: "quay.io/cilium/more:v1"}
 				c.index.Manifests = append(c.index.Manifests, d)
 			},
@@ -255,7 +267,7 @@ func TestNotRebuilt(t *testing.T) {
 		},
 		"swapped image": {
 			bundle: func(t *testing.T, c *crafted) {
-				d := c.entry(t, operator)
+				d := entryOf(t, c, operator)
 				d.Digest, d.Size = imageDigest(busyboxRef), imageOf(t, busyboxRef).Size
 			},
 			want: NotRebuiltError{What: operator, Expected: imageDigest(operatorRef).String(), Found: imageDigest(busyboxRef).String()},
@@ -264,7 +276,7 @@ func TestNotRebuilt(t *testing.T) {
 			bundle: func(t *testing.T, c *crafted) {
 				c.addFile("k3s", "install.sh", fileArtifactType, fileMediaType, []byte("#!/bin/sh\n"))
 				last := len(c.index.Manifests) - 1
-				d := c.entry(t, script)
+				d := entryOf(t, c, script)
 				d.Digest, d.Size = c.index.Manifests[last].Digest, c.index.Manifests[last].Size
 				c.index.Manifests = c.index.Manifests[:last]
 			},
@@ -272,12 +284,12 @@ func TestNotRebuilt(t *testing.T) {
 		},
 		"left out image": {
 			bundle: func(t *testing.T, c *crafted) {
-				c.index.Manifests = slices.DeleteFunc(c.index.Manifests, func(d ocispec.Descriptor) bool { return entryName(d) == operator })
+				c.index.Manifests = slices.DeleteFunc(c.index.Manifests, func(d ocispec.Descriptor) bool { return nameOf(d) == operator })
 			},
 			want: NotRebuiltError{What: operator, Expected: imageDigest(operatorRef).String(), Found: "nothing"},
 		},
 		"another annotation": {
-			bundle: func(t *testing.T, c *crafted) { c.entry(t, script).Annotations[AnnotationVersion] = "v1" },
+			bundle: func(t *testing.T, c *crafted) { entryOf(t, c, script).Annotations[AnnotationVersion] = "v1" },
 			want:   NotRebuiltError{What: script}, whole: true,
 		},
 		"entries in another order": {
@@ -369,7 +381,7 @@ func TestNotRebuildable(t *testing.T) {
 	}
 
 	o = rebuildOptions(t, smallLock(t))
-	if o.Lock, err = lock.Parse(lockTitle, []byte(unpinned)); err != nil {
+	if o.Lock, err = lock.Parse(LockFile, []byte(unpinned)); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Rebuild(t.Context(), o); !errors.As(err, new(*UnpinnedError)) {

@@ -106,7 +106,7 @@ func archivePlatforms(l *lock.Lock) error {
 		}
 		for _, ref := range roots.refs {
 			if _, _, err := roots.entry(ref, c.PlatformsIn(l)); err != nil {
-				errs = append(errs, entryError(c.Name, ref, "", err))
+				errs = append(errs, fmt.Errorf("%s: %w", label(c.Name, ref, ""), err))
 			}
 		}
 	}
@@ -123,7 +123,7 @@ func lockedRoots(c lock.Component, platforms []lock.Platform) (*imageRoots, erro
 			return newImageRoots(), nil
 		case image.Ref != "":
 			if err := roots.add(image.Ref, "", ocispec.Descriptor{Digest: image.Digest}); err != nil {
-				return nil, entryError(c.Name, image.Ref, "", err)
+				return nil, fmt.Errorf("%s: %w", label(c.Name, image.Ref, ""), err)
 			}
 		case wanted(image.Platform, platforms):
 			if err := roots.addArchive(c, image); err != nil {
@@ -228,8 +228,7 @@ func (r *resolver) downloadOnce(ctx context.Context, name, url, pinned string, r
 	task := r.Reporter.Task("hash "+name, max(stream.Size, 0))
 	defer func() { task.Done(err) }()
 	h := sha256.New()
-	metered := &streamReader{reader: stream, meter: &meter{tasks: []progress.Task{task}}}
-	counted := &countingReader{reader: io.TeeReader(metered, h)}
+	counted := &countingReader{reader: io.TeeReader(metered(stream, newMeter(task)), h)}
 	if err = read(pieces.Until(ctx, counted)); err == nil {
 		d = ocispec.Descriptor{Digest: digest.NewDigest(digest.SHA256, h), Size: counted.count}
 		err = checkPin(pinned, d)
@@ -282,7 +281,6 @@ func (r *resolver) file(url, pinned string) finder {
 // image looks up what a tag stands for, if it is published for all platforms. Where the tag is
 // pinned already, only the platforms are looked at.
 func (r *resolver) image(ref string, pinned digest.Digest, platforms []lock.Platform) finder {
-	p := planner{PlanOptions: PlanOptions{AllowMovedTags: true}, registry: r.registry}
 	return func(ctx context.Context, _ string) (found, error) {
 		d := ocispec.Descriptor{Digest: pinned}
 		if pinned == "" {
@@ -291,7 +289,7 @@ func (r *resolver) image(ref string, pinned digest.Digest, platforms []lock.Plat
 				return found{}, err
 			}
 		}
-		_, err := p.resolve(ctx, lock.Image{Ref: ref, Digest: d.Digest}, platforms)
+		err := checkImage(ctx, r.registry, lock.Image{Ref: ref, Digest: d.Digest}, platforms)
 		if err != nil && pinned != "" {
 			err = fmt.Errorf("the lock has it in another component, as %s: %w", pinned, err)
 		}
@@ -384,10 +382,10 @@ func (r *onceRegistry) once(key string, ask func() (registryAnswer, error)) (reg
 // archive downloads an image archive and lists what it holds.
 func (r *resolver) archive(image lock.Image) finder {
 	return func(ctx context.Context, name string) (found, error) {
-		var listing archiveListing
+		var listing *archiveListing
 		pin, err := r.download(ctx, name, image.Archive, image.SHA256, func(content io.Reader) error {
-			listing = archiveListing{members: make(map[digest.Digest]archiveMember)}
-			return readArchive(content, listing.add, listing.docker.link)
+			listing = newListing()
+			return listing.take(content)
 		})
 		if err != nil {
 			return found{}, err
@@ -403,6 +401,15 @@ type archiveListing struct {
 	members  map[digest.Digest]archiveMember
 	jsonSize int64
 	docker   dockerListing
+}
+
+func newListing() *archiveListing {
+	return &archiveListing{members: make(map[digest.Digest]archiveMember)}
+}
+
+// take reads an archive. It is to be called once.
+func (a *archiveListing) take(archive io.Reader) error {
+	return readArchive(archive, a.add, a.docker.link)
 }
 
 type archiveMember struct {

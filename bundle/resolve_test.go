@@ -215,8 +215,8 @@ func TestArchiveListing(t *testing.T) {
 			if test.spoil != nil {
 				test.spoil(files)
 			}
-			listing := archiveListing{members: make(map[digest.Digest]archiveMember)}
-			err := readArchive(bytes.NewReader(archiveForms(t, files)["zstd"]), listing.add, listing.docker.link)
+			listing := newListing()
+			err := listing.take(bytes.NewReader(archiveForms(t, files)["zstd"]))
 			var contents *lock.Contents
 			if err == nil {
 				contents, err = listing.contents("linux/amd64")
@@ -243,7 +243,7 @@ func TestResolveReportsAll(t *testing.T) {
 		pauseRef, "docker.io/rancher/mirrored-pause:0.0.1",
 		"    platforms: [linux/amd64]\n", "",
 	).Replace(unpinned)
-	document, err := lock.ParseDocument(lockTitle, []byte(text))
+	document, err := lock.ParseDocument(LockFile, []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestResolveKeepsPins(t *testing.T) {
 	s := upstreamServer(t)
 	wrong := strings.Repeat("0", 64)
 	text := strings.Replace(unpinned, installURL+`"`, installURL+`", sha256: "`+wrong+`"`, 1)
-	document, err := lock.ParseDocument(lockTitle, []byte(text))
+	document, err := lock.ParseDocument(LockFile, []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +332,7 @@ func TestResolveSharedRef(t *testing.T) {
 			}
 			text := "apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64, linux/arm64]\ncomponents:\n" +
 				component("a", c.platform, c.first) + component("b", "linux/amd64", c.second)
-			document, err := lock.ParseDocument(lockTitle, []byte(text))
+			document, err := lock.ParseDocument(LockFile, []byte(text))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -393,7 +393,7 @@ func TestResolveChecksPinned(t *testing.T) {
 			if c.fault != nil {
 				s.Inject(upstream.Rule{Path: "/manifests/", Fault: c.fault})
 			}
-			document, err := lock.ParseDocument(lockTitle, []byte(c.content))
+			document, err := lock.ParseDocument(LockFile, []byte(c.content))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -437,7 +437,7 @@ func TestResolveChecksPinned(t *testing.T) {
 // TestResolveElsewhere takes the pin of another lock, and looks at its platforms all the same.
 func TestResolveElsewhere(t *testing.T) {
 	s := upstreamServer(t)
-	elsewhere, err := lock.Parse(lockTitle, smallLock(t))
+	elsewhere, err := lock.Parse(LockFile, smallLock(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -445,7 +445,7 @@ func TestResolveElsewhere(t *testing.T) {
 		"linux/amd64": "",
 		"linux/arm64": "addon: " + gatewayRef + ": the lock has it in another component, as sha256:",
 	} {
-		document, err := lock.ParseDocument(lockTitle, []byte("apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: ["+platform+"]\ncomponents:\n"+
+		document, err := lock.ParseDocument(LockFile, []byte("apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: ["+platform+"]\ncomponents:\n"+
 			"  addon: {version: v1, images: [{ref: \""+gatewayRef+"\"}]}\n"))
 		if err != nil {
 			t.Fatal(err)
@@ -477,7 +477,7 @@ func TestResolveTriesAgain(t *testing.T) {
 	archive := s.Files()[at]
 	resolve := func(t *testing.T, pin string) (string, error) {
 		t.Helper()
-		document, err := lock.ParseDocument(lockTitle, []byte("apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\ncomponents:\n"+
+		document, err := lock.ParseDocument(LockFile, []byte("apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\ncomponents:\n"+
 			"  k3s: {version: v1.36.4+k3s1, images: [{archive: \""+archiveURL+"\", platform: linux/amd64"+pin+"}]}\n"))
 		if err != nil {
 			t.Fatal(err)

@@ -65,7 +65,7 @@ func TestGoesOnInsideBlobs(t *testing.T) {
 		"everything but the header": {
 			spoil: func(left []byte, e ocitar.Entry) {
 				r := mustOpen(t, reference(t))
-				if _, err := r.source.ReadAt(left[e.Offset:e.Offset+e.Size], e.Offset); err != nil {
+				if _, err := r.Whole().ReadAt(left[e.Offset:e.Offset+e.Size], e.Offset); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -79,7 +79,7 @@ func TestGoesOnInsideBlobs(t *testing.T) {
 			}
 			t.Run(place+"/"+name, func(t *testing.T) {
 				s := upstreamServer(t)
-				e, ok := mustOpen(t, reference(t)).tar.Blob(blob.digest)
+				e, ok := mustOpen(t, reference(t)).Tar().Blob(blob.digest)
 				if !ok {
 					t.Fatal("the reference bundle lacks it")
 				}
@@ -133,7 +133,7 @@ func reusing(t *testing.T, paths ...string) func(*PlanOptions) {
 func blobBytes(t *testing.T, path string) int64 {
 	t.Helper()
 	var n int64
-	for _, e := range mustOpen(t, path).tar.Layout().Entries {
+	for _, e := range mustOpen(t, path).Tar().Layout().Entries {
 		if e.Digest() != "" {
 			n += e.Size
 		}
@@ -177,11 +177,11 @@ func TestReuseOfDamaged(t *testing.T) {
 	content := mustRead(t, reference(t))
 	layer := layerOf(t, operatorRef, "linux/arm64")
 	r := mustOpen(t, reference(t))
-	e, _ := r.tar.Blob(layer)
+	e, _ := r.Tar().Blob(layer)
 	content[e.Offset+e.Size/2] ^= 1
 	// And a manifest, of which the descriptor says what it is.
 	web := imageOf(t, webRef)
-	m, _ := r.tar.Blob(web.Digest)
+	m, _ := r.Tar().Blob(web.Digest)
 	content[m.Offset+1] ^= 1
 	mustWrite(t, damaged, content)
 	path := filepath.Join(t.TempDir(), "b.tar")

@@ -16,15 +16,11 @@ import (
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/volume"
 	"github.com/liteboxd/boxlift/internal/parallel"
-	"github.com/liteboxd/boxlift/internal/progress"
 )
 
-// olderBundles hold some of what a new one needs.
-type olderBundles []*Reader
-
-// content returns a small blob that one of them holds, proven.
-func (o olderBundles) content(d digest.Digest, limit int64) ([]byte, bool) {
-	for _, r := range o {
+// contentIn returns a small blob that one of some older bundles holds, proven.
+func contentIn(older []*Reader, d digest.Digest, limit int64) ([]byte, bool) {
+	for _, r := range older {
 		section, err := r.blob(d)
 		if err != nil || section.Size() > limit {
 			continue
@@ -43,7 +39,7 @@ func (p *planner) oldRoot(d digest.Digest) (content []byte, mediaType string, ok
 	if mediaType, ok = p.oldTypes[d]; !ok {
 		return nil, "", false
 	}
-	content, ok = olderBundles(p.Reuse).content(d, maxManifestSize)
+	content, ok = contentIn(p.Reuse, d, maxManifestSize)
 	return content, mediaType, ok
 }
 
@@ -91,7 +87,7 @@ func (b *builder) copyAll(ctx context.Context) (int64, error) {
 	err := parallel.ForEach(ctx, runtime.GOMAXPROCS(0)+1, len(found), func(ctx context.Context, i int) error {
 		e := found[i]
 		for _, section := range b.oldSections(e) {
-			meter := &meter{tasks: []progress.Task{task}}
+			meter := newMeter(task)
 			err := b.copyOld(ctx, e, section, meter)
 			if err == nil {
 				copied.Add(e.Size)
@@ -134,14 +130,14 @@ func (b *builder) copyOld(ctx context.Context, e ocitar.Entry, section *io.Secti
 		return err
 	}
 	if !shared {
-		err := b.storeBlob(ctx, d, &streamReader{reader: section, meter: meter})
+		err := b.storeBlob(ctx, d, metered(section, meter))
 		var differs *differsError
 		if errors.As(err, &differs) {
 			return &damagedError{differs.got}
 		}
 		return err
 	}
-	got, err := hashEntry(ctx, b.file, e, meter.tasks[0])
+	got, err := b.hash(ctx, e, meter.add)
 	if err != nil {
 		return err
 	}

@@ -60,9 +60,9 @@ func (p *Plan) read(from *Reader) (*Reader, error) {
 		case ocitar.IndexFile:
 			return bytes.NewReader(p.index), nil
 		}
-		return from.find(m)
+		return from.Section(m)
 	})
-	return NewReader(whole, layout.Size, from.path)
+	return NewReader(whole, layout.Size, from.Path())
 }
 
 // SBOM returns the list of software that the bundle was built with, proven against its digest:
@@ -76,12 +76,12 @@ func (r *Reader) SBOM() ([]byte, bool, error) {
 	if !ok {
 		return nil, false, nil
 	}
-	document, err := r.readSBOM(f)
+	document, err := readSBOM(r, f)
 	return document, err == nil, err
 }
 
 // readSBOM reads the list of software, proven.
-func (r *Reader) readSBOM(f File) ([]byte, error) {
+func readSBOM(r *Reader, f File) ([]byte, error) {
 	if f.Size > maxSBOM {
 		return nil, fmt.Errorf("%w: %s has %d bytes, %d is the most", ErrInvalid, SBOMFile, f.Size, maxSBOM)
 	}
@@ -133,7 +133,7 @@ func (p *Plan) buildWithSBOM(ctx context.Context, o BuildOptions) (*BuildResult,
 	if err != nil {
 		return nil, err
 	}
-	b.reuse, b.isCopy = olderBundles{r}, true
+	b.reuse, b.isCopy = []*Reader{r}, true
 	if final, err = b.build(ctx, o, final); err != nil {
 		return nil, err
 	}
@@ -168,18 +168,10 @@ func (p *Plan) isAtWithSBOM(ctx context.Context, o BuildOptions) *BuildResult {
 	if err != nil {
 		return nil
 	}
-	defer r.file.Close() //nolint:errcheck // it was only read, and its bases are others'
+	defer r.File().Close() //nolint:errcheck // it was only read, and its bases are others'
 	r.Use(p.reuse...)
-	contents, err := r.contents()
-	if err != nil {
-		return nil
-	}
-	f, ok := contents.SBOM()
-	if !ok {
-		return nil
-	}
-	document, err := r.readSBOM(f)
-	if err != nil {
+	document, ok, err := r.SBOM()
+	if err != nil || !ok {
 		return nil
 	}
 	b, result, err := p.builderWithSBOM(document, o)
@@ -216,7 +208,7 @@ func (p *Plan) checkListable(delta *Plan) error {
 		if kept[m] || p.content[m.Digest()] != nil {
 			continue
 		}
-		if !slices.ContainsFunc(p.reuse, func(r *Reader) bool { _, err := r.find(m); return err == nil }) {
+		if !slices.ContainsFunc(p.reuse, func(r *Reader) bool { _, err := r.Section(m); return err == nil }) {
 			missing = append(missing, MissingBlob{Digest: m.Digest(), Size: m.Size})
 		}
 	}
@@ -229,7 +221,11 @@ func (p *Plan) checkListable(delta *Plan) error {
 type unlistableError struct{ blobs []MissingBlob }
 
 func (e *unlistableError) Error() string {
-	return fmt.Sprintf("list the software in the bundle: the delta leaves out %s that no bundle at hand has, such as %s", blobs(len(e.blobs)), e.blobs[0].Digest)
+	count := fmt.Sprintf("%d blobs", len(e.blobs))
+	if len(e.blobs) == 1 {
+		count = "1 blob"
+	}
+	return fmt.Sprintf("list the software in the bundle: the delta leaves out %s that no bundle at hand has, such as %s", count, e.blobs[0].Digest)
 }
 
 // Hint says what to do about it.

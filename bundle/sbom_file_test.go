@@ -24,7 +24,7 @@ import (
 func listBlobs(_ context.Context, r *Reader) ([]byte, error) {
 	var list bytes.Buffer
 	fmt.Fprintf(&list, "in %s:\n", r.Digest())
-	for _, e := range r.tar.Layout().Entries {
+	for _, e := range r.Tar().Layout().Entries {
 		if e.Digest() == "" {
 			continue
 		}
@@ -145,7 +145,7 @@ func TestSBOM(t *testing.T) {
 				}
 			}
 			var blobs, want []string
-			for _, e := range r.tar.Layout().Entries {
+			for _, e := range r.Tar().Layout().Entries {
 				if e.Digest() != "" {
 					blobs = append(blobs, e.Name)
 				}
@@ -160,7 +160,7 @@ func TestSBOM(t *testing.T) {
 				t.Fatal(err)
 			}
 			list, _ := contents.SBOM()
-			manifest := ocitar.BlobName(r.parsed.Manifests[len(r.parsed.Manifests)-1].Digest)
+			manifest := ocitar.BlobName(r.Entries()[len(r.Entries())-1].Digest)
 			if blobs[len(blobs)-1] != ocitar.BlobName(list.Digest) {
 				t.Error("the list is not the last blob")
 			}

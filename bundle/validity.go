@@ -69,7 +69,7 @@ func (r *Reader) checkValidity(l *lock.Lock) error {
 	if l.Validity.Equal(r.validity) {
 		return nil
 	}
-	return fmt.Errorf("%w: index.json has %s, %s has %s", ErrInvalid, validityText(r.validity), lockTitle, validityText(l.Validity))
+	return fmt.Errorf("%w: index.json has %s, %s has %s", ErrInvalid, validityText(r.validity), LockFile, validityText(l.Validity))
 }
 
 func validityText(v lock.Validity) string {

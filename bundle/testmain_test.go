@@ -1,0 +1,8 @@
+package bundle
+
+import (
+	"os"
+	"testing"
+)
+
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
