@@ -75,7 +75,7 @@ func TestReuseSharesBlocks(t *testing.T) {
 
 	// What is shared is proven like all other bytes.
 	layer := layerOf(t, operatorRef, "linux/arm64")
-	e, _ := mustOpen(t, reference(t)).tar.Blob(layer)
+	e, _ := mustOpen(t, reference(t)).Tar().Blob(layer)
 	content[e.Offset+e.Size/2] ^= 1
 	mustWrite(t, older, content)
 	s.ResetRequests()
@@ -95,7 +95,7 @@ func TestReuseSharesBlocks(t *testing.T) {
 	// from being shared.
 	content = mustRead(t, reference(t))
 	mustWrite(t, older, content)
-	for _, e := range mustOpen(t, reference(t)).tar.Layout().Entries {
+	for _, e := range mustOpen(t, reference(t)).Tar().Layout().Entries {
 		if e.Digest() != "" {
 			content[e.Offset+e.Size/2] ^= 1
 		}
@@ -114,7 +114,7 @@ func TestGoesOnAfterDamagedBlocks(t *testing.T) {
 	dir := mountDisk(t, 128<<20, program(t, "mkfs.btrfs", "btrfs-progs"), "--quiet", "--mixed")
 	s := upstreamServer(t)
 	layer := layerOf(t, operatorRef, "linux/arm64")
-	e, _ := mustOpen(t, reference(t)).tar.Blob(layer)
+	e, _ := mustOpen(t, reference(t)).Tar().Blob(layer)
 	content := mustRead(t, reference(t))
 	content[e.Offset+e.Size-1] ^= 1
 	older, path := filepath.Join(dir, "older.tar"), filepath.Join(dir, "b.tar")

@@ -121,7 +121,7 @@ func TestSBOM(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer r.file.Close()
+			defer r.File().Close()
 			if r.Digest() != result.Digest {
 				t.Errorf("the build says %s, and it is %s", result.Digest, r.Digest())
 			}
@@ -150,7 +150,7 @@ func TestSBOM(t *testing.T) {
 					blobs = append(blobs, e.Name)
 				}
 			}
-			for _, e := range mustOpen(t, plain).tar.Layout().Entries {
+			for _, e := range mustOpen(t, plain).Tar().Layout().Entries {
 				if e.Digest() != "" {
 					want = append(want, e.Name)
 				}
@@ -272,7 +272,7 @@ func TestNotRebuiltSBOM(t *testing.T) {
 func TestSBOMOfDeltaForHosts(t *testing.T) {
 	s := upstreamServer(t)
 	layer := layerOf(t, operatorRef, "linux/arm64")
-	e, _ := mustOpen(t, reference(t)).tar.Blob(layer)
+	e, _ := mustOpen(t, reference(t)).Tar().Blob(layer)
 	hosts := func(o *PlanOptions) {
 		listing(o)
 		o.Since = &Base{}
