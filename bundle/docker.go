@@ -273,7 +273,7 @@ func (l *dockerListing) asLayout(members map[digest.Digest]archiveMember) ([]byt
 }
 
 // storeManifests makes the manifests that the lock lists of an archive in docker's form.
-func (b *builder) storeManifests(archive *archiveFetch, index []byte, links archiveLinks, left map[string]ocispec.Descriptor) error {
+func (b *builder) storeManifests(locked *archiveFetch, index []byte, links archiveLinks, left map[string]ocispec.Descriptor) error {
 	if index == nil {
 		return nil // what is missing is told by whoever looks at what is left
 	}
@@ -282,7 +282,7 @@ func (b *builder) storeManifests(archive *archiveFetch, index []byte, links arch
 		return err
 	}
 	find := func(name string) (ocispec.Descriptor, error) {
-		d, ok := archive.all[links.follow(name)]
+		d, ok := locked.all[links.follow(name)]
 		if !ok {
 			return d, fmt.Errorf("the lock does not list %s, which the archive's %s names: run `boxlift bundle lock` again", name, dockerIndex)
 		}

@@ -189,7 +189,7 @@ func TestSBOM(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer second.file.Close()
+			defer second.File().Close()
 			second.Use(base)
 			if !bytes.Equal(whole(t, second), first) {
 				t.Error("built again, it is another bundle")
