@@ -53,7 +53,7 @@ func (r *Reader) ContentFrom(d digest.Digest, offset int64) (io.Reader, error) {
 }
 
 func (r *Reader) open(d digest.Digest) (*content, error) {
-	blob, err := r.blob(d)
+	blob, err := r.Blob(d)
 	if err != nil {
 		return nil, fmt.Errorf("bundle %s: %w", r.path, err)
 	}

@@ -15,9 +15,13 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/build"
+	"github.com/liteboxd/boxlift/bundle/extract"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/plan"
 	"github.com/liteboxd/boxlift/bundle/provenance"
 	"github.com/liteboxd/boxlift/bundle/sbom"
+	"github.com/liteboxd/boxlift/test/bundletest"
 	"github.com/liteboxd/boxlift/test/smallbundle"
 	"github.com/liteboxd/boxlift/test/unsteady"
 )
@@ -25,7 +29,7 @@ import (
 // unsteadyBundle describes a bundle with something for every consumer.
 func unsteadyBundle(t *testing.T, script string) smallbundle.Bundle {
 	layer := smallbundle.Layer(t, map[string]string{"etc/os-release": "ID=debian\n", "var/lib/dpkg/status": ""})
-	return smallbundle.Bundle{Signer: newSigner(t), Components: []smallbundle.Component{
+	return smallbundle.Bundle{Signer: bundletest.NewSigner(t), Components: []smallbundle.Component{
 		{
 			Name: "k3s", Version: "v1.36.2+k3s1", Files: []smallbundle.File{{Name: "install.sh", Content: script}},
 			Images: []smallbundle.Image{{Ref: "docker.io/rancher/mirrored-pause:3.6", Platforms: []smallbundle.Platform{
@@ -142,17 +146,17 @@ func TestUnsteadyMedium(t *testing.T) {
 			return asText(r.Packs("linux/amd64", bundle.PackOptions{}))
 		},
 		"extract a component": extracted(func(ctx context.Context, r *bundle.Reader, _ *bundle.Contents, path string) error {
-			return r.ExtractComponent(ctx, path, "k3s", "")
+			return extract.Component(ctx, r, path, "k3s", "")
 		}),
 		"extract a file": extracted(func(ctx context.Context, r *bundle.Reader, c *bundle.Contents, path string) error {
 			f, _ := c.File("k3s", "install.sh", "")
-			return r.ExtractFile(ctx, path, f)
+			return extract.File(ctx, r, path, f)
 		}),
 		"extract an archive": extracted(func(ctx context.Context, r *bundle.Reader, c *bundle.Contents, path string) error {
-			return r.ExtractArchive(ctx, path, c.Images)
+			return extract.Archive(ctx, r, path, c.Images)
 		}),
 		"extract a layout": extracted(func(ctx context.Context, r *bundle.Reader, c *bundle.Contents, path string) error {
-			return r.ExtractLayout(ctx, path, c.Images)
+			return extract.Layout(ctx, r, path, c.Images)
 		}),
 		"list of software": func(ctx context.Context, r *bundle.Reader) (string, error) {
 			document, err := sbom.Make(ctx, r, sbom.Options{Version: "v0.0.0-test"})
@@ -176,33 +180,33 @@ func TestUnsteadyMedium(t *testing.T) {
 // TestUnsteadyDelta joins a delta where the delta, or its base, gives other bytes once it was
 // verified.
 func TestUnsteadyDelta(t *testing.T) {
-	m := newMaker(t)
-	m.signer = newSigner(t)
-	old, _ := m.build("old.tar", unsteadyBundle(t, "#!/bin/sh\n"), nil)
-	base := &bundle.Base{}
-	base.AddBundle(m.open(old))
-	delta, _ := m.build("delta.tar", unsteadyBundle(t, "#!/bin/sh\nexit 1\n"), base)
+	m := bundletest.NewMaker(t)
+	m.Signer = bundletest.NewSigner(t)
+	old, _ := m.Build("old.tar", unsteadyBundle(t, "#!/bin/sh\n"), nil)
+	base := &plan.Base{}
+	base.AddBundle(m.Open(old))
+	delta, _ := m.Build("delta.tar", unsteadyBundle(t, "#!/bin/sh\nexit 1\n"), base)
 
 	join := func(ctx context.Context, delta, base *bundle.Reader) (string, error) {
-		if err := delta.VerifySignature(m.signer.PublicKey()); err != nil {
+		if err := delta.VerifySignature(m.Signer.PublicKey()); err != nil {
 			return "", err
 		}
 		delta.Use(base)
 		dir := t.TempDir()
 		path := filepath.Join(dir, "whole.tar")
-		if _, err := bundle.Join(ctx, delta, bundle.JoinOptions{Path: path}); err != nil {
+		if _, err := build.Join(ctx, delta, build.JoinOptions{Path: path}); err != nil {
 			return "", err
 		}
 		return treeOf(dir)
 	}
 	t.Run("delta", func(t *testing.T) {
 		unsteady.Check(t, delta, func(ctx context.Context, r *bundle.Reader) (string, error) {
-			return join(ctx, r, m.open(old))
+			return join(ctx, r, m.Open(old))
 		})
 	})
 	t.Run("base", func(t *testing.T) {
 		unsteady.Check(t, old, func(ctx context.Context, r *bundle.Reader) (string, error) {
-			return join(ctx, m.open(delta), r)
+			return join(ctx, m.Open(delta), r)
 		})
 	})
 }

@@ -13,7 +13,9 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/liteboxd/boxlift/bundle/archive"
 	"github.com/liteboxd/boxlift/bundle/boundedjson"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/internal/progress"
@@ -29,7 +31,7 @@ const (
 	// maxDeltaValues bounds how many values of JSON (see [boundedjson.Count]) the index.json of a
 	// delta may have: 4 for each blob, and the bundles.
 	// maxOutlineValues bounds those of its one descriptor.
-	maxDeltaValues   = 5 * maxLeftOut
+	maxDeltaValues   = 5 * format.MaxLeftOut
 	maxOutlineValues = 64
 	// outlineWindow is how much the outline makes its reader hold beside that.
 	outlineWindow = 8 << 20
@@ -39,28 +41,11 @@ const (
 // out and that nobody supplies.
 var ErrIncomplete = errors.New("incomplete bundle")
 
-// deltaIndex is the index.json of a delta.
-type deltaIndex struct {
-	ocispec.Index
-	// Bundle is the digest of the whole bundle.
-	Bundle digest.Digest `json:"bundle"`
-	// Since are the digests of the bundles that hold what is left out.
-	Since   []digest.Digest `json:"since"`
-	LeftOut []leftOutBlob   `json:"leftOut"`
-}
-
-type leftOutBlob struct {
-	Digest digest.Digest `json:"digest"`
-	Size   int64         `json:"size"`
-	// At is the blob's number among all blobs of the whole bundle, from 0 on.
-	At int `json:"at"`
-}
-
 // delta is what a reader of a delta knows beside the bundle.
 type delta struct {
 	index   []byte               // of the delta
 	signed  *signature.Signature // over index; nil for none
-	parsed  deltaIndex
+	parsed  format.DeltaIndex
 	outline *ocitar.Reader
 	whole   []byte // index.json of the bundle, in the outline
 }
@@ -145,7 +130,7 @@ func isDelta(index []byte) bool {
 	var own struct {
 		ArtifactType string `json:"artifactType"`
 	}
-	return boundedjson.Unmarshal(index, &own, maxDeltaValues) == nil && own.ArtifactType == DeltaArtifactType
+	return boundedjson.Unmarshal(index, &own, maxDeltaValues) == nil && own.ArtifactType == format.DeltaArtifactType
 }
 
 // assemble makes of the reader of a delta one of its bundle. Unless key is nil, the bundle has
@@ -191,34 +176,34 @@ func (r *Reader) assemble(key *signature.PublicKey) error {
 
 func (d *delta) parse() error {
 	var parsed struct {
-		deltaIndex
+		format.DeltaIndex
 		Manifests outlineOnly `json:"manifests"`
 	}
 	if err := boundedjson.Unmarshal(d.index, &parsed, maxDeltaValues); err != nil {
 		return err
 	}
-	d.parsed = parsed.deltaIndex
+	d.parsed = parsed.DeltaIndex
 	d.parsed.Manifests = parsed.Manifests
 	if d.parsed.SchemaVersion != 2 {
 		return fmt.Errorf("it has the schema version %d, expected 2", d.parsed.SchemaVersion)
 	}
-	if len(d.parsed.Manifests) != 1 || d.parsed.Manifests[0].MediaType != outlineMediaType {
-		return fmt.Errorf("it has to name one outline (%s) and nothing else", outlineMediaType)
+	if len(d.parsed.Manifests) != 1 || d.parsed.Manifests[0].MediaType != format.OutlineMediaType {
+		return fmt.Errorf("it has to name one outline (%s) and nothing else", format.OutlineMediaType)
 	}
-	if err := checkDescriptor(d.parsed.Manifests[0], maxOutline); err != nil {
+	if err := format.CheckDescriptor(d.parsed.Manifests[0], format.MaxOutline); err != nil {
 		return fmt.Errorf("outline: %w", err)
 	}
-	if len(d.parsed.LeftOut) > maxLeftOut || len(d.parsed.Since) > maxLeftOut {
-		return fmt.Errorf("more than %d blobs or bundles", maxLeftOut)
+	if len(d.parsed.LeftOut) > format.MaxLeftOut || len(d.parsed.Since) > format.MaxLeftOut {
+		return fmt.Errorf("more than %d blobs or bundles", format.MaxLeftOut)
 	}
 	for _, of := range append([]digest.Digest{d.parsed.Bundle}, d.parsed.Since...) {
-		if err := checkDescriptor(ocispec.Descriptor{Digest: of}, 0); err != nil {
+		if err := format.CheckDescriptor(ocispec.Descriptor{Digest: of}, 0); err != nil {
 			return fmt.Errorf("bundle: %w", err)
 		}
 	}
 	last := -1
 	for i, blob := range d.parsed.LeftOut {
-		if err := checkDescriptor(ocispec.Descriptor{Digest: blob.Digest, Size: blob.Size}, 0); err != nil {
+		if err := format.CheckDescriptor(ocispec.Descriptor{Digest: blob.Digest, Size: blob.Size}, 0); err != nil {
 			return fmt.Errorf("left out: %d: %w", i, err)
 		}
 		if blob.At <= last || blob.At >= ocitar.MaxMembers {
@@ -244,7 +229,7 @@ func (d *delta) readOutline(file *ocitar.Reader) error {
 	if !ok || e.Size != want.Size {
 		return fmt.Errorf("%w: the outline %s is not there", ErrInvalid, want.Digest)
 	}
-	packed, err := file.ReadAll(e.Name, maxOutline)
+	packed, err := file.ReadAll(e.Name, format.MaxOutline)
 	if err != nil {
 		return err
 	}
@@ -259,9 +244,9 @@ func (d *delta) readOutline(file *ocitar.Reader) error {
 		return fmt.Errorf("%w: the outline: %w", ErrInvalid, err)
 	}
 	index := d.outline.Layout().Entries[1] // there is no other order
-	if index.Size > maxIndexSize {
+	if index.Size > format.MaxIndexSize {
 		return fmt.Errorf("%w: the outline: %s has %d bytes, more than the %d that are allowed",
-			ErrInvalid, index.Name, index.Size, maxIndexSize)
+			ErrInvalid, index.Name, index.Size, format.MaxIndexSize)
 	}
 	d.whole = content[index.Offset : index.Offset+index.Size]
 	if got := digest.FromBytes(d.whole); got != d.parsed.Bundle {
@@ -279,9 +264,9 @@ func unpackOutline(packed []byte) ([]byte, error) {
 		return nil, err
 	}
 	defer z.Close()
-	size, err := io.Copy(io.Discard, io.LimitReader(z, maxOutline+1))
-	if err == nil && size > maxOutline {
-		err = fmt.Errorf("it has more than %d bytes", maxOutline)
+	size, err := io.Copy(io.Discard, io.LimitReader(z, format.MaxOutline+1))
+	if err == nil && size > format.MaxOutline {
+		err = fmt.Errorf("it has more than %d bytes", format.MaxOutline)
 	}
 	if err == nil {
 		err = z.Reset(bytes.NewReader(packed))
@@ -294,10 +279,10 @@ func unpackOutline(packed []byte) ([]byte, error) {
 	return content, err
 }
 
-// packOutline is the same every time that it is done with the same content.
-func packOutline(content io.Reader) ([]byte, error) {
+// PackOutline is the same every time that it is done with the same content.
+func PackOutline(content io.Reader) ([]byte, error) {
 	var packed bytes.Buffer
-	err := compressLayer(&packed, content)
+	err := archive.CompressLayer(&packed, content)
 	return packed.Bytes(), err
 }
 
@@ -410,7 +395,7 @@ func (r *Reader) Section(m ocitar.Member) (*io.SectionReader, error) {
 
 // DeltaIndex returns the own index.json of a delta, its bytes and what is in them, or nothing
 // when it is a whole bundle.
-func (r *Reader) DeltaIndex() ([]byte, *deltaIndex) {
+func (r *Reader) DeltaIndex() ([]byte, *format.DeltaIndex) {
 	if r.delta == nil {
 		return nil, nil
 	}
@@ -427,12 +412,12 @@ func (r *Reader) Delta() *Delta {
 		return nil
 	}
 	d := &Delta{Since: slices.Clone(r.delta.parsed.Since), WholeSize: r.tar.Layout().Size, Missing: []MissingBlob{}}
-	names := r.blobNames()
+	names := blobNames(r)
 	for _, blob := range r.delta.parsed.LeftOut {
 		if _, ok := r.delta.outline.Blob(blob.Digest); ok {
 			continue
 		}
-		d.LeftOut.add(blob.Size)
+		d.LeftOut.Add(blob.Size)
 		if !r.Has(blob.Digest) {
 			d.Missing = append(d.Missing, MissingBlob{blob.Digest, blob.Size, names[blob.Digest]})
 		}
@@ -466,7 +451,7 @@ func (r *Reader) Require(blobs ...digest.Digest) error {
 		}
 		seen[d] = true
 		if names == nil {
-			names = r.blobNames()
+			names = blobNames(r)
 		}
 		missing = append(missing, MissingBlob{d, e.Size, names[d]})
 	}
@@ -488,32 +473,10 @@ func (r *Reader) RequireAll() error {
 }
 
 // blobNames names the blobs of the bundle, as far as they can be read.
-func (r *Reader) blobNames() map[digest.Digest]string {
-	contents, err := r.contents()
+func blobNames(r *Reader) map[digest.Digest]string {
+	contents, err := readContents(r)
 	if err != nil {
 		return nil
 	}
 	return contents.BlobNames()
-}
-
-// BlobNames returns for each blob of the bundle the first image or file that it belongs to.
-func (c *Contents) BlobNames() map[digest.Digest]string {
-	names := make(map[digest.Digest]string)
-	name := func(d digest.Digest, of string) {
-		if names[d] == "" {
-			names[d] = of
-		}
-	}
-	for _, f := range c.Files {
-		name(f.Digest, strings.TrimSpace(f.Name+" "+string(f.Platform)))
-	}
-	for _, image := range c.Images {
-		name(image.Digest, image.Name)
-		for _, p := range image.Platforms {
-			for _, d := range p.blobs() {
-				name(d.Digest, image.Name+" "+string(p.Platform))
-			}
-		}
-	}
-	return names
 }

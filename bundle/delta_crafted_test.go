@@ -1,4 +1,4 @@
-package bundle
+package bundle_test
 
 import (
 	"bytes"
@@ -10,62 +10,66 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/archive"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/test/bundletest"
 	"github.com/liteboxd/boxlift/test/ocilayout"
 )
 
 // craftedDelta is a delta made by hand, which can be made wrong.
 type craftedDelta struct {
-	index deltaIndex
+	index format.DeltaIndex
 	// outline is that of index, not compressed, and unpacked what its tar has.
 	outline []byte
-	blobs   []craftedBlob
+	blobs   []bundletest.CraftedBlob
 }
 
 // craftDelta is a delta of the crafted bundle: it leaves out its layer, and the manifest of
 // the file, which is in the outline.
 func craftDelta(t testing.TB, signer *signature.Signer) *craftedDelta {
 	t.Helper()
-	whole := craft()
-	index, err := json.Marshal(whole.index)
+	whole := bundletest.Craft()
+	index, err := json.Marshal(whole.Index)
 	if err != nil {
 		t.Fatal(err)
 	}
-	manifest := whole.index.Manifests[1].Digest
-	d := &craftedDelta{index: deltaIndex{Bundle: digest.FromBytes(index), Since: []digest.Digest{digest.FromString("old")}}}
-	d.index.SchemaVersion, d.index.ArtifactType = 2, DeltaArtifactType
-	outline := &crafted{}
-	for i, b := range whole.blobs {
-		if b.name == manifest {
-			outline.blobs = append(outline.blobs, b)
+	manifest := whole.Index.Manifests[1].Digest
+	d := &craftedDelta{index: format.DeltaIndex{Bundle: digest.FromBytes(index), Since: []digest.Digest{digest.FromString("old")}}}
+	d.index.SchemaVersion, d.index.ArtifactType = 2, format.DeltaArtifactType
+	outline := &bundletest.Crafted{}
+	for i, b := range whole.Blobs {
+		if b.Name == manifest {
+			outline.Blobs = append(outline.Blobs, b)
 		}
-		if b.name == manifest || string(b.content) == craftedLayer {
-			d.index.LeftOut = append(d.index.LeftOut, leftOutBlob{Digest: b.name, Size: int64(len(b.content)), At: i})
+		if b.Name == manifest || string(b.Content) == bundletest.CraftedLayer {
+			d.index.LeftOut = append(d.index.LeftOut, format.LeftOutBlob{Digest: b.Name, Size: int64(len(b.Content)), At: i})
 			continue
 		}
 		d.blobs = append(d.blobs, b)
 	}
-	d.outline = outline.tarWith(t, index, signer)
+	d.outline = outline.TarWith(t, index, signer)
 	return d
 }
 
 func (d *craftedDelta) tar(t testing.TB, signer *signature.Signer) []byte {
 	t.Helper()
 	var packed bytes.Buffer
-	if err := compressLayer(&packed, bytes.NewReader(d.outline)); err != nil {
+	if err := archive.CompressLayer(&packed, bytes.NewReader(d.outline)); err != nil {
 		t.Fatal(err)
 	}
 	outline := packed.Bytes()
-	c := &crafted{blobs: append([]craftedBlob{{name: digest.FromBytes(outline), content: outline}}, d.blobs...)}
+	c := &bundletest.Crafted{Blobs: append([]bundletest.CraftedBlob{{Name: digest.FromBytes(outline), Content: outline}}, d.blobs...)}
 	if d.index.Manifests == nil {
-		d.index.Manifests = []ocispec.Descriptor{descriptorOf(outlineMediaType, outline)}
+		d.index.Manifests = []ocispec.Descriptor{format.DescriptorOf(format.OutlineMediaType, outline)}
 	}
 	index, err := json.Marshal(d.index)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c.tarWith(t, index, signer)
+	return c.TarWith(t, index, signer)
 }
 
 func TestCraftedDelta(t *testing.T) {
@@ -74,15 +78,15 @@ func TestCraftedDelta(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := d.tar(t, nil)
-	r, err := NewReader(bytes.NewReader(file), int64(len(file)), "bundle.tar")
+	r, err := bundle.NewReader(bytes.NewReader(file), int64(len(file)), "bundle.tar")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if missing := r.Delta().Missing; len(missing) != 1 || missing[0].Digest != digest.FromString(craftedLayer) {
+	if missing := r.Delta().Missing; len(missing) != 1 || missing[0].Digest != digest.FromString(bundletest.CraftedLayer) {
 		t.Errorf("missing: %v", missing)
 	}
-	whole := craft().tar(t, nil)
-	base, err := NewReader(bytes.NewReader(whole), int64(len(whole)), "bundle.tar")
+	whole := bundletest.Craft().Tar(t, nil)
+	base, err := bundle.NewReader(bytes.NewReader(whole), int64(len(whole)), "bundle.tar")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,9 +99,9 @@ func TestCraftedDelta(t *testing.T) {
 
 // TestRefusedDeltas makes deltas wrong in one way each.
 func TestRefusedDeltas(t *testing.T) {
-	layer := digest.FromString(craftedLayer)
-	at := func(d *craftedDelta, of digest.Digest) *leftOutBlob {
-		i := slices.IndexFunc(d.index.LeftOut, func(b leftOutBlob) bool { return b.Digest == of })
+	layer := digest.FromString(bundletest.CraftedLayer)
+	at := func(d *craftedDelta, of digest.Digest) *format.LeftOutBlob {
+		i := slices.IndexFunc(d.index.LeftOut, func(b format.LeftOutBlob) bool { return b.Digest == of })
 		return &d.index.LeftOut[i]
 	}
 	reoutline := func(t *testing.T, d *craftedDelta, blobs ...string) {
@@ -106,7 +110,7 @@ func TestRefusedDeltas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		index, err := tar.ReadAll(ocitar.IndexFile, maxIndexSize)
+		index, err := tar.ReadAll(ocitar.IndexFile, format.MaxIndexSize)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,16 +126,16 @@ func TestRefusedDeltas(t *testing.T) {
 	}{
 		"another schema": {func(_ *testing.T, d *craftedDelta) { d.index.SchemaVersion = 1 }, "schema version 1"},
 		"another serial": {func(_ *testing.T, d *craftedDelta) {
-			d.index.Annotations = map[string]string{AnnotationSerial: "7"}
+			d.index.Annotations = map[string]string{format.AnnotationSerial: "7"}
 		}, "index.json of the delta: it has serial 7, audience all, end none, its bundle has serial none"},
 		"no outline": {func(_ *testing.T, d *craftedDelta) { d.index.Manifests = []ocispec.Descriptor{} }, "one outline"},
 		"another outline": {func(_ *testing.T, d *craftedDelta) {
-			d.index.Manifests = []ocispec.Descriptor{{MediaType: outlineMediaType, Digest: layer, Size: 9}}
+			d.index.Manifests = []ocispec.Descriptor{{MediaType: format.OutlineMediaType, Digest: layer, Size: 9}}
 		}, "is not there"},
 		"an outline of MiBs": {func(_ *testing.T, d *craftedDelta) {
-			d.index.Manifests = []ocispec.Descriptor{{MediaType: outlineMediaType, Digest: layer, Size: maxOutline + 1}}
+			d.index.Manifests = []ocispec.Descriptor{{MediaType: format.OutlineMediaType, Digest: layer, Size: format.MaxOutline + 1}}
 		}, "out of bounds"},
-		"an endless outline": {func(_ *testing.T, d *craftedDelta) { d.outline = make([]byte, maxOutline+1) }, "more than 33554432 bytes"},
+		"an endless outline": {func(_ *testing.T, d *craftedDelta) { d.outline = make([]byte, format.MaxOutline+1) }, "more than 33554432 bytes"},
 		"an empty outline":   {func(_ *testing.T, d *craftedDelta) { d.outline = nil }, "outline"},
 		"another bundle":     {func(_ *testing.T, d *craftedDelta) { d.index.Bundle = layer }, "and the delta is of " + layer.String()},
 		"no bundle":          {func(_ *testing.T, d *craftedDelta) { d.index.Bundle = "" }, "bundle: digest"},
@@ -145,10 +149,10 @@ func TestRefusedDeltas(t *testing.T) {
 		"another size":       {func(_ *testing.T, d *craftedDelta) { at(d, layer).Size++ }, "has 10 bytes, its descriptor says 9"},
 		"another digest":     {func(_ *testing.T, d *craftedDelta) { at(d, layer).Digest = digest.FromString("x") }, "belongs to nothing"},
 		"carried as well": {func(_ *testing.T, d *craftedDelta) {
-			d.blobs = append(d.blobs, craftedBlob{layer, []byte(craftedLayer)})
+			d.blobs = append(d.blobs, bundletest.CraftedBlob{Name: layer, Content: []byte(bundletest.CraftedLayer)})
 		}, "the member is there twice"},
 		"carried instead of another": {func(_ *testing.T, d *craftedDelta) {
-			d.blobs[len(d.blobs)-1] = craftedBlob{digest.FromString("x"), []byte("x")}
+			d.blobs[len(d.blobs)-1] = bundletest.CraftedBlob{Name: digest.FromString("x"), Content: []byte("x")}
 		}, "is missing"},
 		"nothing left out":           {func(_ *testing.T, d *craftedDelta) { d.index.LeftOut = nil }, "which is not left out"},
 		"a manifest that is nowhere": {func(t *testing.T, d *craftedDelta) { reoutline(t, d) }, "incomplete bundle"},
@@ -163,8 +167,8 @@ func TestRefusedDeltas(t *testing.T) {
 			d := craftDelta(t, nil)
 			test.change(t, d)
 			err := check(t, d.tar(t, nil), nil)
-			wantError(t, err, test.want)
-			if !refused(err) && !errors.Is(err, ErrIncomplete) {
+			bundletest.WantError(t, err, test.want)
+			if !refused(err) && !errors.Is(err, bundle.ErrIncomplete) {
 				t.Errorf("not refused for it: %v", err)
 			}
 		})
@@ -173,7 +177,7 @@ func TestRefusedDeltas(t *testing.T) {
 
 // TestSignaturesOfDeltas has deltas of which only one half is signed, or by another.
 func TestSignaturesOfDeltas(t *testing.T) {
-	one, other := signerOf(t, 0), signerOf(t, 1)
+	one, other := bundletest.SignerOf(t, 0), bundletest.SignerOf(t, 1)
 	for name, test := range map[string]struct {
 		outline, delta *signature.Signer
 		want           error
@@ -197,7 +201,7 @@ func TestSignaturesOfDeltas(t *testing.T) {
 // and complete is a bundle that is accepted.
 func FuzzDelta(f *testing.F) {
 	d := craftDelta(f, nil)
-	whole := craft().tar(f, nil)
+	whole := bundletest.Craft().Tar(f, nil)
 	leftOut, err := json.Marshal(d.index.LeftOut)
 	if err != nil {
 		f.Fatal(err)
@@ -211,7 +215,7 @@ func FuzzDelta(f *testing.F) {
 		}
 		d.outline, d.index.Bundle = outline, digest.Digest(of)
 		file := d.tar(t, nil)
-		r, err := NewReader(bytes.NewReader(file), int64(len(file)), "bundle.tar")
+		r, err := bundle.NewReader(bytes.NewReader(file), int64(len(file)), "bundle.tar")
 		if err != nil {
 			if !refused(err) {
 				t.Errorf("not one of the errors for which a bundle is refused: %v", err)
@@ -220,7 +224,7 @@ func FuzzDelta(f *testing.F) {
 		}
 		_ = r.Delta()
 		_, _ = r.Contents()
-		base, err := NewReader(bytes.NewReader(whole), int64(len(whole)), "bundle.tar")
+		base, err := bundle.NewReader(bytes.NewReader(whole), int64(len(whole)), "bundle.tar")
 		if err != nil {
 			t.Fatal(err)
 		}

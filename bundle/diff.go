@@ -99,14 +99,14 @@ func Compare(from, to *Reader) (*Difference, error) {
 	had, has := blobSizes(from, a), blobSizes(to, b)
 	for digest, size := range had {
 		if _, ok := has[digest]; ok {
-			d.Kept.add(size)
+			d.Kept.Add(size)
 		} else {
-			d.Gone.add(size)
+			d.Gone.Add(size)
 		}
 	}
 	for digest, size := range has {
 		if _, ok := had[digest]; !ok {
-			d.New.add(size)
+			d.New.Add(size)
 		}
 	}
 	// What is in both is no item's to count.
@@ -125,7 +125,8 @@ func sideOf(r *Reader) Side {
 	return Side{Path: r.path, Digest: r.Digest(), Size: r.Size(), Builder: r.Version(), Validity: r.validity}
 }
 
-func (a *Amount) add(size int64) {
+// Add counts one more blob of so many bytes.
+func (a *Amount) Add(size int64) {
 	a.Blobs++
 	a.Bytes += size
 }
@@ -165,52 +166,12 @@ func compareComponents(from, to []Component) []ComponentChange {
 	return changes
 }
 
-func (c *Contents) fileItems() []Item {
-	items := make([]Item, 0, len(c.Files))
-	for _, f := range c.Files {
-		item := Item{
-			Name: f.Name, Digest: f.Digest, component: f.Component,
-			key:   strings.Join([]string{f.Component, string(f.Platform), f.Name}, " "),
-			kin:   strings.Join([]string{f.Component, string(f.Platform), withoutVersion(f.Name, f.Version)}, " "),
-			blobs: map[digest.Digest]int64{f.Digest: f.Size},
-		}
-		if f.Platform != "" {
-			item.Platforms = []lock.Platform{f.Platform}
-		}
-		items = append(items, item)
-	}
-	return items
-}
-
 // withoutVersion gives charts, whose names have their versions, one name for all of them.
 func withoutVersion(name, version string) string {
 	if version = strings.TrimPrefix(version, "v"); version == "" {
 		return name
 	}
 	return strings.ReplaceAll(name, version, "")
-}
-
-func (c *Contents) imageItems() []Item {
-	items := make([]Item, 0, len(c.Images))
-	for _, image := range c.Images {
-		repository := image.Name
-		if at := strings.LastIndex(repository, ":"); at > strings.LastIndex(repository, "/") {
-			repository = repository[:at]
-		}
-		item := Item{
-			Name: image.Name, Digest: image.Digest, component: image.Component,
-			key: image.Component + " " + image.Name, kin: image.Component + " " + repository,
-			blobs: map[digest.Digest]int64{image.Digest: image.Size},
-		}
-		for _, p := range image.Platforms {
-			item.Platforms = append(item.Platforms, p.Platform)
-			for _, d := range p.blobs() {
-				item.blobs[d.Digest] = d.Size
-			}
-		}
-		items = append(items, item)
-	}
-	return items
 }
 
 // same says whether nothing became of an item.

@@ -1,41 +1,19 @@
 package bundle_test
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/test/bundletest"
 	"github.com/liteboxd/boxlift/test/smallbundle"
 )
 
-// on is an image for amd64 whose layers hold these texts.
-func on(t *testing.T, platform string, layers ...string) smallbundle.Platform {
-	t.Helper()
-	p := smallbundle.Platform{Name: platform}
-	for _, text := range layers {
-		p.Layers = append(p.Layers, smallbundle.Layer(t, map[string]string{"text": text}))
-	}
-	return p
-}
-
-func openNew(t *testing.T, b smallbundle.Bundle) *bundle.Reader {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "b.tar")
-	smallbundle.Write(t, path, b)
-	r, err := bundle.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = r.Close() })
-	return r
-}
-
 func compare(t *testing.T, from, to smallbundle.Bundle) *bundle.Difference {
 	t.Helper()
-	d, err := bundle.Compare(openNew(t, from), openNew(t, to))
+	d, err := bundle.Compare(bundletest.OpenNew(t, from), bundletest.OpenNew(t, to))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +52,7 @@ func TestCompare(t *testing.T) {
 	image := func(ref string, platforms ...smallbundle.Platform) smallbundle.Image {
 		return smallbundle.Image{Ref: ref, Platforms: platforms}
 	}
-	amd64, arm64 := on(t, "linux/amd64", "base", "a"), on(t, "linux/arm64", "base", "b")
+	amd64, arm64 := bundletest.On(t, "linux/amd64", "base", "a"), bundletest.On(t, "linux/arm64", "base", "b")
 	component := func(c smallbundle.Component) smallbundle.Component {
 		if c.Name == "" {
 			c.Name, c.Version = "k3s", "v1.0.0"
@@ -134,7 +112,7 @@ func TestCompareCountsBytes(t *testing.T) {
 	with := func(texts ...string) smallbundle.Bundle {
 		return smallbundle.Bundle{Components: []smallbundle.Component{{
 			Name: "k3s", Version: "v1.0.0",
-			Images: []smallbundle.Image{{Ref: "r.lan/a:1", Platforms: []smallbundle.Platform{on(t, "linux/amd64", texts...)}}},
+			Images: []smallbundle.Image{{Ref: "r.lan/a:1", Platforms: []smallbundle.Platform{bundletest.On(t, "linux/amd64", texts...)}}},
 			Files:  []smallbundle.File{{Name: "f", Content: strings.Join(texts, " ")}},
 		}}}
 	}

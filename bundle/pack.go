@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 )
@@ -83,15 +84,6 @@ func (r *Reader) Packs(platform lock.Platform, o PackOptions) ([]Pack, error) {
 	return packs, nil
 }
 
-// on is what there is of an image for a platform, or nil.
-func (i *Image) on(platform lock.Platform) *PlatformImage {
-	at := slices.IndexFunc(i.Platforms, func(p PlatformImage) bool { return platform.Match(p.Platform) })
-	if at < 0 {
-		return nil
-	}
-	return &i.Platforms[at]
-}
-
 // onlyBoot keeps the images that a node needs to start.
 func onlyBoot(images []Image) ([]Image, error) {
 	var kept []Image
@@ -136,7 +128,7 @@ func packOf(r *Reader, images []Image, component string, platform lock.Platform)
 	var chosen []Image
 	for _, image := range images {
 		if image.Component == component {
-			image.Platforms = []PlatformImage{*image.on(platform)}
+			image.Platforms = []format.PlatformImage{*image.on(platform)}
 			chosen = append(chosen, image)
 			pack.Images = append(pack.Images, image.Name)
 		}
@@ -144,7 +136,7 @@ func packOf(r *Reader, images []Image, component string, platform lock.Platform)
 	if len(chosen) == 0 {
 		return nil, nil
 	}
-	layout, err := r.ImageLayout(chosen, PackArtifactType)
+	layout, err := r.ImageLayout(chosen, format.PackArtifactType)
 	if err != nil {
 		return nil, err
 	}
@@ -176,10 +168,10 @@ func (r *Reader) ImageLayout(images []Image, artifactType string) (*ImageLayout,
 	}
 	blobs := make(map[digest.Digest]ocitar.Entry)
 	for _, image := range images {
-		root := ocispec.Descriptor{MediaType: ociMediaType(image.MediaType), Digest: image.Digest, Size: image.Size}
+		root := ocispec.Descriptor{MediaType: format.OCIMediaType(image.MediaType), Digest: image.Digest, Size: image.Size}
 		needed := []ocispec.Descriptor{root}
 		for _, p := range image.Platforms {
-			needed = append(needed, p.blobs()...)
+			needed = append(needed, p.Blobs()...)
 		}
 		for _, d := range needed {
 			e, ok := r.tar.Blob(d.Digest)
@@ -188,8 +180,8 @@ func (r *Reader) ImageLayout(images []Image, artifactType string) (*ImageLayout,
 			}
 			blobs[d.Digest] = e
 		}
-		root.Annotations = annotations(image.Component, image.Version)
-		root.Annotations[AnnotationImageName] = image.Name
+		root.Annotations = format.Annotations(image.Component, image.Version)
+		root.Annotations[format.AnnotationImageName] = image.Name
 		root.Annotations[ocispec.AnnotationRefName] = image.Name
 		index.Manifests = append(index.Manifests, root)
 	}

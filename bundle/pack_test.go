@@ -1,4 +1,4 @@
-package bundle
+package bundle_test
 
 import (
 	"bytes"
@@ -14,37 +14,17 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
-	"github.com/liteboxd/boxlift/test/ocilayout"
+	"github.com/liteboxd/boxlift/bundle/pins"
+	"github.com/liteboxd/boxlift/bundle/plan"
+	"github.com/liteboxd/boxlift/test/bundletest"
 )
 
-// writePack writes a pack as a node does, and returns the file's name.
-func writePack(t *testing.T, r *Reader, p Pack, dir string) string {
-	t.Helper()
-	members := []ocitar.Member{
-		{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
-		{Name: ocitar.IndexFile, Size: int64(len(p.Index))},
-	}
-	contents := [][]byte{[]byte(ocitar.LayoutContent), p.Index}
-	for _, m := range p.Blobs {
-		section, err := r.blob(m.Digest())
-		if err != nil {
-			t.Fatal(err)
-		}
-		content := make([]byte, section.Size())
-		if _, err := section.ReadAt(content, 0); err != nil && section.Size() > 0 {
-			t.Fatal(err)
-		}
-		members, contents = append(members, m), append(contents, content)
-	}
-	path := filepath.Join(dir, "boxlift-"+p.Component+"-"+p.Digest.Encoded()[:12]+".tar")
-	mustWrite(t, path, ocilayout.Tar(t, members, contents))
-	return path
-}
-
 func TestPacks(t *testing.T) {
-	r := mustOpen(t, reference(t))
+	r := bundletest.MustOpen(t, bundletest.Reference(t))
 	contents, err := r.Contents()
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +35,7 @@ func TestPacks(t *testing.T) {
 		"linux/s390x": nil,
 	} {
 		t.Run(string(platform), func(t *testing.T) {
-			packs, err := r.Packs(platform, PackOptions{})
+			packs, err := r.Packs(platform, bundle.PackOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,18 +52,18 @@ func TestPacks(t *testing.T) {
 }
 
 // checkPack expects in a pack its images' blobs for its platform, and nothing else.
-func checkPack(t *testing.T, r *Reader, contents *Contents, p Pack, platform lock.Platform) {
+func checkPack(t *testing.T, r *bundle.Reader, contents *bundle.Contents, p bundle.Pack, platform lock.Platform) {
 	t.Helper()
 	want := make(map[digest.Digest]bool)
 	var images []string
 	for _, image := range contents.Images {
-		i := slices.IndexFunc(image.Platforms, func(has PlatformImage) bool { return platform.Match(has.Platform) })
+		i := slices.IndexFunc(image.Platforms, func(has format.PlatformImage) bool { return platform.Match(has.Platform) })
 		if image.Component != p.Component || i < 0 {
 			continue
 		}
 		images = append(images, image.Name)
 		want[image.Digest] = true
-		for _, d := range image.Platforms[i].blobs() {
+		for _, d := range image.Platforms[i].Blobs() {
 			want[d.Digest] = true
 		}
 	}
@@ -97,7 +77,7 @@ func checkPack(t *testing.T, r *Reader, contents *Contents, p Pack, platform loc
 	if diff := cmp.Diff(images, p.Images); diff != "" || p.Platform != platform {
 		t.Errorf("images of %s (-expected +got):\n%s", p.Component, diff)
 	}
-	path := writePack(t, r, p, t.TempDir())
+	path := bundletest.WritePack(t, r, p, t.TempDir())
 	if info, err := os.Stat(path); err != nil || info.Size() != p.Size {
 		t.Errorf("the pack has %d bytes, expected %d: %v", info.Size(), p.Size, err)
 	}
@@ -108,14 +88,14 @@ func checkPack(t *testing.T, r *Reader, contents *Contents, p Pack, platform loc
 	if err := json.Unmarshal(p.Index, &index); err != nil {
 		t.Fatal(err)
 	}
-	if index.ArtifactType != PackArtifactType {
+	if index.ArtifactType != format.PackArtifactType {
 		t.Errorf("artifact type %s", index.ArtifactType)
 	}
 	for _, d := range index.Manifests {
 		if d.MediaType != ocispec.MediaTypeImageIndex && d.MediaType != ocispec.MediaTypeImageManifest {
 			t.Errorf("media type %s, which OCI layouts do not have", d.MediaType)
 		}
-		if d.Annotations[AnnotationImageName] == "" || d.Annotations[AnnotationImageName] != d.Annotations[ocispec.AnnotationRefName] {
+		if d.Annotations[format.AnnotationImageName] == "" || d.Annotations[format.AnnotationImageName] != d.Annotations[ocispec.AnnotationRefName] {
 			t.Errorf("names %v", d.Annotations)
 		}
 	}
@@ -123,9 +103,9 @@ func checkPack(t *testing.T, r *Reader, contents *Contents, p Pack, platform loc
 
 // TestPackNames: the same content has the same name in every bundle, another has another.
 func TestPackNames(t *testing.T) {
-	s := upstreamServer(t)
+	s := bundletest.UpstreamServer(t)
 	names := func(path string) map[string]digest.Digest {
-		packs, err := mustOpen(t, path).Packs("linux/amd64", PackOptions{})
+		packs, err := bundletest.MustOpen(t, path).Packs("linux/amd64", bundle.PackOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,11 +116,11 @@ func TestPackNames(t *testing.T) {
 		return result
 	}
 	dir := t.TempDir()
-	moved := s.MoveTag(busyboxRef)
-	before := imageOf(t, busyboxRef).Digest
-	changed := replaced(t, smallLock(t), before.String(), moved.String())
-	mustBuild(t, changed, newClient(s), filepath.Join(dir, "b.tar"), signerOf(t, 0), func(o *PlanOptions) { o.Version = "v9.9.9" })
-	a, b := names(reference(t)), names(filepath.Join(dir, "b.tar"))
+	moved := s.MoveTag(bundletest.BusyboxRef)
+	before := bundletest.ImageOf(t, bundletest.BusyboxRef).Digest
+	changed := bundletest.Replaced(t, bundletest.SmallLock(t), before.String(), moved.String())
+	bundletest.MustBuild(t, changed, bundletest.NewClient(s), filepath.Join(dir, "b.tar"), bundletest.SignerOf(t, 0), func(o *plan.Options) { o.Version = "v9.9.9" })
+	a, b := names(bundletest.Reference(t)), names(filepath.Join(dir, "b.tar"))
 	if a["cilium"] != b["cilium"] || a["liteboxd"] != b["liteboxd"] {
 		t.Error("packs with the same images differ")
 	}
@@ -155,28 +135,28 @@ const (
 )
 
 // bootable builds a bundle with all that a node needs to start, and more.
-func bootable(t *testing.T, change func(string) string) *Reader {
+func bootable(t *testing.T, change func(string) string) *bundle.Reader {
 	t.Helper()
-	s := upstreamServer(t)
-	text := strings.Replace(unpinned, `      - {ref: "`+pauseRef+`"}`, `      - {ref: "`+pauseRef+`"}`+"\n"+`      - {ref: "`+dnsRef+`"}`, 1)
-	text = strings.Replace(text, `      - {ref: "`+operatorRef+`"}`, `      - {ref: "`+operatorRef+`"}`+"\n"+`      - {ref: "`+agentRef+`"}`, 1)
-	document, err := lock.ParseDocument(LockFile, []byte(change(text)))
+	s := bundletest.UpstreamServer(t)
+	text := strings.Replace(bundletest.Unpinned, `      - {ref: "`+bundletest.PauseRef+`"}`, `      - {ref: "`+bundletest.PauseRef+`"}`+"\n"+`      - {ref: "`+dnsRef+`"}`, 1)
+	text = strings.Replace(text, `      - {ref: "`+bundletest.OperatorRef+`"}`, `      - {ref: "`+bundletest.OperatorRef+`"}`+"\n"+`      - {ref: "`+agentRef+`"}`, 1)
+	document, err := lock.ParseDocument(bundle.LockFile, []byte(change(text)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Resolve(t.Context(), ResolveOptions{Document: document, Source: newClient(s)}); err != nil {
+	if err := pins.Fill(t.Context(), pins.Options{Document: document, Source: bundletest.NewClient(s)}); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "bundle.tar")
-	mustBuild(t, document.Bytes(), newClient(s), path, nil)
-	return mustOpen(t, path)
+	bundletest.MustBuild(t, document.Bytes(), bundletest.NewClient(s), path, nil)
+	return bundletest.MustOpen(t, path)
 }
 
 // A boot pack is a pack like any other, of blobs that the whole packs have as well.
 func TestBootPacks(t *testing.T) {
 	r := bootable(t, func(lock string) string { return lock })
 	for _, platform := range []lock.Platform{"linux/amd64", "linux/arm64"} {
-		whole, err := r.Packs(platform, PackOptions{})
+		whole, err := r.Packs(platform, bundle.PackOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +166,7 @@ func TestBootPacks(t *testing.T) {
 				shared[m.Digest()] = true
 			}
 		}
-		packs, err := r.Packs(platform, PackOptions{Boot: true})
+		packs, err := r.Packs(platform, bundle.PackOptions{Boot: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -198,9 +178,9 @@ func TestBootPacks(t *testing.T) {
 					t.Errorf("%s: blob %s is not in the whole packs", p.Component, m.Digest())
 				}
 			}
-			checkPackFile(t, writePack(t, r, p, t.TempDir()), p)
+			checkPackFile(t, bundletest.WritePack(t, r, p, t.TempDir()), p)
 		}
-		want := map[string][]string{"k3s": {dnsRef, pauseRef}, "cilium": {agentRef, operatorRef}}
+		want := map[string][]string{"k3s": {dnsRef, bundletest.PauseRef}, "cilium": {agentRef, bundletest.OperatorRef}}
 		if diff := cmp.Diff(want, images, cmpopts.SortSlices(strings.Compare)); diff != "" {
 			t.Errorf("%s: images (-expected +got):\n%s", platform, diff)
 		}
@@ -208,14 +188,14 @@ func TestBootPacks(t *testing.T) {
 }
 
 // checkPackFile reads a pack to its last byte.
-func checkPackFile(t *testing.T, path string, p Pack) {
+func checkPackFile(t *testing.T, path string, p bundle.Pack) {
 	t.Helper()
-	content := mustRead(t, path)
+	content := bundletest.MustRead(t, path)
 	r, err := ocitar.NewReader(bytes.NewReader(content), int64(len(content)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	index, err := r.ReadAll(ocitar.IndexFile, maxIndexSize)
+	index, err := r.ReadAll(ocitar.IndexFile, format.MaxIndexSize)
 	if err != nil || !bytes.Equal(index, p.Index) {
 		t.Errorf("pack of %s: its index.json is %s, %v", p.Component, index, err)
 	}
@@ -232,35 +212,19 @@ func TestBootPacksMissing(t *testing.T) {
 		return func(lock string) string { return strings.Replace(lock, ref, with, 1) }
 	}
 	tests := map[string]struct {
-		reader *Reader
+		reader *bundle.Reader
 		want   []string
 	}{
-		"no DNS":  {mustOpen(t, reference(t)), []string{"linux/amd64", "component k3s", "the cluster's DNS", "/mirrored-coredns-coredns or /coredns"}},
-		"no pods": {bootable(t, without(pauseRef, "docker.io/rancher/mirrored-metrics-server:v0.9.0")), []string{"the sandboxes of pods", "/mirrored-pause or /pause"}},
+		"no DNS":  {bundletest.MustOpen(t, bundletest.Reference(t)), []string{"linux/amd64", "component k3s", "the cluster's DNS", "/mirrored-coredns-coredns or /coredns"}},
+		"no pods": {bootable(t, without(bundletest.PauseRef, "docker.io/rancher/mirrored-metrics-server:v0.9.0")), []string{"the sandboxes of pods", "/mirrored-pause or /pause"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			packs, err := test.reader.Packs("linux/amd64", PackOptions{Boot: true})
-			wantError(t, err, test.want...)
+			packs, err := test.reader.Packs("linux/amd64", bundle.PackOptions{Boot: true})
+			bundletest.WantError(t, err, test.want...)
 			if packs != nil {
 				t.Errorf("%d packs beside the error", len(packs))
 			}
 		})
-	}
-}
-
-func TestLastPart(t *testing.T) {
-	for name, want := range map[string]string{
-		"docker.io/rancher/mirrored-pause:3.6":                            "mirrored-pause",
-		"registry.k8s.io/pause:3.10":                                      "pause",
-		"registry.example.lan:5000/coredns/coredns":                       "coredns",
-		"registry.k8s.io/coredns/coredns@sha256:0123":                     "coredns",
-		"registry.example.lan:5000/a/mirrored-coredns-coredns:1@sha256:0": "mirrored-coredns-coredns",
-		"docker.io/rancher/not-pause:1":                                   "not-pause",
-		"":                                                                "",
-	} {
-		if got := lastPart(name); got != want {
-			t.Errorf("%s: %q, expected %q", name, got, want)
-		}
 	}
 }

@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"slices"
-	"strings"
 
 	"filippo.io/age"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/liteboxd/boxlift/bundle/boundedjson"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
@@ -62,6 +61,7 @@ func OpenSigned(path string, key *signature.PublicKey, identities ...age.Identit
 type SignatureError struct{ Err error }
 
 func (e *SignatureError) Error() string { return e.Err.Error() }
+
 func (e *SignatureError) Unwrap() error { return e.Err }
 
 func open(path string, key *signature.PublicKey, identities []age.Identity) (*Reader, error) {
@@ -95,7 +95,7 @@ func newReader(source io.ReaderAt, size int64, path string, key *signature.Publi
 	if r.stored, err = ocitar.NewReader(source, size); err != nil {
 		return nil, err
 	}
-	if r.index, err = r.stored.ReadAll(ocitar.IndexFile, maxIndexSize); err != nil {
+	if r.index, err = r.stored.ReadAll(ocitar.IndexFile, format.MaxIndexSize); err != nil {
 		return nil, err
 	}
 	if r.signed, err = readSignature(r.stored); err != nil {
@@ -111,20 +111,20 @@ func newReader(source io.ReaderAt, size int64, path string, key *signature.Publi
 			return nil, err
 		}
 	}
-	if err := boundedjson.Unmarshal(r.index, &r.parsed, maxIndexValues); err != nil {
+	if err := boundedjson.Unmarshal(r.index, &r.parsed, format.MaxIndexValues); err != nil {
 		return nil, fmt.Errorf("%w: index.json: %w", ErrInvalid, err)
 	}
-	if r.parsed.SchemaVersion != 2 || r.parsed.ArtifactType != ArtifactType {
-		return nil, fmt.Errorf("%w: index.json has the artifact type %q, expected %q: this is not a boxlift bundle, or one of a later format", ErrInvalid, r.parsed.ArtifactType, ArtifactType)
+	if r.parsed.SchemaVersion != 2 || r.parsed.ArtifactType != format.ArtifactType {
+		return nil, fmt.Errorf("%w: index.json has the artifact type %q, expected %q: this is not a boxlift bundle, or one of a later format", ErrInvalid, r.parsed.ArtifactType, format.ArtifactType)
 	}
 	if err := checkNames(r.Version()); err != nil {
 		return nil, fmt.Errorf("index.json: %w", err)
 	}
-	if err := r.readValidity(); err != nil {
+	if err := readValidity(r); err != nil {
 		return nil, err
 	}
 	for i, d := range r.parsed.Manifests {
-		if err := checkDescriptor(d, maxManifestSize); err != nil {
+		if err := format.CheckDescriptor(d, format.MaxManifestSize); err != nil {
 			return nil, fmt.Errorf("%w: index.json: entry %d: %w", ErrInvalid, i, err)
 		}
 	}
@@ -156,7 +156,7 @@ func (r *Reader) Size() int64 { return r.stored.Layout().Size }
 func (r *Reader) File() *volume.File { return r.file }
 
 // Version returns the version of the boxlift that built the bundle.
-func (r *Reader) Version() string { return r.parsed.Annotations[AnnotationVersion] }
+func (r *Reader) Version() string { return r.parsed.Annotations[format.AnnotationVersion] }
 
 // Index returns the bytes of index.json of the bundle; of a delta, those of its whole bundle.
 func (r *Reader) Index() []byte { return r.index }
@@ -174,9 +174,9 @@ func (r *Reader) Stored() *ocitar.Reader { return r.stored }
 // of its bundle.
 func (r *Reader) Signature() *signature.Signature { return r.signed }
 
-// blob returns the bytes of a blob, which are not verified by reading them. It fails with a
+// Blob returns the bytes of a blob, which are not verified by reading them. It fails with a
 // [*MissingError] when a delta leaves them out.
-func (r *Reader) blob(d digest.Digest) (*io.SectionReader, error) {
+func (r *Reader) Blob(d digest.Digest) (*io.SectionReader, error) {
 	e, ok := r.tar.Blob(d)
 	if !ok {
 		return nil, fmt.Errorf("%w: it has no blob %s", ErrInvalid, d)
@@ -239,20 +239,20 @@ func readSignature(tar *ocitar.Reader) (*signature.Signature, error) {
 	return &signed, nil
 }
 
-// json reads a small blob whole and verifies it. A blob that is not there gives
+// ReadJSON reads a small blob whole and verifies it. A blob that is not there gives
 // errAbsent.
-func (r *Reader) json(d ocispec.Descriptor) ([]byte, error) {
-	if err := checkDescriptor(d, maxConfigSize); err != nil {
+func (r *Reader) ReadJSON(d ocispec.Descriptor) ([]byte, error) {
+	if err := format.CheckDescriptor(d, format.MaxConfigSize); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	e, ok := r.tar.Blob(d.Digest)
 	if !ok {
-		return nil, fmt.Errorf("%w: blob %s: %w", ErrInvalid, d.Digest, errAbsent)
+		return nil, fmt.Errorf("%w: blob %s: %w", ErrInvalid, d.Digest, format.ErrAbsent)
 	}
 	if e.Size != d.Size {
 		return nil, fmt.Errorf("%w: blob %s has %d bytes, its descriptor says %d", ErrInvalid, d.Digest, e.Size, d.Size)
 	}
-	content, err := r.tar.ReadAll(e.Name, maxConfigSize)
+	content, err := r.tar.ReadAll(e.Name, format.MaxConfigSize)
 	if err != nil {
 		return nil, err
 	}
@@ -262,156 +262,25 @@ func (r *Reader) json(d ocispec.Descriptor) ([]byte, error) {
 	return content, nil
 }
 
-// Contents is what a bundle carries, in the order of its index.json.
-type Contents struct {
-	Files  []File  `json:"files"`
-	Images []Image `json:"images"`
-
-	// Components are the names, in the order of index.json.
-	Components []string `json:"components"`
-}
-
-// Contents reads the manifests of all images and files, and verifies their bytes. All
-// names in it are fit for a terminal, and those of files for a folder.
-func (r *Reader) Contents() (*Contents, error) {
-	c, err := r.contents()
-	if err != nil {
-		return nil, fmt.Errorf("bundle %s: %w", r.path, err)
-	}
-	return c, nil
-}
-
-func (r *Reader) contents() (*Contents, error) {
-	c := &Contents{}
-	var total int64
-	values := 0
-	read := func(d ocispec.Descriptor) ([]byte, error) {
-		if total += d.Size; total > maxContents {
-			return nil, fmt.Errorf("%w: its manifests have more than %d bytes", ErrInvalid, maxContents)
-		}
-		content, err := r.json(d)
-		if values += boundedjson.Count(content); values > maxContentsValues {
-			return nil, fmt.Errorf("%w: its manifests have more than %d values", ErrInvalid, maxContentsValues)
-		}
-		return content, err
-	}
-	for i, d := range r.parsed.Manifests {
-		if name := d.Annotations[AnnotationComponent]; !slices.Contains(c.Components, name) {
-			c.Components = append(c.Components, name)
-		}
-		if len(c.Components) > maxComponents {
-			return nil, fmt.Errorf("%w: index.json: more than %d components", ErrInvalid, maxComponents)
-		}
-		var err error
-		switch {
-		case d.Annotations[AnnotationImageName] != "":
-			err = c.addImage(d, read)
-		case d.ArtifactType != "":
-			err = c.addFile(d, read)
-		default:
-			err = errors.New("neither an image nor a file")
-		}
-		if err == nil {
-			continue
-		}
-		if !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrIncomplete) && !errors.As(err, new(*fs.PathError)) {
-			// What image.go finds wrong is wrong in the bundle here.
-			err = fmt.Errorf("%w: %w", ErrInvalid, err)
-		}
-		return nil, fmt.Errorf("index.json: entry %d (component %q): %w", i, d.Annotations[AnnotationComponent], err)
-	}
-	return c, nil
-}
-
-func (c *Contents) addImage(d ocispec.Descriptor, read jsonReader) error {
-	image := Image{
-		Component: d.Annotations[AnnotationComponent],
-		Version:   d.Annotations[AnnotationVersion],
-		Name:      d.Annotations[AnnotationImageName],
-		Digest:    d.Digest, Size: d.Size,
-	}
-	if err := checkNames(image.Component, image.Version, image.Name); err != nil {
-		return err
-	}
-	var err error
-	if image.MediaType, err = ownMediaType(d, read); err != nil {
-		return fmt.Errorf("image %s: %w", image.Name, err)
-	}
-	if image.Platforms, err = imagePlatforms(d, nil, read); err != nil {
-		return fmt.Errorf("image %s: %w", image.Name, err)
-	}
-	if len(image.Platforms) == 0 {
-		return fmt.Errorf("%w: image %s has no manifest for any platform", ErrInvalid, image.Name)
-	}
-	for _, p := range image.Platforms {
-		if err := checkNames(string(p.Platform)); err != nil {
-			return err
-		}
-	}
-	c.Images = append(c.Images, image)
-	return nil
-}
-
-func (c *Contents) addFile(d ocispec.Descriptor, read jsonReader) error {
-	manifest, err := readManifest(d, read)
-	if err != nil {
-		return err
-	}
-	if len(manifest.Layers) != 1 || d.Annotations[ocispec.AnnotationTitle] == "" {
-		return fmt.Errorf("%w: a file has one layer and a title, this one has %d and %q", ErrInvalid, len(manifest.Layers), d.Annotations[ocispec.AnnotationTitle])
-	}
-	layer := manifest.Layers[0]
-	f := File{
-		Component: d.Annotations[AnnotationComponent],
-		Version:   d.Annotations[AnnotationVersion],
-		Name:      d.Annotations[ocispec.AnnotationTitle],
-		MediaType: layer.MediaType, Digest: layer.Digest, Size: layer.Size,
-	}
-	if d.Platform != nil {
-		f.Platform = platformOf(*d.Platform)
-	}
-	if err := checkNames(f.Component, f.Version, f.Name, string(f.Platform)); err != nil {
-		return err
-	}
-	if !fs.ValidPath(f.Name) || strings.Contains(f.Name, "/") {
-		return fmt.Errorf("%w: %q is not the name of a file", ErrInvalid, f.Name)
-	}
-	if manifest.Config.Digest != ocispec.DescriptorEmptyJSON.Digest {
-		return fmt.Errorf("%w: the manifest of the file %s has a config of its own", ErrInvalid, f.Name)
-	}
-	c.Files = append(c.Files, f)
-	return nil
-}
-
-// checkNames refuses names that would do something to a terminal.
-func checkNames(names ...string) error {
-	for _, name := range names {
-		if len(name) > 512 || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return fmt.Errorf("%w: the name %q is too long or has characters that no name has", ErrInvalid, name)
-		}
-	}
-	return nil
-}
-
 // Lock returns the lock that the bundle was built from.
 func (r *Reader) Lock() (*lock.Lock, []byte, error) {
-	c, err := r.contents()
+	c, err := readContents(r)
 	if err != nil {
 		return nil, nil, fmt.Errorf("bundle %s: %w", r.path, err)
 	}
-	l, content, err := r.lockIn(c)
+	l, content, err := lockIn(r, c)
 	if err != nil {
 		return nil, nil, fmt.Errorf("bundle %s: %w", r.path, err)
 	}
 	return l, content, nil
 }
 
-func (r *Reader) lockIn(c *Contents) (*lock.Lock, []byte, error) {
+func lockIn(r *Reader, c *Contents) (*lock.Lock, []byte, error) {
 	f, ok := c.File(LockComponent, LockFile, "")
 	if !ok {
 		return nil, nil, fmt.Errorf("%w: it carries no %s", ErrInvalid, LockFile)
 	}
-	content, err := r.json(ocispec.Descriptor{Digest: f.Digest, Size: f.Size})
+	content, err := r.ReadJSON(ocispec.Descriptor{Digest: f.Digest, Size: f.Size})
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", LockFile, err)
 	}
@@ -419,107 +288,42 @@ func (r *Reader) lockIn(c *Contents) (*lock.Lock, []byte, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	if err := r.checkValidity(l); err != nil {
+	if err := checkValidity(r, l); err != nil {
 		return nil, nil, err
 	}
 	return l, content, nil
 }
 
-// File finds a file for a platform, or one that serves all.
-func (c *Contents) File(component, name string, platform lock.Platform) (File, bool) {
-	i := slices.IndexFunc(c.Files, func(f File) bool {
-		return f.Component == component && f.Name == name && (f.Platform == "" || platform != "" && f.Platform.Match(platform))
-	})
-	if i < 0 {
-		return File{}, false
-	}
-	return c.Files[i], true
-}
-
-// SBOM finds the list of software, if the bundle was built with one.
-func (c *Contents) SBOM() (File, bool) {
-	f, ok := c.File(ProgramsComponent, SBOMFile, "")
-	return f, ok && f.MediaType == sbomMediaType
-}
-
-// Platforms returns the platforms that boxlift's node program is carried for, which are
-// those that the bundle can be installed on.
-func (c *Contents) Platforms() []lock.Platform {
-	var platforms []lock.Platform
-	for _, f := range c.Files {
-		if f.Component == ProgramsComponent && f.Name == NodeProgram {
-			platforms = append(platforms, f.Platform)
-		}
-	}
-	return platforms
-}
-
-// NodeProgram and OperatorProgram are the names of boxlift's programs in a bundle.
-const (
-	NodeProgram     = "boxlift-node"
-	OperatorProgram = "boxlift"
-)
-
-// Describe returns name, version and platforms of each component, in the order of the
-// bundle.
-func (c *Contents) Describe() []Component {
-	result := make([]Component, 0, len(c.Components))
-	seen := make(map[digest.Digest]bool)
-	size := func(d digest.Digest, n int64) int64 {
-		if seen[d] {
-			return 0
-		}
-		seen[d] = true
-		return n
-	}
-	for _, name := range c.Components {
-		component := Component{Name: name}
-		for _, f := range c.Files {
-			if f.Component != name {
-				continue
-			}
-			component.Version = f.Version
-			component.Files++
-			component.Size += size(f.Digest, f.Size)
-			component.addPlatform(f.Platform)
-		}
-		for _, image := range c.Images {
-			if image.Component != name {
-				continue
-			}
-			component.Version = image.Version
-			component.Images++
-			component.Size += size(image.Digest, image.Size)
-			for _, p := range image.Platforms {
-				component.addPlatform(p.Platform)
-				for _, d := range p.blobs() {
-					component.Size += size(d.Digest, d.Size)
-				}
-			}
-		}
-		result = append(result, component)
-	}
-	return result
-}
-
-// Component sums up one component of a bundle.
-type Component struct {
-	Name      string          `json:"name"`
-	Version   string          `json:"version,omitempty"`
-	Platforms []lock.Platform `json:"platforms,omitempty"`
-	Files     int             `json:"files"`
-	Images    int             `json:"images"`
-	// Size is that of the blobs that no earlier component has, in bytes.
-	Size int64 `json:"size"`
-}
-
-func (c *Component) addPlatform(p lock.Platform) {
-	if p != "" && !slices.Contains(c.Platforms, p) {
-		c.Platforms = append(c.Platforms, p)
-	}
-}
-
 // errMissing joins ErrInvalid with what is missing.
 func errMissing(d digest.Digest, of string) error {
-	return fmt.Errorf("%w: %w: blob %s of %s is missing", ErrInvalid, errAbsent, d, of)
+	return fmt.Errorf("%w: %w: blob %s of %s is missing", ErrInvalid, format.ErrAbsent, d, of)
+}
+
+// SBOM returns the list of software that the bundle was built with, proven against its digest:
+// CycloneDX in JSON, at most 128 MiB. Without one, the second result is false.
+func (r *Reader) SBOM() ([]byte, bool, error) {
+	contents, err := r.Contents()
+	if err != nil {
+		return nil, false, err
+	}
+	f, ok := contents.SBOM()
+	if !ok {
+		return nil, false, nil
+	}
+	document, err := readSBOM(r, f)
+	return document, err == nil, err
+}
+
+// readSBOM reads the list of software, proven.
+func readSBOM(r *Reader, f File) ([]byte, error) {
+	if f.Size > format.MaxSBOM {
+		return nil, fmt.Errorf("%w: %s has %d bytes, %d is the most", ErrInvalid, SBOMFile, f.Size, format.MaxSBOM)
+	}
+	content, err := r.Content(f.Digest, f.Size)
+	if err != nil {
+		return nil, err
+	}
+	document := make([]byte, f.Size)
+	_, err = io.ReadFull(content, document)
+	return document, err
 }

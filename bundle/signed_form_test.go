@@ -14,6 +14,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/test/bundletest"
 	"github.com/liteboxd/boxlift/test/ocilayout"
 	"github.com/liteboxd/boxlift/test/smallbundle"
 )
@@ -22,7 +23,7 @@ import (
 // other value of s is accepted, which earlier versions wrote every second time.
 func TestSignatureForm(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "b.tar")
-	signer := newSigner(t)
+	signer := bundletest.NewSigner(t)
 	smallbundle.Write(t, path, smallbundle.Bundle{Signer: signer, Components: []smallbundle.Component{{
 		Name: "k3s", Version: "v1.36.2+k3s1", Files: []smallbundle.File{{Name: "install.sh", Content: "#!/bin/sh\n"}},
 	}}})

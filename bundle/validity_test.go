@@ -9,6 +9,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/plan"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/test/smallbundle"
 )
@@ -46,7 +47,7 @@ func TestValidity(t *testing.T) {
 	base := wantValidity(t, plain, old)
 	smallbundle.Build(t, full, script("#!/bin/sh\n", all), nil)
 	whole := wantValidity(t, full, all)
-	var since bundle.Base
+	var since plan.Base
 	since.AddBundle(base)
 	smallbundle.Build(t, delta, script("#!/bin/sh\n", all), &since)
 	part := wantValidity(t, delta, all)

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/pieces"
@@ -33,7 +34,7 @@ func (r *Reader) Verify(ctx context.Context, reporter progress.Reporter) error {
 	if reporter == nil {
 		reporter = progress.Discard
 	}
-	err := errors.Join(r.verifyStructure(), r.verifyBlobs(ctx, reporter))
+	err := errors.Join(r.CheckStructure(), verifyBlobs(ctx, r, reporter))
 	if errors.Is(err, ErrInvalid) || errors.Is(err, volume.ErrDamaged) {
 		for _, file := range append([]*Reader{r}, r.bases...) {
 			if file.file != nil {
@@ -47,13 +48,13 @@ func (r *Reader) Verify(ctx context.Context, reporter progress.Reporter) error {
 	return nil
 }
 
-// verifyStructure compares what the manifests name with what is in the file.
-func (r *Reader) verifyStructure() error {
-	contents, err := r.contents()
+// CheckStructure compares what the manifests name with what is in the file.
+func (r *Reader) CheckStructure() error {
+	contents, err := readContents(r)
 	if err != nil {
 		return err
 	}
-	l, _, err := r.lockIn(contents)
+	l, _, err := lockIn(r, contents)
 	if err != nil {
 		return err
 	}
@@ -78,7 +79,7 @@ func (r *Reader) verifyStructure() error {
 	}
 	for _, image := range contents.Images {
 		for _, p := range image.Platforms {
-			for _, d := range p.blobs() {
+			for _, d := range p.Blobs() {
 				need(d, image.Name+" ("+string(p.Platform)+")")
 			}
 		}
@@ -108,7 +109,7 @@ func hasAll(l *lock.Lock, contents *Contents) []error {
 	for _, c := range l.Components {
 		platforms := c.PlatformsIn(l)
 		for _, f := range c.Files {
-			if wanted(f.Platform, platforms) && !files[c.Name+" "+f.SHA256] {
+			if format.Wanted(f.Platform, platforms) && !files[c.Name+" "+f.SHA256] {
 				fail(c.Name, "file %s is in the lock but not in the bundle", f.Name)
 			}
 		}
@@ -121,7 +122,7 @@ func hasAll(l *lock.Lock, contents *Contents) []error {
 			image, ok := images[c.Name+" "+want.Ref]
 			switch {
 			case want.Ref == "":
-				if want.Contents != nil && wanted(want.Platform, platforms) {
+				if want.Contents != nil && format.Wanted(want.Platform, platforms) {
 					for _, inside := range want.Contents.Images {
 						if _, ok := images[c.Name+" "+inside.Ref]; !ok {
 							fail(c.Name, "image %s is in the lock but not in the bundle", inside.Ref)
@@ -136,7 +137,7 @@ func hasAll(l *lock.Lock, contents *Contents) []error {
 		}
 		for _, image := range contents.Images {
 			for _, p := range platforms {
-				if image.Component == c.Name && !slices.ContainsFunc(image.Platforms, func(has PlatformImage) bool { return p.Match(has.Platform) }) {
+				if image.Component == c.Name && !slices.ContainsFunc(image.Platforms, func(has format.PlatformImage) bool { return p.Match(has.Platform) }) {
 					fail(c.Name, "image %s is not there for %s, which the lock claims", image.Name, p)
 				}
 			}
@@ -147,7 +148,7 @@ func hasAll(l *lock.Lock, contents *Contents) []error {
 
 // verifyBlobs hashes all blobs on all cores, the largest first, so that none is left
 // with a long one at the end.
-func (r *Reader) verifyBlobs(ctx context.Context, reporter progress.Reporter) error {
+func verifyBlobs(ctx context.Context, r *Reader, reporter progress.Reporter) error {
 	type work struct {
 		ocitar.Entry
 		*supply

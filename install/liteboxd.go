@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/kube"
@@ -296,7 +297,7 @@ func (l *Deployer) checkPlatform(platform lock.Platform) error {
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(image.Platforms, func(p bundle.PlatformImage) bool { return p.Platform.Match(platform) }) {
+		if !slices.ContainsFunc(image.Platforms, func(p format.PlatformImage) bool { return p.Platform.Match(platform) }) {
 			missing = append(missing, image.Name)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/database"
 	"github.com/liteboxd/boxlift/install/kube"
@@ -32,7 +33,7 @@ func carrying(t *testing.T, disabled, k3s string, images ...string) *installatio
 	in.site.k3s, in.site.misfit = k3s, ErrConfig
 	for _, image := range images {
 		name, sum, _ := strings.Cut(image, "@")
-		platforms := []bundle.PlatformImage{{Platform: "linux/amd64"}}
+		platforms := []format.PlatformImage{{Platform: "linux/amd64"}}
 		in.site.contents.Images = append(in.site.contents.Images, bundle.Image{Component: "liteboxd", Name: name, Digest: digest.Digest(sum), Platforms: platforms})
 	}
 	return in

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle"
+	bundleplan "github.com/liteboxd/boxlift/bundle/plan"
 	"github.com/liteboxd/boxlift/test/ocilayout"
 	"github.com/liteboxd/boxlift/test/smallbundle"
 )
@@ -151,7 +152,7 @@ func TestDeltaWithoutItsBase(t *testing.T) {
 		{Name: "cilium", Version: "1.0.0", Charts: []smallbundle.File{{Name: "cilium.tgz", Content: "a chart"}}},
 	}}
 	smallbundle.Build(t, filepath.Join(dir, "old.tar"), whole, nil)
-	base := &bundle.Base{}
+	base := &bundleplan.Base{}
 	base.AddBundle(openBundle(t, filepath.Join(dir, "old.tar")))
 	smallbundle.Build(t, filepath.Join(dir, "delta.tar"), whole, base)
 	in.site.Bundle = openBundle(t, filepath.Join(dir, "delta.tar"))

@@ -14,6 +14,7 @@ import (
 	"github.com/package-url/packageurl-go"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/packages"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
@@ -135,7 +136,7 @@ func (d *document) addFile(f bundle.File, url string, inside []packages.Package)
 	}
 }
 
-func (d *document) addImage(image bundle.Image, p bundle.PlatformImage, config ocispec.Image, inside *packages.Image) {
+func (d *document) addImage(image bundle.Image, p format.PlatformImage, config ocispec.Image, inside *packages.Image) {
 	ref := "image/" + image.Name + "/" + string(p.Platform)
 	repository, tag := splitName(image.Name)
 	component := cdx.Component{

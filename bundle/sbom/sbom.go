@@ -25,6 +25,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/boundedjson"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/packages"
 	"github.com/liteboxd/boxlift/internal/progress"
@@ -110,7 +111,7 @@ type findings struct {
 	configs map[digest.Digest]ocispec.Image
 }
 
-func (f *findings) image(p bundle.PlatformImage) *packages.Image {
+func (f *findings) image(p format.PlatformImage) *packages.Image {
 	layers := make([]*packages.Layer, 0, len(p.Layers))
 	for _, d := range p.Layers {
 		layers = append(layers, f.layers[d.Digest])

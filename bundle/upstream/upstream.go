@@ -5,7 +5,7 @@
 // What upstream states is taken from upstream: k3s' sha256sum files and its list of
 // images, the images that Cilium's chart and LiteBoxd's manifests need when they are
 // rendered. Nothing large is fetched here: entries that only their own bytes can pin are
-// left without pins, for [bundle.Resolve] to fill in.
+// left without pins, for package pins to fill in.
 //
 // All that comes from upstream is bounded and parsed strictly; what does not look as
 // expected is an error that names its address.
@@ -20,7 +20,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/source"
 )
@@ -100,7 +100,7 @@ func (e *UnknownError) Error() string { return e.err.Error() }
 func (e *UnknownError) Hint() string { return e.hint }
 
 // Is makes it an error of upstream.
-func (e *UnknownError) Is(target error) bool { return target == bundle.ErrUpstream }
+func (e *UnknownError) Is(target error) bool { return target == format.ErrUpstream }
 
 // Check tells whether a version of a component is one that upstream could have. It asks
 // nobody.

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/source"
 	standin "github.com/liteboxd/boxlift/test/upstream"
@@ -131,7 +131,7 @@ func TestFindK3s(t *testing.T) {
 	lacking := *want
 	lacking.Images = []lock.Image{{Archive: "https://example.com/a.tar", Contents: &lock.Contents{Images: want.Images[0].Contents.Images[1:]}}}
 	err = r.CheckArchives(lacking)
-	if err == nil || !errors.Is(err, bundle.ErrUpstream) || !strings.Contains(err.Error(), "a.tar does not hold the image docker.io/rancher/") {
+	if err == nil || !errors.Is(err, format.ErrUpstream) || !strings.Contains(err.Error(), "a.tar does not hold the image docker.io/rancher/") {
 		t.Errorf("an archive that lacks an image: %v", err)
 	}
 }

@@ -19,8 +19,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/build"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/packages"
+	"github.com/liteboxd/boxlift/bundle/plan"
+	"github.com/liteboxd/boxlift/bundle/rebuild"
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/install"
@@ -194,7 +197,7 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	if err := checkOutput(o.output, form.VolumeSize > 0, o.since); err != nil {
 		return err
 	}
-	options := bundle.BuildOptions{Path: o.output, OutputOptions: form}
+	options := build.Options{Path: o.output, Output: form}
 	if err := options.Check(); err != nil {
 		return err
 	}
@@ -202,7 +205,7 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	if err != nil {
 		return err
 	}
-	if err := bundle.CheckPins(o.lock, l); err != nil {
+	if err := plan.CheckPins(o.lock, l); err != nil {
 		return err
 	}
 	o.warnOutside(l, global.warner(reporter))
@@ -217,7 +220,7 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	// The key comes before the first download, so that nobody has to sit and wait for it. It
 	// keeps one core busy.
 	described := make(chan error, 1)
-	go func() { described <- bundle.Describe(ctx, programs) }()
+	go func() { described <- plan.Describe(ctx, programs) }()
 	if o.key != "" {
 		options.Signer, err = loadSigner(ctx, o.key, o.passwordFile)
 	}
@@ -239,7 +242,7 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	}
 	defer closeBases()
 	start := time.Now()
-	planned := bundle.PlanOptions{
+	planned := plan.Options{
 		Lock: l, LockName: o.lock, LockContent: content, Programs: programs, Manifests: packed, Source: client, Version: version,
 		Reuse: append(older, bases...), Since: base, Parallelism: o.parallelism, AllowMovedTags: o.allowMovedTags, Chart: checkComplete(o.lock, l), Reporter: reporter,
 	}
@@ -248,11 +251,11 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 		folder, _ := packagesFolder()
 		planned.SBOM = softwareList(packages.Cache{Folder: folder}, reporter)
 	}
-	plan, err := bundle.NewPlan(ctx, planned)
+	plan, err := plan.New(ctx, planned)
 	if err != nil {
 		return err
 	}
-	result, err := plan.Build(ctx, options)
+	result, err := build.Write(ctx, plan, options)
 	if err != nil {
 		return err
 	}
@@ -284,7 +287,7 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 	if o.isEncrypting(o.passphraseFile) {
 		w.printf("encrypted: %d bytes on the disk\n", result.Stored)
 	}
-	if partials, err := bundle.Partials(o.output, o.workDir); err == nil && len(partials) > 0 {
+	if partials, err := build.Partials(o.output, o.workDir); err == nil && len(partials) > 0 {
 		w.printf("left by builds of other locks, to be deleted when no longer wanted:\n  %s\n", strings.Join(partials, "\n  "))
 	}
 	return w.err
@@ -327,8 +330,8 @@ func (o *readOptions) openOlder(ctx context.Context, paths []string) (older []*b
 
 // checkComplete makes sure, before anything large is fetched, that the lock has every image
 // that the chart and the manifests ask for.
-func checkComplete(lockName string, l *lock.Lock) *bundle.ChartCheck {
-	return &bundle.ChartCheck{Component: install.CiliumComponent, Check: func(ctx context.Context, chart []byte) error {
+func checkComplete(lockName string, l *lock.Lock) *plan.ChartCheck {
+	return &plan.ChartCheck{Component: install.CiliumComponent, Check: func(ctx context.Context, chart []byte) error {
 		if err := install.CheckLock(ctx, l, chart); err != nil {
 			return fmt.Errorf("%s: %w", lockName, err)
 		}
@@ -338,7 +341,7 @@ func checkComplete(lockName string, l *lock.Lock) *bundle.ChartCheck {
 
 // findPrograms finds boxlift's own programs for the node platforms. `make build` lays
 // them out as <os>-<architecture>/<name> beside the boxlift that runs.
-func findPrograms(folder string, platforms []lock.Platform) ([]bundle.Program, error) {
+func findPrograms(folder string, platforms []lock.Platform) ([]plan.Program, error) {
 	if folder == "" {
 		self, err := os.Executable()
 		if err != nil {
@@ -353,7 +356,7 @@ func findPrograms(folder string, platforms []lock.Platform) ([]bundle.Program, e
 			folder = filepath.Dir(folder)
 		}
 	}
-	var programs []bundle.Program
+	var programs []plan.Program
 	for _, platform := range platforms {
 		for _, name := range []string{bundle.NodeProgram, bundle.OperatorProgram} {
 			path := filepath.Join(folder, platform.OS()+"-"+platform.Architecture(), name)
@@ -361,7 +364,7 @@ func findPrograms(folder string, platforms []lock.Platform) ([]bundle.Program, e
 				return nil, fault.WithHint(fmt.Errorf("boxlift's program %s for %s, which every bundle carries, is not at %s", name, platform, path),
 					"unpack the whole release, or run `make build`, and name the folder with --programs")
 			}
-			programs = append(programs, bundle.Program{Name: name, Platform: platform, Path: path})
+			programs = append(programs, plan.Program{Name: name, Platform: platform, Path: path})
 		}
 	}
 	return programs, nil
@@ -479,7 +482,7 @@ func runRebuild(ctx context.Context, r *bundle.Reader, o bundleVerifyOptions, re
 	if err != nil {
 		return err
 	}
-	options := bundle.RebuildOptions{Lock: l, LockName: o.rebuild, LockContent: content, Version: version, Reporter: reporter}
+	options := rebuild.Options{Lock: l, LockName: o.rebuild, LockContent: content, Version: version, Reporter: reporter}
 	// What another command kept is no proof.
 	options.SBOM = softwareList(packages.Cache{}, reporter)
 	// Programs of another version would be missed in vain.
@@ -491,7 +494,7 @@ func runRebuild(ctx context.Context, r *bundle.Reader, o bundleVerifyOptions, re
 	if options.Manifests, err = manifests.Pack(manifests.Embedded()); err != nil {
 		return fmt.Errorf("pack the manifests that every bundle carries: %w", err)
 	}
-	return r.Rebuild(ctx, options)
+	return rebuild.Prove(ctx, r, options)
 }
 
 func signatureHint(err error) error {

@@ -12,7 +12,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/have"
+	"github.com/liteboxd/boxlift/bundle/plan"
 	"github.com/liteboxd/boxlift/bundle/volume"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
@@ -20,11 +22,11 @@ import (
 
 // openSince opens what a delta is to be built on: older bundles, which are returned too, and
 // files that `boxlift have` wrote. The base is nil when there are none.
-func (o *readOptions) openSince(ctx context.Context, paths []string) (base *bundle.Base, bundles []*bundle.Reader, closeAll func(), err error) {
+func (o *readOptions) openSince(ctx context.Context, paths []string) (base *plan.Base, bundles []*bundle.Reader, closeAll func(), err error) {
 	var names []string
 	for _, path := range paths {
 		if base == nil {
-			base = &bundle.Base{}
+			base = &plan.Base{}
 		}
 		isHave, err := beginsAsJSON(path)
 		if err != nil {
@@ -127,7 +129,7 @@ func (l leftOut) cell(blobs ...digest.Digest) string {
 }
 
 // blobsOf are the blobs of an image on one platform.
-func blobsOf(p bundle.PlatformImage) []digest.Digest {
+func blobsOf(p format.PlatformImage) []digest.Digest {
 	var list []digest.Digest
 	for _, d := range append([]ocispec.Descriptor{p.Manifest, p.Config}, p.Layers...) {
 		list = append(list, d.Digest)

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/extract"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/internal/fault"
 )
@@ -41,7 +42,7 @@ written, and what is written gets its name when it is complete; nothing is overw
 
 An image becomes an OCI layout in a tar, which skopeo, ctr and k3s read, or in a
 folder with --format oci. A component becomes a folder with its files and, in
-` + bundle.ImagesFile + `, its images. Without --platform, all platforms are taken. What a delta
+` + extract.ImagesFile + `, its images. Without --platform, all platforms are taken. What a delta
 leaves out is taken from the bundle that --base names.`,
 		Example: `  boxlift bundle extract bundle.tar --key boxlift.pub --image docker.io/library/busybox:1.37 -o busybox.tar
   skopeo copy oci-archive:busybox.tar:docker.io/library/busybox:1.37 docker://registry.lan/busybox:1.37
@@ -107,7 +108,7 @@ func runBundleExtract(ctx context.Context, out, warnings io.Writer, path string,
 		return damagedHint(err)
 	}
 	switch err := o.extract(ctx, r, contents); {
-	case errors.Is(err, bundle.ErrThere):
+	case errors.Is(err, extract.ErrThere):
 		return fault.WithHint(err, "name another --output, or move what is there away")
 	case err != nil:
 		return damagedHint(err)
@@ -125,20 +126,20 @@ func (o *bundleExtractOptions) extract(ctx context.Context, r *bundle.Reader, co
 			return err
 		}
 		if o.format == formatLayout {
-			return r.ExtractLayout(ctx, o.output, []bundle.Image{image})
+			return extract.Layout(ctx, r, o.output, []bundle.Image{image})
 		}
-		return r.ExtractArchive(ctx, o.output, []bundle.Image{image})
+		return extract.Archive(ctx, r, o.output, []bundle.Image{image})
 	case o.file != "":
 		f, err := o.chooseFile(contents)
 		if err != nil {
 			return err
 		}
-		return r.ExtractFile(ctx, o.output, f)
+		return extract.File(ctx, r, o.output, f)
 	}
 	if !slices.Contains(contents.Components, o.component) {
 		return fault.WithHint(fault.Input.Errorf("the bundle has no component %s", o.component), "it has "+strings.Join(contents.Components, ", "))
 	}
-	return r.ExtractComponent(ctx, o.output, o.component, platform)
+	return extract.Component(ctx, r, o.output, o.component, platform)
 }
 
 func (o *bundleExtractOptions) chooseImage(contents *bundle.Contents) (bundle.Image, error) {

@@ -8,7 +8,7 @@ import (
 	"filippo.io/age"
 	"github.com/spf13/cobra"
 
-	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/build"
 	"github.com/liteboxd/boxlift/bundle/volume"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
@@ -30,8 +30,8 @@ func (o *formOptions) addFormFlags(c *cobra.Command) {
 }
 
 // output reads the flags, and asks for the passphrase.
-func (o *formOptions) output(ctx context.Context) (bundle.OutputOptions, error) {
-	result := bundle.OutputOptions{WorkDir: o.workDir}
+func (o *formOptions) output(ctx context.Context) (build.Output, error) {
+	result := build.Output{WorkDir: o.workDir}
 	if o.split != "" {
 		size, err := parseVolumeSize(o.split)
 		if err != nil {

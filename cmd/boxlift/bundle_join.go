@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/build"
 	"github.com/liteboxd/boxlift/bundle/volume"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
@@ -74,7 +74,7 @@ func (o *bundleJoinOptions) runDelta(ctx context.Context, out io.Writer, path st
 	if err := checkOutput(o.output, form.VolumeSize > 0, append([]string{path}, o.bases...)); err != nil {
 		return err
 	}
-	options := bundle.BuildOptions{Path: o.output, OutputOptions: form}
+	options := build.Options{Path: o.output, Output: form}
 	if err := options.Check(); err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (o *bundleJoinOptions) runDelta(ctx context.Context, out io.Writer, path st
 		return err
 	}
 	defer r.Close() //nolint:errcheck // it was only read
-	result, err := bundle.Join(ctx, r, bundle.JoinOptions{Path: o.output, OutputOptions: form, Reporter: reporter})
+	result, err := build.Join(ctx, r, build.JoinOptions{Path: o.output, Output: form, Reporter: reporter})
 	if err != nil {
 		return damagedHint(err)
 	}

@@ -15,8 +15,9 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
-	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/pins"
+	"github.com/liteboxd/boxlift/bundle/plan"
 	"github.com/liteboxd/boxlift/bundle/upstream"
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/internal/fault"
@@ -337,15 +338,15 @@ func (l *locking) k3sVersion() string {
 	return *l.versions[upstream.K3s]
 }
 
-func (l *locking) resolve(ctx context.Context, o bundle.ResolveOptions) error {
+func (l *locking) resolve(ctx context.Context, o pins.Options) error {
 	o.Source, o.Parallelism, o.Reporter = l.finder.Source, l.parallelism, l.reporter
-	return bundle.Resolve(ctx, o)
+	return pins.Fill(ctx, o)
 }
 
 // complete fills in the pins. What was found is written even when not all was.
 func (l *locking) complete(ctx context.Context) error {
 	missing := len(l.document.Lock().Unpinned())
-	resolveErr := l.resolve(ctx, bundle.ResolveOptions{Document: l.document, CheckPinned: true})
+	resolveErr := l.resolve(ctx, pins.Options{Document: l.document, CheckPinned: true})
 	if err := l.checkArchives(l.document.Lock()); err != nil {
 		return errors.Join(err, resolveErr)
 	}
@@ -420,7 +421,7 @@ func (l *locking) move(ctx context.Context, name, version string) error {
 	if err != nil {
 		return err
 	}
-	if err := l.resolve(ctx, bundle.ResolveOptions{Document: alone, Elsewhere: now}); err != nil {
+	if err := l.resolve(ctx, pins.Options{Document: alone, Elsewhere: now}); err != nil {
 		return fmt.Errorf("%s is as it was: %w", l.lock, err)
 	}
 	if err := l.checkArchives(alone.Lock()); err != nil {
@@ -494,7 +495,7 @@ func (l *locking) write() error {
 
 // reportOutdated is --check.
 func (l *locking) reportOutdated(ctx context.Context) error {
-	if err := bundle.CheckPins(l.lock, l.was); err != nil {
+	if err := plan.CheckPins(l.lock, l.was); err != nil {
 		return err
 	}
 	task := l.reporter.Task("ask upstream what it has", 0)

@@ -7,9 +7,14 @@ import (
 	"strings"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/build"
+	"github.com/liteboxd/boxlift/bundle/extract"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/have"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/plan"
+	"github.com/liteboxd/boxlift/bundle/rebuild"
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/bundle/volume"
@@ -53,26 +58,26 @@ func exitCode(err error) int {
 func unsaid(err error) fault.Class {
 	var (
 		locked   lock.Errors
-		unpinned *bundle.UnpinnedError
+		unpinned *plan.UnpinnedError
 		invalid  *config.InvalidError
 		upstream *source.Error
 		disk     *source.DiskError
-		builder  *bundle.OtherBuilderError
+		builder  *rebuild.OtherBuilderError
 	)
 	switch {
 	case errors.Is(err, install.ErrDifferent), errors.Is(err, install.ErrUnhealthy), errors.Is(err, install.ErrCertificates):
 		return fault.Different
 	case errors.Is(err, install.ErrHosts), errors.Is(err, install.ErrCluster):
 		return fault.Host
-	case errors.Is(err, ocitar.ErrMalformed), errors.Is(err, bundle.ErrInvalid), errors.Is(err, bundle.ErrIncomplete), errors.Is(err, bundle.ErrNotRebuilt), errors.Is(err, volume.ErrDamaged),
+	case errors.Is(err, ocitar.ErrMalformed), errors.Is(err, bundle.ErrInvalid), errors.Is(err, bundle.ErrIncomplete), errors.Is(err, rebuild.ErrDiffers), errors.Is(err, volume.ErrDamaged),
 		errors.Is(err, signature.ErrNotSigned), errors.Is(err, signature.ErrWrongKey), errors.Is(err, signature.ErrInvalid):
 		return fault.Bundle
 	case errors.As(err, &locked), errors.As(err, &unpinned), errors.As(err, &invalid), errors.As(err, &builder), errors.Is(err, signature.ErrWrongPassword), errors.Is(err, volume.ErrNoIdentity),
 		errors.Is(err, install.ErrConfig), errors.Is(err, install.ErrLock), errors.Is(err, install.ErrRefused), errors.Is(err, install.ErrNothingToResume), errors.Is(err, install.ErrChanged),
-		errors.Is(err, journal.ErrInvalid), errors.Is(err, journal.ErrLocked), errors.Is(err, bundle.ErrThere), errors.Is(err, have.ErrInvalid), errors.Is(err, bundle.ErrWhole),
+		errors.Is(err, journal.ErrInvalid), errors.Is(err, journal.ErrLocked), errors.Is(err, extract.ErrThere), errors.Is(err, have.ErrInvalid), errors.Is(err, build.ErrWhole),
 		errors.Is(err, backup.ErrInvalid), errors.Is(err, backup.ErrEncrypted), errors.Is(err, backup.ErrWrongKey):
 		return fault.Input
-	case errors.As(err, &upstream), errors.As(err, &disk), errors.Is(err, bundle.ErrUpstream):
+	case errors.As(err, &upstream), errors.As(err, &disk), errors.Is(err, format.ErrUpstream):
 		return fault.Source
 	}
 	return 0

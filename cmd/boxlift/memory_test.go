@@ -14,7 +14,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 
-	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/internal/fault"
@@ -102,8 +102,8 @@ func numbered(begin, value, end string, size int) string {
 func TestMemoryBeforeTheSignature(t *testing.T) {
 	const (
 		room   = hostileSize - 8<<10
-		head   = `{"schemaVersion":2,"artifactType":"` + bundle.ArtifactType + `",`
-		dhead  = `{"schemaVersion":2,"artifactType":"` + bundle.DeltaArtifactType + `",`
+		head   = `{"schemaVersion":2,"artifactType":"` + format.ArtifactType + `",`
+		dhead  = `{"schemaVersion":2,"artifactType":"` + format.DeltaArtifactType + `",`
 		list   = head + `"manifests":[`
 		hash   = `sha256:%064x`
 		oneOf  = `{"digest":"` + hash + `","size":1}`
@@ -137,7 +137,7 @@ func TestMemoryBeforeTheSignature(t *testing.T) {
 		}
 		packed := string(w.EncodeAll(tar, nil))
 		d := fmt.Sprintf(`{"schemaVersion":2,"artifactType":"%s","manifests":[{"mediaType":"%s","digest":"%s","size":%d}],`+
-			`"bundle":"%s","since":[],"leftOut":[%s]}`, bundle.DeltaArtifactType, "application/vnd.boxlift.outline.v1.tar+zstd",
+			`"bundle":"%s","since":[],"leftOut":[%s]}`, format.DeltaArtifactType, "application/vnd.boxlift.outline.v1.tar+zstd",
 			digest.FromString(packed), len(packed), digest.FromString(index), leftOut)
 		return string(hostile(t, d, packed))
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/journal"
@@ -38,7 +38,7 @@ func thisVersion() versionInfo {
 	return versionInfo{
 		Version: version, Commit: commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		Formats: formats{
-			Bundle: []string{bundle.ArtifactType, bundle.DeltaArtifactType},
+			Bundle: []string{format.ArtifactType, format.DeltaArtifactType},
 			Lock:   []string{lock.APIVersion},
 			Record: []int{release.Format, release.SerialFormat, release.AdoptedFormat},
 			State:  []int{journal.Version},

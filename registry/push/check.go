@@ -11,7 +11,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/source"
 )
 
@@ -177,7 +177,7 @@ func (p *pusher) checkBlobs(ctx context.Context, manifests map[content]bool) ([]
 	return all, nil
 }
 
-func blobsOf(image bundle.PlatformImage) []ocispec.Descriptor {
+func blobsOf(image format.PlatformImage) []ocispec.Descriptor {
 	return append([]ocispec.Descriptor{image.Config}, image.Layers...)
 }
 

@@ -19,7 +19,9 @@ import (
 	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/build"
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/plan"
 	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/registry/rewrite"
 	"github.com/liteboxd/boxlift/test/target"
@@ -70,7 +72,7 @@ func buildBundle() (_ string, err error) {
 	if err != nil {
 		return "", err
 	}
-	o := bundle.PlanOptions{LockName: "versions.lock", LockContent: content, Version: "v0.0.0-test"}
+	o := plan.Options{LockName: "versions.lock", LockContent: content, Version: "v0.0.0-test"}
 	if o.Lock, err = lock.Parse(o.LockName, content); err != nil {
 		return "", err
 	}
@@ -89,15 +91,15 @@ func buildBundle() (_ string, err error) {
 			if err := os.WriteFile(path, []byte(name), 0o600); err != nil {
 				return "", err
 			}
-			o.Programs = append(o.Programs, bundle.Program{Name: name, Platform: platform, Path: path})
+			o.Programs = append(o.Programs, plan.Program{Name: name, Platform: platform, Path: path})
 		}
 	}
-	plan, err := bundle.NewPlan(context.Background(), o)
+	planned, err := plan.New(context.Background(), o)
 	if err != nil {
 		return "", err
 	}
 	path := filepath.Join(shared.dir, "b.tar")
-	_, err = plan.Build(context.Background(), bundle.BuildOptions{Path: path})
+	_, err = build.Write(context.Background(), planned, build.Options{Path: path})
 	return path, err
 }
 

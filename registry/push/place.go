@@ -12,6 +12,7 @@ import (
 	"oras.land/oras-go/v2/registry"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/source"
 )
@@ -27,7 +28,7 @@ type destination struct {
 	repository, tag string
 	// root is the image's manifest or index, with the media type that it says of itself.
 	root      ocispec.Descriptor
-	platforms []bundle.PlatformImage
+	platforms []format.PlatformImage
 	// reduced is the index of the platforms that are there; nil where root is no index
 	// or all of it is there.
 	reduced []byte
@@ -42,7 +43,9 @@ type destination struct {
 }
 
 func (t *destination) reference() string { return t.repository + ":" + t.tag }
-func (t *destination) sparse() bool      { return t.reduced != nil }
+
+func (t *destination) sparse() bool { return t.reduced != nil }
+
 func (t *destination) isIndex() bool {
 	return t.root.MediaType == ocispec.MediaTypeImageIndex || t.root.MediaType == source.DockerManifestList
 }
@@ -109,11 +112,11 @@ func (p *pusher) place(images []bundle.Image) error {
 	return nil
 }
 
-func wanted(images []bundle.PlatformImage, platforms []lock.Platform) []bundle.PlatformImage {
+func wanted(images []format.PlatformImage, platforms []lock.Platform) []format.PlatformImage {
 	if len(platforms) == 0 {
 		return images
 	}
-	var result []bundle.PlatformImage
+	var result []format.PlatformImage
 	for _, image := range images {
 		if slices.ContainsFunc(platforms, func(p lock.Platform) bool { return p.Match(image.Platform) }) {
 			result = append(result, image)
@@ -163,7 +166,7 @@ func (p *pusher) reduce(t *destination) error {
 		if err := json.Unmarshal(entry, &d); err != nil {
 			return fmt.Errorf("image index %s: %w", t.root.Digest, err)
 		}
-		if slices.ContainsFunc(t.platforms, func(i bundle.PlatformImage) bool { return i.Manifest.Digest == d.Digest }) {
+		if slices.ContainsFunc(t.platforms, func(i format.PlatformImage) bool { return i.Manifest.Digest == d.Digest }) {
 			kept = append(kept, entry)
 		}
 	}

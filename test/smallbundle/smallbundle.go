@@ -22,8 +22,11 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/build"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/plan"
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/test/ocilayout"
@@ -112,12 +115,12 @@ func Write(t testing.TB, path string, b Bundle) {
 		}
 	}
 	announced := ocispec.Index{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, ArtifactType: bundle.ArtifactType,
-		Manifests: w.entries, Annotations: map[string]string{bundle.AnnotationVersion: version},
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, ArtifactType: format.ArtifactType,
+		Manifests: w.entries, Annotations: map[string]string{format.AnnotationVersion: version},
 	}
 	for key, text := range map[string]string{
-		bundle.AnnotationSerial: b.Validity.SerialText(), bundle.AnnotationAudience: b.Validity.AudienceText(),
-		bundle.AnnotationNotAfter: b.Validity.NotAfterText(),
+		format.AnnotationSerial: b.Validity.SerialText(), format.AnnotationAudience: b.Validity.AudienceText(),
+		format.AnnotationNotAfter: b.Validity.NotAfterText(),
 	} {
 		if text != "" {
 			announced.Annotations[key] = text
@@ -215,9 +218,9 @@ func (w *writer) lock(b Bundle) string {
 }
 
 func (w *writer) entry(d ocispec.Descriptor, component, version string, annotations map[string]string) {
-	d.Annotations = map[string]string{bundle.AnnotationComponent: component}
+	d.Annotations = map[string]string{format.AnnotationComponent: component}
 	if version != "" {
-		d.Annotations[bundle.AnnotationVersion] = version
+		d.Annotations[format.AnnotationVersion] = version
 	}
 	maps.Copy(d.Annotations, annotations)
 	w.entries = append(w.entries, d)
@@ -240,7 +243,7 @@ func (w *writer) file(component, version string, f File, mediaType string) {
 }
 
 func (w *writer) image(c Component, image Image) {
-	w.entry(w.imageIndex(image), c.Name, c.Version, map[string]string{bundle.AnnotationImageName: image.Ref, ocispec.AnnotationRefName: image.Ref})
+	w.entry(w.imageIndex(image), c.Name, c.Version, map[string]string{format.AnnotationImageName: image.Ref, ocispec.AnnotationRefName: image.Ref})
 }
 
 func (w *writer) imageIndex(image Image) ocispec.Descriptor {
@@ -279,7 +282,7 @@ func diffID(t testing.TB, layer []byte) digest.Digest {
 
 // Build makes a bundle by building it as the command does, without a network: what Write
 // makes supplies all of it. A base makes a delta.
-func Build(t testing.TB, path string, b Bundle, since *bundle.Base, change ...func(*bundle.BuildOptions)) *bundle.BuildResult {
+func Build(t testing.TB, path string, b Bundle, since *plan.Base, change ...func(*build.Options)) *build.Result {
 	t.Helper()
 	dir := t.TempDir()
 	everything := filepath.Join(dir, "everything.tar")
@@ -295,7 +298,7 @@ func Build(t testing.TB, path string, b Bundle, since *bundle.Base, change ...fu
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := bundle.PlanOptions{
+	o := plan.Options{
 		Lock: l, LockName: "versions.lock", LockContent: content, Version: version, Since: since,
 		Source: source.New(source.Options{MaxTries: 1}), Reuse: []*bundle.Reader{r}, AllowMovedTags: true,
 	}
@@ -304,17 +307,17 @@ func Build(t testing.TB, path string, b Bundle, since *bundle.Base, change ...fu
 		if err := os.WriteFile(name, []byte("boxlift-node for "+platform), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		o.Programs = append(o.Programs, bundle.Program{Name: bundle.NodeProgram, Platform: platform, Path: name})
+		o.Programs = append(o.Programs, plan.Program{Name: bundle.NodeProgram, Platform: platform, Path: name})
 	}
-	plan, err := bundle.NewPlan(t.Context(), o)
+	planned, err := plan.New(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	output := bundle.BuildOptions{Path: path, Signer: signer}
+	output := build.Options{Path: path, Signer: signer}
 	for _, f := range change {
 		f(&output)
 	}
-	result, err := plan.Build(t.Context(), output)
+	result, err := build.Write(t.Context(), planned, output)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,60 @@
+package build
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/plan"
+	"github.com/liteboxd/boxlift/internal/progress"
+)
+
+// ErrWhole says that there is nothing to join: the bundle is no delta.
+var ErrWhole = errors.New("it is a whole bundle already")
+
+// JoinOptions say where the whole bundle goes.
+type JoinOptions struct {
+	// Path is its final name, as in [Options].
+	Path string
+	Output
+	// Reporter is told of the work; nil discards it.
+	Reporter progress.Reporter
+}
+
+// Join writes the whole bundle that a delta is of, which is, byte for byte, what was built
+// on the other side, signature included. The reader has been given the bundles that hold
+// what the delta leaves out (see [bundle.Reader.Use]); otherwise it fails with a [*bundle.MissingError].
+// Every blob is proven at its place, and a join that was ended goes on where it was.
+func Join(ctx context.Context, r *bundle.Reader, o JoinOptions) (*Result, error) {
+	result, err := join(ctx, r, o)
+	if err != nil {
+		return nil, fmt.Errorf("join %s: %w", r.Path(), err)
+	}
+	return result, nil
+}
+
+func join(ctx context.Context, r *bundle.Reader, o JoinOptions) (*Result, error) {
+	if _, delta := r.DeltaIndex(); delta == nil {
+		return nil, ErrWhole
+	}
+	if o.Reporter == nil {
+		o.Reporter = progress.Discard
+	}
+	p := &plan.Plan{Index: r.Index(), Reuse: []*bundle.Reader{r}, Reporter: o.Reporter}
+	for _, e := range r.Tar().Layout().Entries {
+		// The builder adds the signature.
+		if e.Name != ocitar.SigstoreBundleFile && e.Name != ocitar.SignatureFile {
+			p.Members = append(p.Members, e.Member)
+		}
+	}
+	if err := r.RequireAll(); err != nil {
+		return nil, err
+	}
+	b := &builder{plan: p, isCopy: true}
+	if err := b.layOut(r.Signature()); err != nil {
+		return nil, err
+	}
+	return b.build(ctx, Options{Path: o.Path, Output: o.Output}, &Result{Digest: r.Digest()})
+}
