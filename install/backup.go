@@ -22,6 +22,7 @@ import (
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/node/images"
@@ -270,7 +271,7 @@ func (g *gathering) liteboxd(ctx context.Context) error {
 	if g.recovery.site.Config.LiteBoxd == nil {
 		return nil
 	}
-	running, err := g.recovery.site.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
+	running, err := helm.Current(ctx, g.recovery.site.api, releasesNamespace, liteboxdRelease)
 	if err != nil || running == nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/upstream"
 	"github.com/liteboxd/boxlift/install/cilium"
-	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 	standin "github.com/liteboxd/boxlift/test/upstream"
 )
 
@@ -82,7 +82,7 @@ func TestChartWithoutEnd(t *testing.T) {
 	} {
 		err := check()
 		const want = "render chart demo 1.0.0: it takes more than 512 MiB of memory"
-		if !errors.As(err, new(*kube.BoundError)) || !strings.Contains(err.Error(), want) {
+		if !errors.As(err, new(*helm.BoundError)) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, expected %q", name, err, want)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/explain"
 )
 
 // converge brings the cluster's nodes to what install.yaml has: labels and taints of the
@@ -113,7 +114,7 @@ func (s *Site) awaitEachNode(ctx context.Context, what string, hosts []*host, la
 		if last[h] != "" {
 			e := &nodeError{text: fmt.Sprintf("%s (%v)", last[h], err), service: unit(h.config.Role), node: h.nodeName()}
 			if ctx.Err() == nil {
-				e.explanation = strings.TrimSpace(s.api.Explain(ctx, kube.Object{Kind: "Node", Name: h.nodeName()}))
+				e.explanation = strings.TrimSpace(explain.Object(ctx, s.api, kube.Object{Kind: "Node", Name: h.nodeName()}))
 			}
 			h.fail(e)
 			err = h.err

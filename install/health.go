@@ -15,6 +15,7 @@ import (
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/probe"
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/manifests"
@@ -364,7 +365,7 @@ func (e *examination) checkDNS(ctx context.Context) []HealthCheck {
 	if err == nil { // or else the sandboxes' check will say so
 		targets = append(targets, reach.ProbeTarget{Kind: reach.ProbeTCP, Target: api})
 	}
-	results, err := e.probe(ctx, kube.ProbePod{Namespace: cilium.Namespace, Image: image}, targets)
+	results, err := e.probe(ctx, probe.Pod{Namespace: cilium.Namespace, Image: image}, targets)
 	if err != nil {
 		return append(checks, failedCheck(checkDNS, subject, err))
 	}
@@ -473,13 +474,13 @@ func (e *examination) serviceAddress(ctx context.Context, namespace, name string
 const probeWait = 6 * time.Second
 
 // probe lets boxlift-node try targets from a pod.
-func (e *examination) probe(ctx context.Context, pod kube.ProbePod, targets []reach.ProbeTarget) ([]reach.ProbeResult, error) {
+func (e *examination) probe(ctx context.Context, pod probe.Pod, targets []reach.ProbeTarget) ([]reach.ProbeResult, error) {
 	var err error
 	if pod.Node, err = e.probeNode(); err != nil {
 		return nil, err
 	}
 	pod.Program, pod.Args = helperPath, probeArgs(targets)
-	log, err := e.inspector.site.api.RunPod(ctx, pod)
+	log, err := probe.Run(ctx, e.inspector.site.api, pod)
 	if err != nil {
 		return nil, fmt.Errorf("run boxlift-node in a pod: %w", err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/probe"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/node/reach"
@@ -206,8 +207,8 @@ func (e *examination) checkGateway(ctx context.Context) []HealthCheck {
 		return failed(err)
 	}
 	var result reach.ProbeResult
-	pod := kube.ProbePod{Namespace: box.NamespaceSandbox, Labels: map[string]string{"app": sandboxApp}, Node: where, Image: image}
-	err = e.inspector.site.api.WithPod(ctx, pod, func(ctx context.Context, address string) (err error) {
+	pod := probe.Pod{Namespace: box.NamespaceSandbox, Labels: map[string]string{"app": sandboxApp}, Node: where, Image: image}
+	err = probe.With(ctx, e.inspector.site.api, pod, func(ctx context.Context, address string) (err error) {
 		target := reach.ProbeTarget{Kind: reach.ProbeHTTP, Target: "http://" + net.JoinHostPort(address, "80") + "/"}
 		for begin := time.Now(); ; {
 			if result, err = probeFrom(ctx, h, gateway, target); err != nil || result.State == reach.OK || time.Since(begin) > settleTime {
@@ -307,7 +308,7 @@ func (e *examination) checkSandbox(ctx context.Context) []HealthCheck {
 	if h := e.firstServer(); h != nil {
 		targets = append(targets, reach.ProbeTarget{Kind: reach.ProbeTCP, Target: net.JoinHostPort(e.nodeAddress(h), apiPort)})
 	}
-	pod := kube.ProbePod{Namespace: box.NamespaceSandbox, Labels: map[string]string{"app": sandboxApp}, Image: image}
+	pod := probe.Pod{Namespace: box.NamespaceSandbox, Labels: map[string]string{"app": sandboxApp}, Image: image}
 	var checks []HealthCheck
 	looks := slices.Repeat([][]string{probeArgs(targets)}, enforceLooks)
 	for _, pod.Before = range [][][]string{nil, looks} {
@@ -327,7 +328,7 @@ func (e *examination) checkSandbox(ctx context.Context) []HealthCheck {
 // checkSandboxInternet tries the internet from a sandbox, and only where somebody asked for this very
 // check and sandboxes were seen to be kept from what others reach: elsewhere, packets would leave the
 // network.
-func (e *examination) checkSandboxInternet(ctx context.Context, pod kube.ProbePod, api HealthCheck) HealthCheck {
+func (e *examination) checkSandboxInternet(ctx context.Context, pod probe.Pod, api HealthCheck) HealthCheck {
 	if !slices.Contains(e.only, checkSandboxNet) {
 		return HealthCheck{
 			Check: checkSandboxNet, State: HealthSkipped,

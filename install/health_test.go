@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/probe"
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/node/facts"
 	"github.com/liteboxd/boxlift/node/images"
@@ -183,7 +184,7 @@ func TestInternetIsTriedOnlyBehindPolicies(t *testing.T) {
 	} {
 		e := &examination{only: test.only}
 		api := HealthCheck{Check: checkSandboxAPI, State: test.api}
-		if c := e.checkSandboxInternet(t.Context(), kube.ProbePod{}, api); c.State != HealthSkipped {
+		if c := e.checkSandboxInternet(t.Context(), probe.Pod{}, api); c.State != HealthSkipped {
 			t.Errorf("only %q, where the check of the API is %s: %+v", test.only, test.api, c)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/liteboxd/boxlift/install/gate"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/install/localdata"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/manifests"
@@ -359,7 +360,7 @@ func (r *removal) backUpDatabase(ctx context.Context, d localdata.Holding) error
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	b := &Backup{Format: 1, Cluster: r.members.site.Config.Cluster.Name, Time: now, Compared: true}
-	if running, err := r.members.site.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease); err != nil {
+	if running, err := helm.Current(ctx, r.members.site.api, releasesNamespace, liteboxdRelease); err != nil {
 		return err
 	} else if running != nil {
 		b.From = running.Revision

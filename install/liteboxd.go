@@ -23,6 +23,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/manifests/lint"
 )
@@ -43,7 +44,7 @@ type Deployment struct {
 	Rendered *manifests.Rendered
 	// Findings are what the linter has to say about it.
 	Findings []lint.Finding
-	release  kube.Release
+	release  helm.Release
 }
 
 var errNoLiteBoxd = fmt.Errorf("%w: install.yaml has no section liteboxd: add one, `liteboxd: {}` takes all defaults", ErrConfig)
@@ -105,11 +106,11 @@ func (l *Deployer) renderLiteBoxd() (*Deployment, error) {
 	if err := l.lint(d, parameters.SystemNamespace); err != nil {
 		return nil, err
 	}
-	chart, err := kube.ChartOf(liteboxdRelease, d.Version, d.Rendered.YAML())
+	chart, err := helm.ChartOf(liteboxdRelease, d.Version, d.Rendered.YAML())
 	if err != nil {
 		return nil, fmt.Errorf("%w: LiteBoxd's manifests: %w", ErrConfig, err)
 	}
-	d.release = kube.Release{
+	d.release = helm.Release{
 		Name: liteboxdRelease, Namespace: releasesNamespace, Chart: chart, Timeout: l.site.Config.Runtime.CommandTimeout, NoRollback: l.NoRollback,
 		LateKinds: true, // Traefik's come with a chart that k3s installs by itself
 	}
@@ -318,7 +319,7 @@ func (l *Deployer) liteboxd(ctx context.Context) error {
 		if l.site.api == nil {
 			return "there is no cluster yet", nil
 		}
-		return l.site.api.ReleaseDiffers(ctx, d.release)
+		return helm.Differs(ctx, l.site.api, d.release)
 	})
 	if err := l.checkLiteBoxd(ctx, d, differs); err != nil {
 		return err
@@ -328,7 +329,7 @@ func (l *Deployer) liteboxd(ctx context.Context) error {
 		title:  "deploy LiteBoxd " + d.Version,
 		needed: func(context.Context) (string, error) { return differs() },
 		run: func(ctx context.Context) error {
-			return sayDatabase(l.site.api.ApplyRelease(ctx, d.release, l.site.Reporter.Message), l.site.backup)
+			return sayDatabase(helm.Apply(ctx, l.site.api, d.release, l.site.Reporter.Message), l.site.backup)
 		},
 	})...))
 }
@@ -369,7 +370,7 @@ func (l *Deployer) warnOfLiteBoxd(ctx context.Context) error {
 	if l.site.api == nil || l.site.Config.LiteBoxd != nil {
 		return nil
 	}
-	running, err := l.site.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
+	running, err := helm.Current(ctx, l.site.api, releasesNamespace, liteboxdRelease)
 	if running != nil {
 		l.site.warn("LiteBoxd %s runs on the cluster, and install.yaml has no section liteboxd: it is left alone", running.ChartVersion)
 	}
@@ -411,14 +412,14 @@ func (l *Deployer) checkLiteBoxd(ctx context.Context, d *Deployment, differs fun
 
 // runningObjects are those of LiteBoxd in the cluster, none when it was never rolled out.
 func (l *Deployer) runningObjects(ctx context.Context) ([]kube.Object, error) {
-	manifest, err := l.site.api.ReleaseManifest(ctx, releasesNamespace, liteboxdRelease)
-	if errors.Is(err, kube.ErrNoRevision) {
+	manifest, err := helm.Manifest(ctx, l.site.api, releasesNamespace, liteboxdRelease)
+	if errors.Is(err, helm.ErrNoRevision) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return kube.ManifestObjects(manifest)
+	return helm.ManifestObjects(manifest)
 }
 
 // checkNamespaces makes sure that LiteBoxd stays in its namespaces: in another one it would
@@ -480,7 +481,7 @@ func (l *Deployer) secretsStep() step {
 			return "", nil
 		},
 		run: func(ctx context.Context) error {
-			if err := l.site.api.EnsureNamespace(ctx, box.NamespaceSystem, liteboxdRelease, releasesNamespace); err != nil {
+			if err := helm.EnsureNamespace(ctx, l.site.api, box.NamespaceSystem, liteboxdRelease, releasesNamespace); err != nil {
 				return err
 			}
 			if len(keys[keyVariable]) == 0 {
@@ -553,7 +554,7 @@ func (l *Deployer) showLogin(ctx context.Context) error {
 
 // DiffLiteBoxd says what an installation would change of LiteBoxd's objects in the running
 // cluster. It changes nothing.
-func DiffLiteBoxd(ctx context.Context, o Options) ([]kube.ObjectDiff, error) {
+func DiffLiteBoxd(ctx context.Context, o Options) ([]helm.ObjectDiff, error) {
 	in, err := newInstaller(o)
 	if err != nil {
 		return nil, err
@@ -566,7 +567,7 @@ func DiffLiteBoxd(ctx context.Context, o Options) ([]kube.ObjectDiff, error) {
 	if err := in.engine.connectServers(ctx, nil); err != nil {
 		return nil, err
 	}
-	diffs, err := in.site.api.DiffRelease(ctx, in.deployer.deployment.release)
+	diffs, err := helm.Diff(ctx, in.site.api, in.deployer.deployment.release)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCluster, err)
 	}

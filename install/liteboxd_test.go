@@ -16,6 +16,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/database"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/manifests"
 )
 
@@ -122,8 +123,8 @@ func TestPartsOfK3s(t *testing.T) {
 
 // The manifests mark what LiteBoxd replaces with what install/kube looks for.
 func TestRewrittenMark(t *testing.T) {
-	if kube.RewrittenBy != manifests.RewrittenBy {
-		t.Errorf("install/kube looks for %s, the manifests have %s", kube.RewrittenBy, manifests.RewrittenBy)
+	if helm.RewrittenBy != manifests.RewrittenBy {
+		t.Errorf("install/kube looks for %s, the manifests have %s", helm.RewrittenBy, manifests.RewrittenBy)
 	}
 }
 

@@ -20,6 +20,9 @@ import (
 	"github.com/liteboxd/boxlift/install/database"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
+	"github.com/liteboxd/boxlift/install/kube/probe"
+	"github.com/liteboxd/boxlift/install/kube/wait"
 	"github.com/liteboxd/boxlift/manifests"
 	nodedatabase "github.com/liteboxd/boxlift/node/database"
 	"github.com/liteboxd/boxlift/node/wire"
@@ -45,7 +48,7 @@ var keptTables = []string{"templates", "template_versions", "image_prepulls"}
 
 // sandboxSelector is that of all pods of sandboxes (v0.6.10), without those that stand in for
 // one while the platform's health is looked at.
-const sandboxSelector = "app=" + sandboxApp + ",!" + kube.ProbeLabel
+const sandboxSelector = "app=" + sandboxApp + ",!" + probe.Label
 
 // sandboxApp is the label app of sandboxes' pods; network policies go by it.
 const sandboxApp = "liteboxd"
@@ -119,7 +122,7 @@ func (u *liteboxdUpgrade) backupStep(differs func() (string, error)) step {
 			if u.deployer.site.api == nil {
 				return "", nil
 			}
-			running, err := u.deployer.site.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
+			running, err := helm.Current(ctx, u.deployer.site.api, releasesNamespace, liteboxdRelease)
 			if err != nil || running == nil {
 				return "", err
 			}
@@ -179,8 +182,8 @@ func (u *liteboxdUpgrade) fillBackup(ctx context.Context, b *Backup, dir string)
 	if err != nil {
 		return err
 	}
-	objects, err := u.deployer.site.api.ReleaseManifest(ctx, releasesNamespace, liteboxdRelease)
-	if err != nil && !errors.Is(err, kube.ErrNoRevision) {
+	objects, err := helm.Manifest(ctx, u.deployer.site.api, releasesNamespace, liteboxdRelease)
+	if err != nil && !errors.Is(err, helm.ErrNoRevision) {
 		return err
 	}
 	if len(keys[keyVariable]) == 0 {
@@ -441,7 +444,7 @@ func (u *liteboxdUpgrade) awaitDrained(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return u.deployer.site.api.WaitGone(ctx, leaving, u.deployer.site.Reporter.Message)
+	return wait.Gone(ctx, u.deployer.site.api, leaving, u.deployer.site.Reporter.Message)
 }
 
 // leaving are the pods of the control plane that have been told to end. Nobody ends those on

@@ -12,7 +12,7 @@ import (
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/gate"
 	machine "github.com/liteboxd/boxlift/install/host"
-	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 )
 
 const (
@@ -34,12 +34,12 @@ func (n *Network) network(ctx context.Context) error {
 			if n.site.api == nil {
 				return "there is no cluster yet", nil
 			}
-			return n.site.api.ReleaseDiffers(ctx, release)
+			return helm.Differs(ctx, n.site.api, release)
 		},
 		run: func(ctx context.Context) error {
 			// It bounds itself: a rollback takes its time too.
 			task := n.site.Reporter.Task("wait for Cilium", 0)
-			err := n.site.api.ApplyRelease(ctx, release, n.site.Reporter.Message)
+			err := helm.Apply(ctx, n.site.api, release, n.site.Reporter.Message)
 			task.Done(err)
 			return err
 		},
@@ -52,7 +52,7 @@ func (n *Network) network(ctx context.Context) error {
 
 // ciliumRelease is what Helm is to install: the chart of the bundle with the values that
 // k3s without flannel needs.
-func (n *Network) ciliumRelease(ctx context.Context) (kube.Release, error) {
+func (n *Network) ciliumRelease(ctx context.Context) (helm.Release, error) {
 	var chart bundle.File
 	for _, f := range n.site.contents.Files {
 		if f.Component == CiliumComponent && strings.HasSuffix(f.Name, ".tgz") {
@@ -60,21 +60,21 @@ func (n *Network) ciliumRelease(ctx context.Context) (kube.Release, error) {
 		}
 	}
 	if chart.Digest == "" {
-		return kube.Release{}, fmt.Errorf("%w: the bundle carries no chart of Cilium: add it to the component %s in the lock", ErrConfig, CiliumComponent)
+		return helm.Release{}, fmt.Errorf("%w: the bundle carries no chart of Cilium: add it to the component %s in the lock", ErrConfig, CiliumComponent)
 	}
 	content, err := n.site.readFile(chart, maxChart)
 	if err != nil {
-		return kube.Release{}, err
+		return helm.Release{}, err
 	}
-	var installed *kube.ReleaseState
+	var installed *helm.State
 	if n.site.api != nil {
-		if installed, err = n.site.api.ReleaseState(ctx, cilium.Namespace, cilium.ReleaseName); err != nil {
-			return kube.Release{}, err
+		if installed, err = helm.Current(ctx, n.site.api, cilium.Namespace, cilium.ReleaseName); err != nil {
+			return helm.Release{}, err
 		}
 	}
 	if installed != nil && !n.engine.upgrades && !n.engine.restores && n.engine.mode != inspect {
 		if err := checkCiliumStep(installed.ChartVersion, n.site.version(CiliumComponent)); err != nil {
-			return kube.Release{}, err
+			return helm.Release{}, err
 		}
 	}
 	first := cilium.FirstMinor(installed, n.site.version(CiliumComponent))
@@ -109,7 +109,7 @@ func (n *Network) ciliumValues(upgradeCompatibility string, keepDigests bool) ma
 // knowsDigests tells whether the nodes will find a release's images by the digests that its
 // chart gives them: k3s gives imported images a name with the digest that they have in the
 // pack, which is the one in the bundle, or else they are pulled by that digest.
-func (n *Network) knowsDigests(ctx context.Context, release kube.Release) (bool, error) {
+func (n *Network) knowsDigests(ctx context.Context, release helm.Release) (bool, error) {
 	images, err := n.imagesOf(ctx, release)
 	if err != nil {
 		return false, err
@@ -139,7 +139,7 @@ func namesDigests(k3s string) bool {
 
 // imagesOf lists the images that a release asks for. It is asked for the same release
 // several times in a run, and each time that Cilium's chart is rendered it makes new RSA keys.
-func (n *Network) imagesOf(ctx context.Context, release kube.Release) ([]string, error) {
+func (n *Network) imagesOf(ctx context.Context, release helm.Release) ([]string, error) {
 	values, err := json.Marshal(release.Values)
 	if err != nil {
 		return nil, fmt.Errorf("%w: values of the chart: %w", ErrConfig, err)
@@ -149,11 +149,11 @@ func (n *Network) imagesOf(ctx context.Context, release kube.Release) ([]string,
 		return slices.Clone(images), nil
 	}
 	kubernetes, _, _ := strings.Cut(n.site.k3s, "+")
-	manifest, err := kube.RenderRelease(ctx, release, kubernetes)
+	manifest, err := helm.Render(ctx, release, kubernetes)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	images, err := kube.Images(manifest)
+	images, err := helm.Images(manifest)
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func (n *Network) checkChart(ctx context.Context) error {
 	return n.checkReleaseImages(ctx, release)
 }
 
-func (n *Network) checkReleaseImages(ctx context.Context, release kube.Release) error {
+func (n *Network) checkReleaseImages(ctx context.Context, release helm.Release) error {
 	images, err := n.imagesOf(ctx, release)
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/manifests"
 )
@@ -19,7 +20,7 @@ import (
 type running struct {
 	nodes []kube.Node
 	// cilium is the newest revision of its Helm release, nil for none.
-	cilium *kube.ReleaseState
+	cilium *helm.State
 	// liteboxd is the version of LiteBoxd's API, "" for none.
 	liteboxd string
 }
@@ -31,7 +32,7 @@ func (ins *Inspector) findRunning(ctx context.Context) (*running, error) {
 	if r.nodes, err = ins.site.api.Nodes(ctx); err != nil {
 		return nil, err
 	}
-	if r.cilium, err = ins.site.api.ReleaseState(ctx, cilium.Namespace, cilium.ReleaseName); err != nil {
+	if r.cilium, err = helm.Current(ctx, ins.site.api, cilium.Namespace, cilium.ReleaseName); err != nil {
 		return nil, err
 	}
 	r.liteboxd, err = ins.runningLiteBoxd(ctx)
@@ -47,7 +48,7 @@ func (ins *Inspector) runningLiteBoxd(ctx context.Context) (string, error) {
 	if ins.site.Config.LiteBoxd == nil {
 		return "", nil
 	}
-	state, err := ins.site.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
+	state, err := helm.Current(ctx, ins.site.api, releasesNamespace, liteboxdRelease)
 	if err != nil {
 		return "", err
 	}

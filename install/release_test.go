@@ -11,6 +11,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/node/wire"
 )
@@ -32,7 +33,7 @@ func TestMismatches(t *testing.T) {
 	} {
 		r := &running{
 			nodes:    []kube.Node{{Name: "s1", Kubelet: "v1.34.4+k3s1"}, {Name: "a1", Kubelet: "v1.34.4+k3s1"}},
-			cilium:   &kube.ReleaseState{ChartVersion: "1.18.6", Status: "deployed"},
+			cilium:   &helm.State{ChartVersion: "1.18.6", Status: "deployed"},
 			liteboxd: "v0.6.10",
 		}
 		test.change(r)
@@ -40,7 +41,7 @@ func TestMismatches(t *testing.T) {
 			t.Errorf("%s: -want +got:\n%s", test.name, diff)
 		}
 	}
-	r := &running{cilium: &kube.ReleaseState{ChartVersion: "v1.18.6", Status: "deployed"}, liteboxd: "v0.6.10"}
+	r := &running{cilium: &helm.State{ChartVersion: "v1.18.6", Status: "deployed"}, liteboxd: "v0.6.10"}
 	delete(versions, "liteboxd")
 	if diff := cmp.Diff([]string{"LiteBoxd v0.6.10 runs, which the lock does not have"}, r.mismatches(func(c string) string { return versions[c] })); diff != "" {
 		t.Error(diff)

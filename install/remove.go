@@ -12,6 +12,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/drain"
 	"github.com/liteboxd/boxlift/install/localdata"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
@@ -438,9 +439,9 @@ func (r *removal) drain(ctx context.Context, conn machine.Host) error {
 	if err != nil {
 		return err
 	}
-	options := kube.DrainOptions{Timeout: r.members.site.Config.Runtime.DrainTimeout, Report: r.members.site.Reporter.Message, Unmanaged: r.unmanaged, Gone: gone}
+	options := drain.Options{Timeout: r.members.site.Config.Runtime.DrainTimeout, Report: r.members.site.Reporter.Message, Unmanaged: r.unmanaged, Gone: gone}
 	task := r.members.site.Reporter.Task("drain "+r.node.Name, 0)
-	err = r.members.site.meter.wait(func() error { return r.members.site.api.Drain(ctx, r.node.Name, options) })
+	err = r.members.site.meter.wait(func() error { return drain.Node(ctx, r.members.site.api, r.node.Name, options) })
 	task.Done(err)
 	return err
 }

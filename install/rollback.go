@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 )
 
 // rollbackLiteBoxdCommand is what the state calls it.
@@ -36,8 +36,8 @@ func (l *Deployer) rollBack(ctx context.Context, revision int) error {
 	if err := l.checkNamespaces(running); err != nil {
 		return err
 	}
-	to, err := l.site.api.RollbackTarget(ctx, releasesNamespace, liteboxdRelease, revision)
-	if errors.Is(err, kube.ErrNoRevision) {
+	to, err := helm.RollbackTarget(ctx, l.site.api, releasesNamespace, liteboxdRelease, revision)
+	if errors.Is(err, helm.ErrNoRevision) {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	if err != nil {
@@ -46,7 +46,7 @@ func (l *Deployer) rollBack(ctx context.Context, revision int) error {
 	target := fmt.Sprintf("revision %d", to)
 	// A run that goes on after one that was broken off must not do it once more.
 	asked := func() (string, error) {
-		now, err := l.site.api.ReleaseState(ctx, releasesNamespace, liteboxdRelease)
+		now, err := helm.Current(ctx, l.site.api, releasesNamespace, liteboxdRelease)
 		if err != nil || now != nil && now.Is(to) {
 			return "", err
 		}
@@ -57,7 +57,7 @@ func (l *Deployer) rollBack(ctx context.Context, revision int) error {
 		title:  "take LiteBoxd back to " + target,
 		needed: func(context.Context) (string, error) { return asked() },
 		run: func(ctx context.Context) error {
-			_, err := l.site.api.RollbackRelease(ctx, releasesNamespace, liteboxdRelease, to, l.site.Config.Runtime.CommandTimeout, l.site.Reporter.Message)
+			_, err := helm.Rollback(ctx, l.site.api, releasesNamespace, liteboxdRelease, to, l.site.Config.Runtime.CommandTimeout, l.site.Reporter.Message)
 			if err == nil {
 				l.site.warn("LiteBoxd is as in %s again; install.yaml and the bundle are not: boxlift install brings it to these again", target)
 			}
@@ -68,7 +68,7 @@ func (l *Deployer) rollBack(ctx context.Context, revision int) error {
 
 // LiteBoxdHistory lists the revisions of LiteBoxd's release, the newest last. It changes
 // nothing.
-func LiteBoxdHistory(ctx context.Context, o Options) ([]kube.ReleaseState, error) {
+func LiteBoxdHistory(ctx context.Context, o Options) ([]helm.State, error) {
 	in, err := newInstaller(o)
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func LiteBoxdHistory(ctx context.Context, o Options) ([]kube.ReleaseState, error
 	if err := in.engine.connectServers(ctx, nil); err != nil {
 		return nil, err
 	}
-	history, err := in.site.api.ReleaseHistory(ctx, releasesNamespace, liteboxdRelease)
+	history, err := helm.History(ctx, in.site.api, releasesNamespace, liteboxdRelease)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrCluster, err)
 	}

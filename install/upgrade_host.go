@@ -17,6 +17,8 @@ import (
 	"github.com/liteboxd/boxlift/install/gate"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/drain"
+	"github.com/liteboxd/boxlift/install/kube/probe"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/wire"
 )
@@ -165,7 +167,7 @@ func (m *move) prepare(ctx context.Context) error {
 					return err
 				}
 				return m.upgrader.site.meter.wait(func() error {
-					return m.upgrader.site.api.Drain(ctx, m.host.nodeName(), kube.DrainOptions{Timeout: m.upgrader.site.Config.Runtime.CommandTimeout, Report: m.upgrader.site.Reporter.Message, Unmanaged: true})
+					return drain.Node(ctx, m.upgrader.site.api, m.host.nodeName(), drain.Options{Timeout: m.upgrader.site.Config.Runtime.CommandTimeout, Report: m.upgrader.site.Reporter.Message, Unmanaged: true})
 				})
 			},
 		})
@@ -361,7 +363,7 @@ func (m *move) lacksNow(n *kube.Node) string {
 
 func (m *move) isSandbox(p kube.Pod) bool {
 	box := m.upgrader.site.Config.LiteBoxd
-	_, probe := p.Labels[kube.ProbeLabel]
+	_, probe := p.Labels[probe.Label]
 	return box != nil && p.Namespace == box.NamespaceSandbox && p.Labels["app"] == sandboxApp && !probe
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/install/localdata"
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/install/release"
@@ -330,8 +331,8 @@ func (u *upgradePlanner) lookForDrift(ctx context.Context) error {
 		releases = append(releases, kube.Object{Namespace: releasesNamespace, Name: liteboxdRelease})
 	}
 	for _, r := range releases {
-		drift, err := u.upgrader.site.api.ReleaseDrift(ctx, r.Namespace, r.Name)
-		if errors.Is(err, kube.ErrNoRevision) {
+		drift, err := helm.Drift(ctx, u.upgrader.site.api, r.Namespace, r.Name)
+		if errors.Is(err, helm.ErrNoRevision) {
 			continue
 		}
 		if err != nil {

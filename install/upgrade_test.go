@@ -18,6 +18,7 @@ import (
 	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/install/release"
 )
 
@@ -283,7 +284,7 @@ not touched because of that: 10.0.0.13, 10.0.0.14`
 func TestHasBegun(t *testing.T) {
 	current := &release.Release{Components: []release.Component{{Name: k3sComponent, Version: "v1"}, {Name: CiliumComponent, Version: "1.18.6"}, {Name: liteboxdComponent, Version: "v0.6.9"}}}
 	runs := func(k3s, cilium, status, liteboxd string) *running {
-		return &running{nodes: []kube.Node{{Kubelet: "v1"}, {Kubelet: k3s}}, cilium: &kube.ReleaseState{ChartVersion: cilium, Status: status}, liteboxd: liteboxd}
+		return &running{nodes: []kube.Node{{Kubelet: "v1"}, {Kubelet: k3s}}, cilium: &helm.State{ChartVersion: cilium, Status: status}, liteboxd: liteboxd}
 	}
 	before := runs("v1", "1.18.6", helmDeployed, "v0.6.9")
 	tests := map[string]struct {

@@ -16,6 +16,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/wait"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/images"
 )
@@ -291,12 +292,12 @@ func (ins *Inspector) verifyWorkloads(ctx context.Context) error {
 		return nil
 	}
 	if err := ins.site.waiting(ctx, "wait for Cilium and DNS", func(ctx context.Context) error {
-		return ins.site.api.WaitRollouts(ctx, cilium.Namespace, ins.workloads(), ins.site.Reporter.Message)
+		return wait.Rollouts(ctx, ins.site.api, cilium.Namespace, ins.workloads(), ins.site.Reporter.Message)
 	}); err != nil || ins.deployer.deployment == nil {
 		return err
 	}
 	if err := ins.site.waiting(ctx, "wait for LiteBoxd's deployments", func(ctx context.Context) error {
-		return ins.site.api.WaitRollouts(ctx, ins.site.Config.LiteBoxd.NamespaceSystem, ins.deployer.deployment.workloads(), ins.site.Reporter.Message)
+		return wait.Rollouts(ctx, ins.site.api, ins.site.Config.LiteBoxd.NamespaceSystem, ins.deployer.deployment.workloads(), ins.site.Reporter.Message)
 	}); err != nil || !ins.deployer.deployment.needs(partTraefik) {
 		return err
 	}
@@ -321,5 +322,5 @@ func (ins *Inspector) awaitTraefik(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return ins.site.api.WaitRollouts(ctx, metav1.NamespaceSystem, []kube.Workload{traefik}, ins.site.Reporter.Message)
+	return wait.Rollouts(ctx, ins.site.api, metav1.NamespaceSystem, []kube.Workload{traefik}, ins.site.Reporter.Message)
 }

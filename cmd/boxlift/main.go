@@ -14,7 +14,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 )
 
 // version and commit are set when the program is linked.
@@ -24,8 +24,8 @@ var (
 )
 
 func main() {
-	if kube.RendersChart() {
-		os.Exit(kube.RenderChart())
+	if helm.RendersChart() {
+		os.Exit(helm.RenderChart())
 	}
 	os.Exit(run())
 }

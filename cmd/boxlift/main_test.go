@@ -21,7 +21,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/liteboxd/boxlift/bundle"
-	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/test/upstream"
 )
 
@@ -35,8 +35,8 @@ var server struct {
 }
 
 func TestMain(m *testing.M) {
-	if kube.RendersChart() {
-		os.Exit(kube.RenderChart())
+	if helm.RendersChart() {
+		os.Exit(helm.RenderChart())
 	}
 	testscript.Main(closing{m}, map[string]func(){"boxlift": main, "boxlift-measured": measuredMain})
 }

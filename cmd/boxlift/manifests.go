@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/install"
-	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/manifests"
@@ -79,9 +79,9 @@ func printDiff(ctx context.Context, out io.Writer, options install.Options) erro
 	}
 	w := &errorWriter{w: out}
 	for _, d := range diffs {
-		w.printf("# %s: %s\n", d.Object, map[kube.Change]string{
-			kube.Create: "would be made", kube.Update: "would be changed", kube.Remove: "would be removed",
-			kube.Refused: "cannot be changed: " + d.Problem,
+		w.printf("# %s: %s\n", d.Object, map[helm.Change]string{
+			helm.Create: "would be made", helm.Update: "would be changed", helm.Remove: "would be removed",
+			helm.Refused: "cannot be changed: " + d.Problem,
 		}[d.Change])
 		w.printf("%s", d.Diff)
 	}

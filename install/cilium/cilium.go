@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -196,7 +197,7 @@ func merge(base, over map[string]any) {
 // FirstMinor returns the minor version that was installed first, for UpgradeCompatibility:
 // what the installed release says, or else its chart's; without one (nil) that of version,
 // which is about to be installed. Cilium keeps the behaviour of that version over upgrades.
-func FirstMinor(installed *kube.ReleaseState, version string) string {
+func FirstMinor(installed *helm.State, version string) string {
 	if installed != nil {
 		if kept, ok := installed.Values["upgradeCompatibility"].(string); ok && kept != "" {
 			return kept
@@ -211,8 +212,8 @@ func FirstMinor(installed *kube.ReleaseState, version string) string {
 }
 
 // Release is Cilium's release.
-func Release(chart []byte, values map[string]any, timeout time.Duration) kube.Release {
-	return kube.Release{Name: ReleaseName, Namespace: Namespace, Chart: chart, Values: values, Timeout: timeout}
+func Release(chart []byte, values map[string]any, timeout time.Duration) helm.Release {
+	return helm.Release{Name: ReleaseName, Namespace: Namespace, Chart: chart, Values: values, Timeout: timeout}
 }
 
 // WithoutKeys returns the release, which has no settings of a user, in such a form that its
@@ -220,8 +221,8 @@ func Release(chart []byte, values map[string]any, timeout time.Duration) kube.Re
 // of Hubble's certificates take longer than all the rest. Where the chart does not make them
 // itself, nothing is changed, since another method may have an image of its own; and neither
 // where it cannot be read, which rendering it will tell.
-func WithoutKeys(r kube.Release) kube.Release {
-	method, err := kube.DefaultText(r, "hubble", "tls", "auto", "method")
+func WithoutKeys(r helm.Release) helm.Release {
+	method, err := helm.DefaultText(r, "hubble", "tls", "auto", "method")
 	if err != nil || method != "helm" {
 		return r
 	}

@@ -20,6 +20,7 @@ import (
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/test/need"
 	"github.com/liteboxd/boxlift/test/upstream"
 )
@@ -116,7 +117,7 @@ func TestWithoutKeys(t *testing.T) {
 		data := chart(t, version)
 		plain := Release(data, Values(in), 0)
 		without := WithoutKeys(plain)
-		manifest, err := kube.RenderRelease(t.Context(), without, kubernetes)
+		manifest, err := helm.Render(t.Context(), without, kubernetes)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +176,7 @@ func blocksWithDigest(values map[string]any, prefix string) []string {
 
 func images(t *testing.T, chart []byte, values map[string]any) []string {
 	t.Helper()
-	images, err := kube.Images(render(t, chart, values))
+	images, err := helm.Images(render(t, chart, values))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +185,7 @@ func images(t *testing.T, chart []byte, values map[string]any) []string {
 
 func render(t *testing.T, chart []byte, values map[string]any) []byte {
 	t.Helper()
-	manifest, err := kube.RenderRelease(context.Background(), Release(chart, values, 0), kubernetes)
+	manifest, err := helm.Render(context.Background(), Release(chart, values, 0), kubernetes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -342,11 +343,11 @@ func TestExtraWins(t *testing.T) {
 }
 
 func TestFirstMinor(t *testing.T) {
-	state := func(version string, values map[string]any) *kube.ReleaseState {
-		return &kube.ReleaseState{ChartVersion: version, Values: values}
+	state := func(version string, values map[string]any) *helm.State {
+		return &helm.State{ChartVersion: version, Values: values}
 	}
 	for name, c := range map[string]struct {
-		installed *kube.ReleaseState
+		installed *helm.State
 		version   string
 		want      string
 	}{

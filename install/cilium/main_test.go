@@ -4,12 +4,12 @@ import (
 	"os"
 	"testing"
 
-	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 )
 
 func TestMain(m *testing.M) {
-	if kube.RendersChart() {
-		os.Exit(kube.RenderChart())
+	if helm.RendersChart() {
+		os.Exit(helm.RenderChart())
 	}
 	os.Exit(m.Run())
 }

@@ -34,9 +34,9 @@ type Claim struct {
 // Claim returns nil when there is no such claim.
 func (c *Cluster) Claim(ctx context.Context, namespace, name string) (*Claim, error) {
 	failed := func(err error) error {
-		return fmt.Errorf("%s: get PersistentVolumeClaim %s/%s: %w", c.name, namespace, name, err)
+		return fmt.Errorf("%s: get PersistentVolumeClaim %s/%s: %w", c.Name, namespace, name, err)
 	}
-	pvc, err := c.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	pvc, err := c.Client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	} else if err != nil {
@@ -49,13 +49,13 @@ func (c *Cluster) Claim(ctx context.Context, namespace, name string) (*Claim, er
 	if pvc.Status.Phase != corev1.ClaimBound {
 		return claim, nil
 	}
-	volume, err := c.client.CoreV1().PersistentVolumes().Get(ctx, pvc.Spec.VolumeName, metav1.GetOptions{})
+	volume, err := c.Client.CoreV1().PersistentVolumes().Get(ctx, pvc.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
 		return nil, failed(err)
 	}
 	size := volume.Spec.Capacity[corev1.ResourceStorage]
 	claim.Capacity = size.Value()
-	pods, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	pods, err := c.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, failed(err)
 	}
@@ -73,7 +73,7 @@ func (c *Cluster) Claim(ctx context.Context, namespace, name string) (*Claim, er
 	if folder == "" {
 		return claim, nil
 	}
-	node, err := c.nodeOf(ctx, volume, user)
+	node, err := nodeOf(ctx, c, volume, user)
 	if err != nil {
 		return nil, failed(err)
 	}
@@ -99,7 +99,7 @@ func userOf(pods []corev1.Pod, claim string) *corev1.Pod {
 
 // nodeOf says which node has the volume's folder: the one that the volume is bound to, or
 // that of a pod that uses it, "" when it could be any.
-func (c *Cluster) nodeOf(ctx context.Context, volume *corev1.PersistentVolume, user *corev1.Pod) (string, error) {
+func nodeOf(ctx context.Context, c *Cluster, volume *corev1.PersistentVolume, user *corev1.Pod) (string, error) {
 	if user != nil {
 		return user.Spec.NodeName, nil
 	}
@@ -108,7 +108,7 @@ func (c *Cluster) nodeOf(ctx context.Context, volume *corev1.PersistentVolume, u
 		return "", nil
 	}
 	// The label is the host's name, which is not the node's name where that was given.
-	list, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: labels.Set{corev1.LabelHostname: host}.String()})
+	list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: labels.Set{corev1.LabelHostname: host}.String()})
 	if err != nil {
 		return "", fmt.Errorf("list nodes: %w", err)
 	}

@@ -1,20 +1,16 @@
-package kube
+package kube_test
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -26,9 +22,17 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 
+	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/test/k3sbuild"
+	"github.com/liteboxd/boxlift/test/kubetest"
 	"github.com/liteboxd/boxlift/test/lab"
 )
 
@@ -42,11 +46,11 @@ const (
 
 // testCluster is a server and an agent, and boxlift's way to them.
 type testCluster struct {
-	*Cluster
-	lan    *lab.Lab
-	server *lab.Host
-	close  func() error
-	config []byte // the kubeconfig
+	*kube.Cluster
+	lan        *lab.Lab
+	server     *lab.Host
+	close      func() error
+	kubeconfig []byte
 }
 
 var shared struct {
@@ -56,8 +60,8 @@ var shared struct {
 }
 
 func TestMain(m *testing.M) {
-	if RendersChart() {
-		os.Exit(RenderChart())
+	if helm.RendersChart() {
+		os.Exit(helm.RenderChart())
 	}
 	if os.Getenv(victimVariable) != "" {
 		os.Exit(victim())
@@ -171,10 +175,10 @@ func makeCluster(ctx context.Context, logf func(string, ...any)) (_ *testCluster
 	if err != nil {
 		return nil, err
 	}
-	if c.config, err = os.ReadFile(filepath.Join(c.server.Root, "etc/rancher/k3s/k3s.yaml")); err != nil {
+	if c.kubeconfig, err = os.ReadFile(filepath.Join(c.server.Root, "etc/rancher/k3s/k3s.yaml")); err != nil {
 		return nil, err
 	}
-	if c.Cluster, err = Connect(Options{Name: "test", Kubeconfig: c.config, Dial: ssh.DialContext}); err != nil {
+	if c.Cluster, err = kube.Connect(kube.Options{Name: "test", Kubeconfig: c.kubeconfig, Dial: ssh.DialContext}); err != nil {
 		return nil, err
 	}
 	c.close = func() error {
@@ -186,18 +190,43 @@ func makeCluster(ctx context.Context, logf func(string, ...any)) (_ *testCluster
 	if err := c.WaitReady(ready); err != nil {
 		return nil, err
 	}
-	for {
-		nodes, err := c.Nodes(ready)
-		if err != nil {
-			return nil, err
-		}
-		if len(nodes) == 2 && nodes[0].Ready && nodes[1].Ready {
-			return c, nil
-		}
-		if err := sleep(ready, pollInterval); err != nil {
-			return nil, fmt.Errorf("nodes are not ready: %+v: %w", nodes, err)
-		}
+	var nodes []kube.Node
+	if !kube.Poll(ready, kube.PollInterval, func() bool {
+		nodes, err = c.Nodes(ready)
+		return err != nil || len(nodes) == 2 && nodes[0].Ready && nodes[1].Ready
+	}) {
+		return nil, fmt.Errorf("nodes are not ready: %+v", nodes)
 	}
+	return c, err
+}
+
+// makeNamespace makes a namespace when it is missing.
+func (c *testCluster) makeNamespace(ctx context.Context, name string) error {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	_, err := c.Client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// make makes an object of whatever kind.
+func (c *testCluster) make(ctx context.Context, text string) error {
+	object := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(text), &object.Object); err != nil {
+		return err
+	}
+	b, err := c.Bound(ctx)
+	if err != nil {
+		return err
+	}
+	kind := object.GroupVersionKind()
+	mapping, err := b.Mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	if err != nil {
+		return err
+	}
+	_, err = b.Dynamic.Resource(mapping.Resource).Namespace(object.GetNamespace()).Create(ctx, object, metav1.CreateOptions{})
+	return err
 }
 
 // archive is a docker archive of an image whose entry point is the program.
@@ -206,7 +235,7 @@ func archive(ref, program string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	files, err := tarOf(map[string][]byte{filepath.Base(program): data})
+	files, err := kubetest.Tar(map[string][]byte{filepath.Base(program): data})
 	if err != nil {
 		return nil, err
 	}
@@ -236,21 +265,6 @@ func archive(ref, program string) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-func tarOf(files map[string][]byte) ([]byte, error) {
-	var out bytes.Buffer
-	w := tar.NewWriter(&out)
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(files[name]))}); err != nil {
-			return nil, err
-		}
-		if _, err := w.Write(files[name]); err != nil {
-			return nil, err
-		}
-	}
-	err := w.Close()
-	return out.Bytes(), err
-}
-
 func install(h *lab.Host, to, from string, mode os.FileMode) error {
 	data, err := os.ReadFile(from)
 	if err != nil {
@@ -264,62 +278,16 @@ func put(h *lab.Host, to string, data []byte) error {
 	return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, data, 0o600))
 }
 
-// within bounds a test's calls.
-func within(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // demoChart is a chart with a ConfigMap, a DaemonSet on all nodes, and a Deployment.
 func demoChart(t *testing.T, version string) []byte {
 	t.Helper()
-	return chartOf(t, version, map[string]string{
+	return kubetest.Chart(t, version, map[string]string{
 		"templates/config.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: demo}\ndata: {text: {{ .Values.text | quote }}, version: {{ .Chart.Version | quote }}}\n",
-		"templates/agent.yaml":  workloadTemplate("DaemonSet", "demo-agent", "", "{{ .Values.agentImage }}"),
-		"templates/main.yaml":   workloadTemplate("Deployment", "demo", "replicas: {{ .Values.replicas }}", "{{ .Values.image }}"),
+		"templates/agent.yaml":  kubetest.Workload("DaemonSet", "demo-agent", "", "{{ .Values.agentImage }}"),
+		"templates/main.yaml":   kubetest.Workload("Deployment", "demo", "replicas: {{ .Values.replicas }}", "{{ .Values.image }}"),
 		"templates/extra.yaml":  "{{ if .Values.extra }}\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: extra}\n{{ end }}\n",
 		"values.yaml":           "text: first\nreplicas: 1\nextra: false\nimage: " + toolImage + "\nagentImage: " + toolImage + "\n",
 	})
-}
-
-func workloadTemplate(kind, name, spec, image string) string {
-	return fmt.Sprintf(`apiVersion: apps/v1
-kind: %s
-metadata: {name: %s}
-spec:
-  %s
-  selector: {matchLabels: {app: %[2]s}}
-  template:
-    metadata: {labels: {app: %[2]s}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      tolerations: [{operator: Exists}]
-      containers:
-      - {name: main, image: "%[4]s", args: [sleep]}
-`, kind, name, spec, image)
-}
-
-func chartOf(t *testing.T, version string, files map[string]string) []byte {
-	t.Helper()
-	all := map[string][]byte{"demo/Chart.yaml": []byte("apiVersion: v2\nname: demo\nversion: " + version + "\n")}
-	for name, text := range files {
-		all["demo/"+name] = []byte(text)
-	}
-	plain, err := tarOf(all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	w := gzip.NewWriter(&out)
-	if _, err := w.Write(plain); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return out.Bytes()
 }
 
 // A victim is a process that applies a release and is killed while it does.
@@ -329,7 +297,7 @@ const victimVariable = "BOXLIFT_TEST_KUBE_VICTIM"
 type victimInput struct {
 	Kubeconfig []byte
 	Address    string
-	Release    Release
+	Release    helm.Release
 }
 
 func victim() int {
@@ -340,11 +308,11 @@ func victim() int {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	c, err := Connect(Options{Name: "victim", Kubeconfig: in.Kubeconfig, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+	c, err := kube.Connect(kube.Options{Name: "victim", Kubeconfig: in.Kubeconfig, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, in.Address)
 	}})
 	if err == nil {
-		err = c.ApplyRelease(ctx, in.Release, func(text string) { fmt.Println(text) })
+		err = helm.Apply(ctx, c, in.Release, func(text string) { fmt.Println(text) })
 	}
 	fmt.Println("end:", err)
 	return 0
@@ -352,9 +320,9 @@ func victim() int {
 
 // kill starts a victim that applies r, and kills it when it has reported these texts, one
 // after the other.
-func (c *testCluster) kill(t *testing.T, r Release, when []string) {
+func (c *testCluster) kill(t *testing.T, r helm.Release, when []string) {
 	t.Helper()
-	input, err := json.Marshal(victimInput{c.config, c.server.Address.String() + ":6443", r})
+	input, err := json.Marshal(victimInput{c.kubeconfig, c.server.Address.String() + ":6443", r})
 	if err != nil {
 		t.Fatal(err)
 	}

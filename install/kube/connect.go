@@ -26,7 +26,6 @@ import (
 	"sync"
 	"time"
 
-	helmkube "helm.sh/helm/v4/pkg/kube"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
@@ -41,10 +40,8 @@ import (
 const (
 	// requestTimeout bounds one request, from connecting to the last byte of the answer.
 	requestTimeout = 30 * time.Second
-	// pollInterval is the pause between two looks at something that is waited for.
-	pollInterval = time.Second
-	// fieldManager is boxlift's name in managedFields.
-	fieldManager = "boxlift"
+	// FieldManager is boxlift's name in managedFields.
+	FieldManager = "boxlift"
 )
 
 // Options say how a cluster is reached. Kubeconfig and Dial are required.
@@ -66,30 +63,32 @@ type Options struct {
 	Absent func([]Node) []Node
 }
 
-// Cluster is a cluster's API. Its methods may be called from several goroutines.
+// Cluster is a cluster's API. Its methods may be called from several goroutines. The fields are for the packages
+// that stand on this one; nobody assigns to them.
 type Cluster struct {
-	name      string
-	waiting   func(func() error) error
-	absent    func([]Node) []Node
-	log       *slog.Logger
-	config    *rest.Config // without credentials: they are in its Transport
-	client    *kubernetes.Clientset
-	dynamic   dynamic.Interface
-	discovery discovery.CachedDiscoveryInterface
-	mapper    *restmapper.DeferredDiscoveryRESTMapper
-	close     func()
+	Name    string                        // as in Options
+	Log     *slog.Logger                  // as in Options, never nil
+	Waiting func(wait func() error) error // as in Options, never nil
+
+	Config    *rest.Config // without credentials: they are in its Transport
+	Client    *kubernetes.Clientset
+	Dynamic   dynamic.Interface
+	Discovery discovery.CachedDiscoveryInterface
+	Mapper    *restmapper.DeferredDiscoveryRESTMapper
+
+	absent func([]Node) []Node
+	close  func()
 }
 
-// silence keeps libraries that know no logger but the process's own from writing to
-// standard error.
-var silence = sync.OnceFunc(func() {
-	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
-	helmkube.ManagedFieldsManager = fieldManager // and not the name that this program was started by
-})
+var silence = sync.OnceFunc(func() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) })
+
+// Silence keeps libraries that know no logger but the process's own from writing to standard error. Connect does it
+// by itself.
+func Silence() { silence() }
 
 // Connect reads the kubeconfig. It sends nothing: see WaitReady.
 func Connect(o Options) (*Cluster, error) {
-	silence()
+	Silence()
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -115,8 +114,8 @@ func Connect(o Options) (*Cluster, error) {
 	if o.Waiting == nil {
 		o.Waiting = func(wait func() error) error { return wait() }
 	}
-	c := &Cluster{name: o.Name, log: o.Log, waiting: o.Waiting, absent: o.Absent, close: func() { closeIdle(transport) }}
-	c.config = &rest.Config{
+	c := &Cluster{Name: o.Name, Log: o.Log, Waiting: o.Waiting, absent: o.Absent, close: func() { closeIdle(transport) }}
+	c.Config = &rest.Config{
 		Host:      access.server,
 		Transport: transport,
 		// client-go's own limits, 5 and 10, make Helm wait for seconds. To compare a release
@@ -133,24 +132,27 @@ func Connect(o Options) (*Cluster, error) {
 }
 
 func (c *Cluster) makeClients() (err error) {
-	if c.client, err = kubernetes.NewForConfig(c.config); err != nil {
+	if c.Client, err = kubernetes.NewForConfig(c.Config); err != nil {
 		return err
 	}
-	if c.dynamic, err = dynamic.NewForConfig(c.config); err != nil {
+	if c.Dynamic, err = dynamic.NewForConfig(c.Config); err != nil {
 		return err
 	}
-	c.discovery = memory.NewMemCacheClient(c.client.Discovery())
-	c.mapper = restmapper.NewDeferredDiscoveryRESTMapper(c.discovery)
+	c.Discovery = memory.NewMemCacheClient(c.Client.Discovery())
+	c.Mapper = restmapper.NewDeferredDiscoveryRESTMapper(c.Discovery)
 	return nil
 }
 
-// bound is the cluster with all requests ending with ctx, for libraries whose calls take
+// Bound is the cluster with all requests ending with ctx, for libraries whose calls take
 // no context.
-func (c *Cluster) bound(ctx context.Context) (*Cluster, error) {
-	b := &Cluster{name: c.name, log: c.log, waiting: c.waiting, absent: c.absent, close: func() {}, config: rest.CopyConfig(c.config)}
-	b.config.Transport = boundTransport{ctx, c.config.Transport}
+func (c *Cluster) Bound(ctx context.Context) (*Cluster, error) {
+	b := &Cluster{
+		Name: c.Name, Log: c.Log, Waiting: c.Waiting, Config: rest.CopyConfig(c.Config),
+		absent: c.absent, close: func() {},
+	}
+	b.Config.Transport = boundTransport{ctx, c.Config.Transport}
 	if err := b.makeClients(); err != nil {
-		return nil, fmt.Errorf("%s: make API client: %w", c.name, err)
+		return nil, fmt.Errorf("%s: make API client: %w", c.Name, err)
 	}
 	return b, nil
 }
@@ -218,26 +220,24 @@ func (w warnings) HandleWarningHeaderWithContext(ctx context.Context, _ int, _, 
 func (c *Cluster) WaitReady(ctx context.Context) error {
 	start := time.Now()
 	last := errors.New("no answer yet")
-	for {
+	if Poll(ctx, PollInterval, func() bool {
 		err := c.Ready(ctx)
-		if err == nil {
-			return nil
-		}
-		if ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil {
 			last = err
 		}
-		if sleep(ctx, pollInterval) != nil {
-			return c.fail(timeUp(ctx, fmt.Sprintf("the API is not ready after %s: %s", since(start), brief(last.Error()))),
-				"see k3s' log on the server: journalctl -u k3s")
-		}
+		return err == nil
+	}) {
+		return nil
 	}
+	text := fmt.Sprintf("the API is not ready after %s: %s", Since(start), Brief(last.Error()))
+	return c.Fail(TimeUp(ctx, text), "see k3s' log on the server: journalctl -u k3s")
 }
 
 // Ready asks the API server once whether it is ready, and returns what it answers when it is not.
 func (c *Cluster) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	answer, err := c.client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Raw()
+	answer, err := c.Client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Raw()
 	if err != nil && len(answer) > 0 {
 		return fmt.Errorf("%w: %s", err, answer)
 	}
@@ -246,27 +246,13 @@ func (c *Cluster) Ready(ctx context.Context) error {
 
 // Version returns the API server's version, such as "v1.34.4+k3s1".
 func (c *Cluster) Version(ctx context.Context) (string, error) {
-	b, err := c.bound(ctx)
+	b, err := c.Bound(ctx)
 	if err != nil {
 		return "", err
 	}
-	v, err := b.client.Discovery().ServerVersion()
+	v, err := b.Client.Discovery().ServerVersion()
 	if err != nil {
-		return "", fmt.Errorf("%s: ask for the API's version: %w", c.name, err)
+		return "", fmt.Errorf("%s: ask for the API's version: %w", c.Name, err)
 	}
 	return printable.Line(v.GitVersion), nil
 }
-
-// sleep waits for d, or returns why ctx has ended.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
-}
-
-func since(t time.Time) time.Duration { return time.Since(t).Round(time.Second) }

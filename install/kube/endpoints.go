@@ -23,13 +23,13 @@ const keptAnnotation = "boxlift.dev/keeps-endpoints-on"
 // kubelet, which is started again, calls them unready. Services of which a pod is unready now,
 // or ending, are left alone: they would send requests where nobody answers.
 func (c *Cluster) KeepEndpoints(ctx context.Context, node string) error {
-	list, err := c.client.DiscoveryV1().EndpointSlices("").List(ctx, metav1.ListOptions{})
+	list, err := c.Client.DiscoveryV1().EndpointSlices("").List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("%s: list endpoints: %w", c.name, err)
+		return fmt.Errorf("%s: list endpoints: %w", c.Name, err)
 	}
 	var errs []error
 	for _, name := range servedOn(list.Items, node) {
-		errs = append(errs, c.changeKept(ctx, name, func(s *corev1.Service, kept []string) []string {
+		errs = append(errs, changeKept(ctx, c, name, func(s *corev1.Service, kept []string) []string {
 			if len(s.Spec.Selector) == 0 || s.Spec.PublishNotReadyAddresses && len(kept) == 0 || slices.Contains(kept, node) {
 				return kept
 			}
@@ -41,9 +41,9 @@ func (c *Cluster) KeepEndpoints(ctx context.Context, node string) error {
 
 // LetEndpoints undoes what [Cluster.KeepEndpoints] did for a node, or for all when it is "".
 func (c *Cluster) LetEndpoints(ctx context.Context, node string) error {
-	list, err := c.client.CoreV1().Services("").List(ctx, metav1.ListOptions{})
+	list, err := c.Client.CoreV1().Services("").List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("%s: list Services: %w", c.name, err)
+		return fmt.Errorf("%s: list Services: %w", c.Name, err)
 	}
 	var errs []error
 	for i := range list.Items {
@@ -51,7 +51,7 @@ func (c *Cluster) LetEndpoints(ctx context.Context, node string) error {
 		if s.Annotations[keptAnnotation] == "" {
 			continue
 		}
-		errs = append(errs, c.changeKept(ctx, types.NamespacedName{Namespace: s.Namespace, Name: s.Name}, func(_ *corev1.Service, kept []string) []string {
+		errs = append(errs, changeKept(ctx, c, types.NamespacedName{Namespace: s.Namespace, Name: s.Name}, func(_ *corev1.Service, kept []string) []string {
 			return slices.DeleteFunc(kept, func(one string) bool { return node == "" || one == node })
 		}))
 	}
@@ -87,8 +87,10 @@ func servedOn(list []discoveryv1.EndpointSlice, node string) []types.NamespacedN
 }
 
 // changeKept changes the nodes whose pods a Service keeps. One that has gone is left alone.
-func (c *Cluster) changeKept(ctx context.Context, name types.NamespacedName, change func(s *corev1.Service, kept []string) []string) error {
-	services := c.client.CoreV1().Services(name.Namespace)
+func changeKept(
+	ctx context.Context, c *Cluster, name types.NamespacedName, change func(s *corev1.Service, kept []string) []string,
+) error {
+	services := c.Client.CoreV1().Services(name.Namespace)
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		s, err := services.Get(ctx, name.Name, metav1.GetOptions{})
 		if err != nil {
@@ -105,14 +107,14 @@ func (c *Cluster) changeKept(ctx context.Context, name types.NamespacedName, cha
 		} else {
 			metav1.SetMetaDataAnnotation(&s.ObjectMeta, keptAnnotation, kept)
 		}
-		_, err = services.Update(ctx, s, metav1.UpdateOptions{FieldManager: fieldManager})
+		_, err = services.Update(ctx, s, metav1.UpdateOptions{FieldManager: FieldManager})
 		return err
 	})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%s: change which endpoints the Service %s has: %w", c.name, name, err)
+		return fmt.Errorf("%s: change which endpoints the Service %s has: %w", c.Name, name, err)
 	}
 	return nil
 }

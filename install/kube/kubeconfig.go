@@ -2,6 +2,7 @@ package kube
 
 import (
 	"bytes"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -71,7 +72,7 @@ func parseKubeconfig(data []byte) (access, error) {
 		return access{}, errors.New("more than one YAML document")
 	}
 	if file.Kind != "Config" || file.APIVersion != "v1" {
-		return access{}, fmt.Errorf("kind is %q of %q, not Config of v1", brief(file.Kind), brief(file.APIVersion))
+		return access{}, fmt.Errorf("kind is %q of %q, not Config of v1", Brief(file.Kind), Brief(file.APIVersion))
 	}
 
 	var a access
@@ -100,4 +101,19 @@ func parseKubeconfig(data []byte) (access, error) {
 		return access{}, errors.New("it has neither client certificate and key nor a token")
 	}
 	return a, nil
+}
+
+// yamlBase64 is base64 in a YAML string. Its errors do not quote it.
+type yamlBase64 []byte
+
+func (b *yamlBase64) UnmarshalYAML(node *yaml.Node) error {
+	if node.Kind != yaml.ScalarNode {
+		return errors.New("not a string")
+	}
+	data, err := base64.StdEncoding.DecodeString(node.Value)
+	if err != nil {
+		return errors.New("not base64")
+	}
+	*b = data
+	return nil
 }

@@ -68,19 +68,20 @@ func (t Taint) same(other Taint) bool { return t.Key == other.Key && t.Effect ==
 
 // Nodes returns the registered nodes by name.
 func (c *Cluster) Nodes(ctx context.Context) ([]Node, error) {
-	list, err := c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("%s: list nodes: %w", c.name, err)
+		return nil, fmt.Errorf("%s: list nodes: %w", c.Name, err)
 	}
 	nodes := make([]Node, 0, len(list.Items))
 	for i := range list.Items {
-		nodes = append(nodes, newNode(&list.Items[i]))
+		nodes = append(nodes, NodeOf(&list.Items[i]))
 	}
 	slices.SortFunc(nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 	return nodes, nil
 }
 
-func newNode(n *corev1.Node) Node {
+// NodeOf reads a node.
+func NodeOf(n *corev1.Node) Node {
 	node := Node{
 		Name:             n.Name,
 		MachineID:        printable.Line(n.Status.NodeInfo.MachineID),
@@ -130,25 +131,14 @@ func readiness(n *corev1.Node) (ready bool, reason string) {
 		if condition.Status == corev1.ConditionTrue {
 			return true, ""
 		}
-		return false, brief(condition.Reason + ": " + condition.Message)
+		return false, Brief(condition.Reason + ": " + condition.Message)
 	}
 	return false, "its kubelet has not reported yet"
 }
 
-// onChange drops reports that say the same as the one before.
-func onChange(report func(string)) func(string) {
-	last := ""
-	return func(text string) {
-		if report != nil && text != last {
-			report(text)
-		}
-		last = text
-	}
-}
-
 // NodeDiffers says what SetNode would change: "" means nothing.
 func (c *Cluster) NodeDiffers(ctx context.Context, name string, labels map[string]string, taints []Taint) (reason string, err error) {
-	n, err := c.node(ctx, name)
+	n, err := c.Node(ctx, name)
 	if err != nil {
 		return "", err
 	}
@@ -161,21 +151,21 @@ func (c *Cluster) NodeDiffers(ctx context.Context, name string, labels map[strin
 // manager has set to another value is overwritten. What was changed is returned, empty when
 // nothing was. The error wraps ErrNoNode when there is no such node.
 func (c *Cluster) SetNode(ctx context.Context, name string, labels map[string]string, taints []Taint) (changed []string, err error) {
-	n, err := c.node(ctx, name)
+	n, err := c.Node(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	if changes := labelChanges(n, labels); len(changes) > 0 {
 		// With the UID, a node that has been deleted meanwhile is not made anew.
 		apply := corev1ac.Node(name).WithUID(n.UID).WithLabels(labels)
-		if _, err := c.client.CoreV1().Nodes().Apply(ctx, apply, metav1.ApplyOptions{FieldManager: fieldManager, Force: true}); err != nil {
-			return nil, fmt.Errorf("%s: set labels of node %s: %w", c.name, name, err)
+		if _, err := c.Client.CoreV1().Nodes().Apply(ctx, apply, metav1.ApplyOptions{FieldManager: FieldManager, Force: true}); err != nil {
+			return nil, fmt.Errorf("%s: set labels of node %s: %w", c.Name, name, err)
 		}
 		changed = changes
 	}
 	var changes []string
 	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		n, err := c.node(ctx, name)
+		n, err := c.Node(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -185,22 +175,23 @@ func (c *Cluster) SetNode(ctx context.Context, name string, labels map[string]st
 			return nil
 		}
 		setTaints(n, want, taints)
-		_, err = c.client.CoreV1().Nodes().Update(ctx, n, metav1.UpdateOptions{FieldManager: fieldManager + "-taints"})
+		_, err = c.Client.CoreV1().Nodes().Update(ctx, n, metav1.UpdateOptions{FieldManager: FieldManager + "-taints"})
 		return err
 	})
 	if err != nil {
-		return changed, fmt.Errorf("%s: set taints of node %s: %w", c.name, name, err)
+		return changed, fmt.Errorf("%s: set taints of node %s: %w", c.Name, name, err)
 	}
 	return append(changed, changes...), nil
 }
 
-func (c *Cluster) node(ctx context.Context, name string) (*corev1.Node, error) {
-	n, err := c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+// Node returns a node as the API has it. The error wraps ErrNoNode when there is no such node.
+func (c *Cluster) Node(ctx context.Context, name string) (*corev1.Node, error) {
+	n, err := c.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("%s: %w: %s", c.name, ErrNoNode, name)
+		return nil, fmt.Errorf("%s: %w: %s", c.Name, ErrNoNode, name)
 	case err != nil:
-		return nil, fmt.Errorf("%s: get node %s: %w", c.name, name, err)
+		return nil, fmt.Errorf("%s: get node %s: %w", c.Name, name, err)
 	}
 	return n, nil
 }
@@ -237,7 +228,7 @@ func labelChanges(n *corev1.Node, labels map[string]string) []string {
 func ownLabels(n *corev1.Node) []string {
 	var keys []string
 	for _, entry := range n.ManagedFields {
-		if entry.Manager != fieldManager || entry.Operation != metav1.ManagedFieldsOperationApply || entry.FieldsV1 == nil {
+		if entry.Manager != FieldManager || entry.Operation != metav1.ManagedFieldsOperationApply || entry.FieldsV1 == nil {
 			continue
 		}
 		var fields struct {
@@ -319,25 +310,25 @@ func setTaints(n *corev1.Node, taints, own []Taint) {
 	}
 }
 
-// Cordon keeps new pods off a node. changed says whether they were not kept off before.
+// Cordon keeps new pods off a node. changed reports whether they were not kept off before.
 func (c *Cluster) Cordon(ctx context.Context, name string) (changed bool, err error) {
-	if changed, err = c.setUnschedulable(ctx, name, true); err != nil {
-		return false, fmt.Errorf("%s: cordon node %s: %w", c.name, name, err)
+	if changed, err = setUnschedulable(ctx, c, name, true); err != nil {
+		return false, fmt.Errorf("%s: cordon node %s: %w", c.Name, name, err)
 	}
 	return changed, nil
 }
 
-// Uncordon lets pods come to a node again. changed says whether they were kept off before.
+// Uncordon lets pods come to a node again. changed reports whether they were kept off before.
 func (c *Cluster) Uncordon(ctx context.Context, name string) (changed bool, err error) {
-	if changed, err = c.setUnschedulable(ctx, name, false); err != nil {
-		return false, fmt.Errorf("%s: uncordon node %s: %w", c.name, name, err)
+	if changed, err = setUnschedulable(ctx, c, name, false); err != nil {
+		return false, fmt.Errorf("%s: uncordon node %s: %w", c.Name, name, err)
 	}
 	return changed, nil
 }
 
-func (c *Cluster) setUnschedulable(ctx context.Context, name string, wanted bool) (changed bool, err error) {
+func setUnschedulable(ctx context.Context, c *Cluster, name string, wanted bool) (changed bool, err error) {
 	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		n, err := c.node(ctx, name)
+		n, err := c.Node(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -345,7 +336,7 @@ func (c *Cluster) setUnschedulable(ctx context.Context, name string, wanted bool
 			return nil
 		}
 		n.Spec.Unschedulable = wanted
-		_, err = c.client.CoreV1().Nodes().Update(ctx, n, metav1.UpdateOptions{FieldManager: fieldManager + "-taints"})
+		_, err = c.Client.CoreV1().Nodes().Update(ctx, n, metav1.UpdateOptions{FieldManager: FieldManager + "-taints"})
 		return err
 	})
 	return changed, err
@@ -355,12 +346,12 @@ func (c *Cluster) setUnschedulable(ctx context.Context, name string, wanted bool
 // name, without which a new host of that name is turned away. It does not fail when
 // either is gone already.
 func (c *Cluster) DeleteNode(ctx context.Context, name string) error {
-	if err := c.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("%s: delete node %s: %w", c.name, name, err)
+	if err := c.Client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("%s: delete node %s: %w", c.Name, name, err)
 	}
 	secret := name + ".node-password.k3s"
-	if err := c.client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, secret, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("%s: delete secret %s/%s: %w", c.name, metav1.NamespaceSystem, secret, err)
+	if err := c.Client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, secret, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("%s: delete secret %s/%s: %w", c.Name, metav1.NamespaceSystem, secret, err)
 	}
 	return nil
 }

@@ -45,17 +45,17 @@ func (p Pod) String() string { return "pod " + p.Namespace + "/" + p.Name }
 // Pods returns the pods of a namespace, or of all when it is "", that a label selector such
 // as "app=liteboxd" selects ("" selects all), by namespace and name.
 func (c *Cluster) Pods(ctx context.Context, namespace, selector string) ([]Pod, error) {
-	return c.listPods(ctx, namespace, metav1.ListOptions{LabelSelector: selector})
+	return listPods(ctx, c, namespace, metav1.ListOptions{LabelSelector: selector})
 }
 
-func (c *Cluster) listPods(ctx context.Context, namespace string, o metav1.ListOptions) ([]Pod, error) {
-	list, err := c.client.CoreV1().Pods(namespace).List(ctx, o)
+func listPods(ctx context.Context, c *Cluster, namespace string, o metav1.ListOptions) ([]Pod, error) {
+	list, err := c.Client.CoreV1().Pods(namespace).List(ctx, o)
 	if err != nil {
-		return nil, fmt.Errorf("%s: list pods: %w", c.name, err)
+		return nil, fmt.Errorf("%s: list pods: %w", c.Name, err)
 	}
 	var pods []Pod
 	for i := range list.Items {
-		pods = append(pods, newPod(&list.Items[i]))
+		pods = append(pods, PodOf(&list.Items[i]))
 	}
 	slices.SortFunc(pods, func(a, b Pod) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
@@ -65,13 +65,14 @@ func (c *Cluster) listPods(ctx context.Context, namespace string, o metav1.ListO
 
 // PodsOn returns the pods of all namespaces that have a node, by namespace and name.
 func (c *Cluster) PodsOn(ctx context.Context, node string) ([]Pod, error) {
-	return c.listPods(ctx, "", metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	return listPods(ctx, c, "", metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 }
 
-func newPod(p *corev1.Pod) Pod {
+// PodOf reads a pod.
+func PodOf(p *corev1.Pod) Pod {
 	pod := Pod{
 		Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName,
-		Phase: string(p.Status.Phase), Reason: endedBy(p), Ready: podReady(p), Labels: p.Labels,
+		Phase: string(p.Status.Phase), Reason: endedBy(p), Ready: PodReady(p), Labels: p.Labels,
 	}
 	if owner := metav1.GetControllerOf(p); owner != nil {
 		pod.OwnerKind = owner.Kind
@@ -122,7 +123,7 @@ func endingSince(p *corev1.Pod) time.Time {
 
 // EndPods tells these very pods to end, and gives them the grace, rounded up to at least a
 // second: less would make the cluster forget pods that still run. It does not wait: see
-// WaitGone. Pods that have gone, and later ones of the same name, are left alone. All are
+// package wait. Pods that have gone, and later ones of the same name, are left alone. All are
 // told, whatever becomes of one; the error has each that could not be.
 func (c *Cluster) EndPods(ctx context.Context, pods []Pod, grace time.Duration) error {
 	seconds := int64(max(1, (grace+time.Second-1)/time.Second))
@@ -132,7 +133,7 @@ func (c *Cluster) EndPods(ctx context.Context, pods []Pod, grace time.Duration) 
 	for i, p := range pods {
 		group.Go(func() error {
 			uid := types.UID(p.UID)
-			err := c.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
+			err := c.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
 				GracePeriodSeconds: &seconds, Preconditions: &metav1.Preconditions{UID: &uid},
 			})
 			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
@@ -143,64 +144,30 @@ func (c *Cluster) EndPods(ctx context.Context, pods []Pod, grace time.Duration) 
 	}
 	_ = group.Wait() // none of them returns an error
 	if err := errors.Join(failures...); err != nil {
-		return fmt.Errorf("%s: %w", c.name, err)
+		return fmt.Errorf("%s: %w", c.Name, err)
 	}
 	return nil
 }
 
-// WaitGone waits until these very pods have gone. Report is told of every change in what it
-// waits for; nil is nobody. When ctx ends first, the error says which are left, and explains.
-func (c *Cluster) WaitGone(ctx context.Context, pods []Pod, report func(string)) error {
-	start, tell := time.Now(), onChange(report)
-	left := pods
-	var failure error
-	for {
-		var now []Pod
-		if now, failure = c.remaining(ctx, pods); failure == nil {
-			if left = now; len(left) == 0 {
-				return nil
-			}
-			tell("waiting for " + joinPods(left))
-		}
-		if sleep(ctx, pollInterval) != nil {
-			break
+// PodReady reports whether a pod is ready, and not being ended.
+func PodReady(p *corev1.Pod) bool {
+	if p.DeletionTimestamp != nil {
+		return false
+	}
+	for _, condition := range p.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
 		}
 	}
-	text := joinPods(left)
-	if failure != nil && ctx.Err() == nil {
-		text += ": " + brief(failure.Error())
-	}
-	out := c.fail(timeUp(ctx, fmt.Sprintf("not gone after %s: %s", since(start), text)), "see what the pods wait for; the same command goes on from here")
-	for _, p := range left[:min(explainPods, len(left))] {
-		out.Explanation += c.explainAfter(ctx, Object{"Pod", p.Namespace, p.Name})
-	}
-	return out
+	return false
 }
 
-// remaining returns those of the pods that are still there.
-func (c *Cluster) remaining(ctx context.Context, pods []Pod) ([]Pod, error) {
-	there := map[string]bool{}
-	listed := map[string]bool{}
-	for _, p := range pods {
-		if listed[p.Namespace] {
-			continue
-		}
-		listed[p.Namespace] = true
-		now, err := c.Pods(ctx, p.Namespace, "")
-		if err != nil {
-			return nil, err
-		}
-		for _, n := range now {
-			there[n.UID] = true
-		}
+// Selected returns the pods that a workload selects, in a stable order.
+func (c *Cluster) Selected(ctx context.Context, namespace string, selector *metav1.LabelSelector) ([]corev1.Pod, error) {
+	list, err := c.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(selector)})
+	if err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
 	}
-	return slices.DeleteFunc(slices.Clone(pods), func(p Pod) bool { return !there[p.UID] }), nil
-}
-
-func joinPods(pods []Pod) string {
-	var texts []string
-	for _, p := range pods {
-		texts = append(texts, p.String())
-	}
-	return joinSome(texts)
+	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return list.Items, nil
 }

@@ -22,7 +22,8 @@ const (
 	StatefulSet = "StatefulSet"
 )
 
-func isWorkload(k schema.GroupKind) bool {
+// IsWorkload reports whether objects of a kind are rolled out.
+func IsWorkload(k schema.GroupKind) bool {
 	return k.Group == appsv1.GroupName && (k.Kind == DaemonSet || k.Kind == Deployment || k.Kind == StatefulSet)
 }
 
@@ -57,93 +58,39 @@ func (r Rollout) String() string {
 	return fmt.Sprintf("%s %s/%s: %s", r.Kind, r.Namespace, r.Name, r.State)
 }
 
-// WaitRollouts waits until the workloads of one namespace exist and are rolled out, a
-// DaemonSet on all registered nodes that it is for, but for those that are left out: see
-// [Options].Absent. Report is told of every change in what it waits for; nil is nobody. When ctx
-// ends first, a Deployment exceeds its progress deadline, or a volume or an image cannot be had for
-// so long that it will not come any more, the error says how far each one is, and explains.
-//
-// Nodes that register later are not waited for.
-func (c *Cluster) WaitRollouts(ctx context.Context, namespace string, workloads []Workload, report func(string)) error {
-	var objects []awaited
-	for _, w := range workloads {
-		objects = append(objects, awaited{Object: Object{Kind: w.Kind, Namespace: namespace, Name: w.Name}})
-	}
-	if err := c.waitFor(ctx, objects, report); err != nil {
-		err.err = fmt.Errorf("%s: %w", c.name, err.err)
-		return err
-	}
-	return nil
-}
-
-// rollout is a Rollout with what is to be known of its workload.
-type rollout struct {
-	Rollout
-	selector   *metav1.LabelSelector
-	deployment *appsv1.Deployment // nil for other kinds
-}
-
-func (c *Cluster) rollout(ctx context.Context, o Object, nodes counted) (rollout, error) {
-	apps := c.client.AppsV1()
-	switch o.Kind {
-	case DaemonSet:
-		d, err := apps.DaemonSets(o.Namespace).Get(ctx, o.Name, metav1.GetOptions{})
-		if err != nil {
-			return rollout{}, err
-		}
-		r, err := c.daemonSetOn(ctx, d, nodes)
-		return rollout{r, d.Spec.Selector, nil}, err
-	case Deployment:
-		d, err := apps.Deployments(o.Namespace).Get(ctx, o.Name, metav1.GetOptions{})
-		if err != nil {
-			return rollout{}, err
-		}
-		r, err := c.deploymentOn(ctx, d, nodes)
-		return rollout{r, d.Spec.Selector, d}, err
-	case StatefulSet:
-		s, err := apps.StatefulSets(o.Namespace).Get(ctx, o.Name, metav1.GetOptions{})
-		if err != nil {
-			return rollout{}, err
-		}
-		r, err := c.statefulSetOn(ctx, s, nodes)
-		return rollout{r, s.Spec.Selector, nil}, err
-	}
-	return rollout{}, fmt.Errorf("a %s is not rolled out", o.Kind)
-}
-
 // Rollouts returns all DaemonSets, Deployments and StatefulSets of a namespace, or of all
 // when it is "", by namespace, kind and name.
 func (c *Cluster) Rollouts(ctx context.Context, namespace string) ([]Rollout, error) {
-	nodes, err := c.countedNodes(ctx)
+	judge, err := c.Judge(ctx)
 	if err != nil {
 		return nil, err
 	}
-	daemonSets, err := c.client.AppsV1().DaemonSets(namespace).List(ctx, metav1.ListOptions{})
+	daemonSets, err := c.Client.AppsV1().DaemonSets(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("%s: list DaemonSets: %w", c.name, err)
+		return nil, fmt.Errorf("%s: list DaemonSets: %w", c.Name, err)
 	}
-	deployments, err := c.client.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{})
+	deployments, err := c.Client.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("%s: list Deployments: %w", c.name, err)
+		return nil, fmt.Errorf("%s: list Deployments: %w", c.Name, err)
 	}
-	statefulSets, err := c.client.AppsV1().StatefulSets(namespace).List(ctx, metav1.ListOptions{})
+	statefulSets, err := c.Client.AppsV1().StatefulSets(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("%s: list StatefulSets: %w", c.name, err)
+		return nil, fmt.Errorf("%s: list StatefulSets: %w", c.Name, err)
 	}
 	var all []Rollout
 	var errs []error
 	add := func(r Rollout, err error) { all, errs = append(all, r), append(errs, err) }
 	for i := range daemonSets.Items {
-		add(c.daemonSetOn(ctx, &daemonSets.Items[i], nodes))
+		add(judge.daemonSet(ctx, &daemonSets.Items[i]))
 	}
 	for i := range deployments.Items {
-		add(c.deploymentOn(ctx, &deployments.Items[i], nodes))
+		add(judge.deployment(ctx, &deployments.Items[i]))
 	}
 	for i := range statefulSets.Items {
-		add(c.statefulSetOn(ctx, &statefulSets.Items[i], nodes))
+		add(judge.statefulSet(ctx, &statefulSets.Items[i]))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("%s: %w", c.name, err)
+		return nil, fmt.Errorf("%s: %w", c.Name, err)
 	}
 	slices.SortFunc(all, func(a, b Rollout) int {
 		return strings.Compare(a.Namespace+"/"+a.Kind+"/"+a.Name, b.Namespace+"/"+b.Kind+"/"+b.Name)
@@ -185,7 +132,7 @@ func daemonSetRollout(d *appsv1.DaemonSet, nodes []corev1.Node) Rollout {
 func deploymentRollout(d *appsv1.Deployment, nodes []corev1.Node) Rollout {
 	r := newRollout(Deployment, &d.ObjectMeta, &d.Spec.Template)
 	s := d.Status
-	r.Wanted, r.Updated, r.Ready = replicas(d.Spec.Replicas), int(s.UpdatedReplicas), int(s.ReadyReplicas)
+	r.Wanted, r.Updated, r.Ready = Replicas(d.Spec.Replicas), int(s.UpdatedReplicas), int(s.ReadyReplicas)
 	if oneForNode(d) {
 		places := 0
 		for i := range nodes {
@@ -210,7 +157,7 @@ func deploymentRollout(d *appsv1.Deployment, nodes []corev1.Node) Rollout {
 func statefulSetRollout(d *appsv1.StatefulSet) Rollout {
 	r := newRollout(StatefulSet, &d.ObjectMeta, &d.Spec.Template)
 	s := d.Status
-	r.Wanted, r.Updated, r.Ready = replicas(d.Spec.Replicas), int(s.UpdatedReplicas), int(s.ReadyReplicas)
+	r.Wanted, r.Updated, r.Ready = Replicas(d.Spec.Replicas), int(s.UpdatedReplicas), int(s.ReadyReplicas)
 	rolling := d.Spec.UpdateStrategy.RollingUpdate
 	if d.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType || rolling != nil && rolling.Partition != nil && *rolling.Partition > 0 {
 		r.Updated = r.Wanted // old pods stay as they are meant to
@@ -223,7 +170,7 @@ func statefulSetRollout(d *appsv1.StatefulSet) Rollout {
 	return r
 }
 
-// oneForNode says whether no two pods of a Deployment may be on the same node.
+// oneForNode reports whether no two pods of a Deployment may be on the same node.
 func oneForNode(d *appsv1.Deployment) bool {
 	affinity := d.Spec.Template.Spec.Affinity
 	if affinity == nil || affinity.PodAntiAffinity == nil {
@@ -240,7 +187,8 @@ func oneForNode(d *appsv1.Deployment) bool {
 
 const unseen = "its controller has not seen it yet"
 
-func replicas(n *int32) int {
+// Replicas is the number of pods that a workload asks for: 1 when it names none.
+func Replicas(n *int32) int {
 	if n == nil {
 		return 1
 	}
@@ -271,7 +219,7 @@ func (r *Rollout) finish(available int) {
 	}
 }
 
-// isFor says whether a DaemonSet with this template puts a pod on the node: it looks at
+// isFor reports whether a DaemonSet with this template puts a pod on the node: it looks at
 // node selector, node affinity and taints, as the DaemonSet controller does.
 func isFor(template *corev1.PodTemplateSpec, node *corev1.Node) bool {
 	pod := &corev1.Pod{Spec: template.Spec}

@@ -42,21 +42,18 @@ type Exceptions struct {
 	Releases []ReleaseName
 }
 
-// ReleaseName names a Helm release.
-type ReleaseName struct{ Namespace, Name string }
-
 func (e Exceptions) has(o metav1.Object) bool {
 	return slices.Contains(e.Namespaces, o.GetNamespace()) ||
-		slices.ContainsFunc(e.Releases, func(r ReleaseName) bool { return owner{r.Namespace, r.Name}.owns(o) })
+		slices.ContainsFunc(e.Releases, func(r ReleaseName) bool { return r.Owns(o) })
 }
 
 // CreatedSince lists the objects that were made at a time or after it: those of the kinds that
 // people make, but for what Kubernetes, its controllers and Helm make by themselves, and what
 // belongs to Kubernetes' own namespaces. Nothing but metadata is asked for: no Secret is read.
 func (c *Cluster) CreatedSince(ctx context.Context, since time.Time, but Exceptions) ([]Object, error) {
-	client, err := metadata.NewForConfig(c.config)
+	client, err := metadata.NewForConfig(c.Config)
 	if err != nil {
-		return nil, fmt.Errorf("%s: make API client: %w", c.name, err)
+		return nil, fmt.Errorf("%s: make API client: %w", c.Name, err)
 	}
 	var found []Object
 	for _, k := range madeByPeople {
@@ -64,7 +61,7 @@ func (c *Cluster) CreatedSince(ctx context.Context, since time.Time, but Excepti
 		for {
 			list, err := client.Resource(k.resource).List(ctx, o)
 			if err != nil {
-				return nil, fmt.Errorf("%s: list %s: %w", c.name, k.resource.Resource, err)
+				return nil, fmt.Errorf("%s: list %s: %w", c.Name, k.resource.Resource, err)
 			}
 			for i := range list.Items {
 				if one := &list.Items[i]; isNew(k.kind, one, since) && !but.has(one) {
@@ -79,7 +76,7 @@ func (c *Cluster) CreatedSince(ctx context.Context, since time.Time, but Excepti
 	return found, nil
 }
 
-// isNew tells whether somebody has made an object at a time or after it. Objects know the second
+// isNew reports whether somebody has made an object at a time or after it. Objects know the second
 // in which they were made.
 func isNew(kind string, o metav1.Object, since time.Time) bool {
 	switch {

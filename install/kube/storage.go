@@ -17,9 +17,9 @@ type Storage struct {
 
 // Storage asks for all of it.
 func (c *Cluster) Storage(ctx context.Context) (Storage, error) {
-	core, all := c.client.CoreV1(), metav1.ListOptions{}
+	core, all := c.Client.CoreV1(), metav1.ListOptions{}
 	failed := func(what string, err error) (Storage, error) {
-		return Storage{}, fmt.Errorf("%s: list %s: %w", c.name, what, err)
+		return Storage{}, fmt.Errorf("%s: list %s: %w", c.Name, what, err)
 	}
 	// The nodes come last: one that has gone since its volumes were listed is then known to have gone.
 	volumes, err := core.PersistentVolumes().List(ctx, all)

@@ -25,9 +25,9 @@ type Service struct {
 
 // Namespaces returns the names of all namespaces, sorted.
 func (c *Cluster) Namespaces(ctx context.Context) ([]string, error) {
-	list, err := c.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	list, err := c.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("%s: list namespaces: %w", c.name, err)
+		return nil, fmt.Errorf("%s: list namespaces: %w", c.Name, err)
 	}
 	var names []string
 	for _, n := range list.Items {
@@ -40,9 +40,9 @@ func (c *Cluster) Namespaces(ctx context.Context) ([]string, error) {
 // Services returns the services of a namespace, or of all when it is "", by namespace and
 // name.
 func (c *Cluster) Services(ctx context.Context, namespace string) ([]Service, error) {
-	list, err := c.client.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{})
+	list, err := c.Client.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("%s: list services: %w", c.name, err)
+		return nil, fmt.Errorf("%s: list services: %w", c.Name, err)
 	}
 	var all []Service
 	for i := range list.Items {

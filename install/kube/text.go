@@ -1,13 +1,9 @@
 package kube
 
 import (
-	"context"
-	"encoding/base64"
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
 
 	"github.com/liteboxd/boxlift/internal/printable"
 )
@@ -16,7 +12,7 @@ import (
 // with errors.Is and errors.As.
 type Error struct {
 	// Explanation is what the cluster says of the objects concerned, of several lines, made
-	// to be shown below the message; it may be empty. See Explain.
+	// to be shown below the message; it may be empty. Package explain gathers it.
 	Explanation string
 
 	err  error
@@ -35,49 +31,32 @@ func (e *Error) Hint() string { return e.hint }
 // Detail is the Explanation.
 func (e *Error) Detail() string { return e.Explanation }
 
-// fail puts the cluster's name before err.
-func (c *Cluster) fail(err error, hint string) *Error {
-	return &Error{err: fmt.Errorf("%s: %w", c.name, err), hint: hint}
+// NewError makes an error of its cause, which is all that its message has, a hint and an explanation; each of these may
+// be empty.
+func NewError(err error, hint, explanation string) *Error {
+	return &Error{Explanation: explanation, err: err, hint: hint}
 }
 
-// late is a wait that has ended. That a deadline has passed goes without saying.
-type late struct {
-	text  string
-	cause error
+// Fail puts the cluster's name before err.
+func (c *Cluster) Fail(err error, hint string) *Error {
+	return &Error{err: fmt.Errorf("%s: %w", c.Name, err), hint: hint}
 }
 
-func (l *late) Error() string { return l.text }
-func (l *late) Unwrap() error { return l.cause }
+// maxBrief bounds the foreign text within one line, in bytes.
+const maxBrief = 400
 
-// timeUp says what was waited for when ctx ended; another reason than a deadline is said.
-func timeUp(ctx context.Context, text string) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &late{text, context.Cause(ctx)}
+// Brief makes foreign text fit for one line of a message: printable, with no more than one space in a row, and of at
+// most 400 bytes.
+func Brief(text string) string {
+	text = text[:min(len(text), 64*maxBrief)] // what is left out anyway need not be looked at
+	return printable.Clip(strings.Join(strings.Fields(printable.Line(text)), " "), maxBrief)
+}
+
+// JoinSome joins the first five of a list with commas, and says how many more there are.
+func JoinSome(list []string) string {
+	const most = 5
+	if n := len(list) - most; n > 0 {
+		list = append(slices.Clone(list[:most]), fmt.Sprintf("and %d more", n))
 	}
-	return fmt.Errorf("%w: %s", context.Cause(ctx), text)
-}
-
-const maxBrief = 400 // bytes of foreign text within one line
-
-// brief makes foreign text fit for one line of a message.
-func brief(text string) string { return shorten(text, maxBrief) }
-
-func shorten(text string, most int) string {
-	text = text[:min(len(text), 64*most)] // what is left out anyway need not be looked at
-	return printable.Clip(strings.Join(strings.Fields(printable.Line(text)), " "), most)
-}
-
-// yamlBase64 is base64 in a YAML string. Its errors do not quote it.
-type yamlBase64 []byte
-
-func (b *yamlBase64) UnmarshalYAML(node *yaml.Node) error {
-	if node.Kind != yaml.ScalarNode {
-		return errors.New("not a string")
-	}
-	data, err := base64.StdEncoding.DecodeString(node.Value)
-	if err != nil {
-		return errors.New("not base64")
-	}
-	*b = data
-	return nil
+	return strings.Join(list, ", ")
 }

@@ -1,0 +1,80 @@
+package helm
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+
+	"go.yaml.in/yaml/v3"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+
+	"github.com/liteboxd/boxlift/install/kube"
+)
+
+// objectsFile is in the charts of ChartOf what their one template prints.
+const objectsFile = "objects.yaml"
+
+// noValue is a text that Helm takes out of whatever it renders.
+const noValue = "<no value>"
+
+// ChartOf makes a chart's archive, a .tgz, whose one template prints objects as they are:
+// YAML documents, in which nothing is a template. The same arguments give the same bytes.
+// The name is one of lower case letters, digits and dashes, the version one that Helm
+// accepts, such as "1.2.3" or "v0.6.10".
+func ChartOf(name, version string, objects []byte) ([]byte, error) {
+	metadata := &chart.Metadata{APIVersion: chart.APIVersionV2, Name: name, Version: version}
+	if err := metadata.Validate(); err != nil {
+		return nil, fmt.Errorf("chart %q of version %q: %w", name, version, err)
+	}
+	if bytes.Contains(objects, []byte(noValue)) {
+		return nil, fmt.Errorf("chart %s: the objects have the text %q, which Helm would take out: write it in another way", name, noValue)
+	}
+	if !bytes.Equal(bytes.ToValidUTF8(objects, nil), objects) {
+		return nil, fmt.Errorf("chart %s: the objects are not UTF-8", name)
+	}
+	description, err := yaml.Marshal(map[string]string{"apiVersion": metadata.APIVersion, "name": name, "version": version})
+	if err != nil {
+		return nil, fmt.Errorf("chart %s: %w", name, err)
+	}
+	var out bytes.Buffer
+	// Not compressed: other versions of Go may compress in another way, and Differs
+	// takes other bytes for another chart. Helm's record of the release is compressed anyway.
+	zip, err := gzip.NewWriterLevel(&out, gzip.NoCompression)
+	if err != nil {
+		return nil, fmt.Errorf("chart %s: %w", name, err)
+	}
+	archive := tar.NewWriter(zip)
+	var problems error
+	for _, file := range []struct {
+		name string
+		data []byte
+	}{
+		{"Chart.yaml", description},
+		{objectsFile, objects},
+		{"templates/" + objectsFile, []byte(`{{ .Files.Get "` + objectsFile + `" }}`)},
+	} {
+		header := &tar.Header{Name: name + "/" + file.name, Mode: 0o644, Size: int64(len(file.data)), Format: tar.FormatPAX}
+		begun := archive.WriteHeader(header)
+		_, written := archive.Write(file.data)
+		problems = errors.Join(problems, begun, written)
+	}
+	if err := errors.Join(problems, archive.Close(), zip.Close()); err != nil {
+		return nil, fmt.Errorf("chart %s: %w", name, err)
+	}
+	return out.Bytes(), nil
+}
+
+// ManifestObjects lists the objects of a manifest of YAML documents, in their order.
+func ManifestObjects(manifest []byte) ([]kube.Object, error) {
+	objects, err := decodeManifest(string(manifest))
+	if err != nil {
+		return nil, err
+	}
+	list := make([]kube.Object, 0, len(objects))
+	for _, o := range objects {
+		list = append(list, kube.Object{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()})
+	}
+	return list, nil
+}

@@ -1,0 +1,143 @@
+package helm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"helm.sh/helm/v4/pkg/action"
+	chartcommon "helm.sh/helm/v4/pkg/chart/common"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/internal/printable"
+)
+
+// Render returns what a first installation of r would send to a cluster of a
+// Kubernetes version such as "v1.34.4+k3s1": YAML documents, hooks and custom resource
+// definitions included. It uses no network.
+func Render(ctx context.Context, r Release, kubernetes string) ([]byte, error) {
+	version, err := chartcommon.ParseKubeVersion(kubernetes)
+	if err != nil {
+		return nil, fmt.Errorf("release %s/%s: Kubernetes version %q: %w", r.Namespace, r.Name, kubernetes, err)
+	}
+	rendered, err := r.render(ctx, capabilities{version: version}, true)
+	if err != nil {
+		return nil, err
+	}
+	var out strings.Builder
+	out.WriteString(rendered.Manifest)
+	for _, hook := range rendered.Hooks {
+		fmt.Fprintf(&out, "---\n# Source: %s\n%s\n", hook.Path, hook.Manifest)
+	}
+	return []byte(out.String()), nil
+}
+
+// DefaultText returns the text that a release's chart has for one of its values, as long as
+// nobody sets that; "" when it is not there, or is no text.
+func DefaultText(r Release, path ...string) (string, error) {
+	wanted, err := r.load()
+	if err != nil {
+		return "", err
+	}
+	text, _, _ := unstructured.NestedString(wanted.Values, path...)
+	return text, nil
+}
+
+// capabilities are what charts ask about a cluster.
+type capabilities struct {
+	version *chartcommon.KubeVersion
+	apis    chartcommon.VersionSet
+}
+
+// capabilities asks the cluster. It must be bound to a context.
+func capabilitiesOf(c *kube.Cluster) (capabilities, error) {
+	info, err := c.Discovery.ServerVersion()
+	if err != nil {
+		return capabilities{}, fmt.Errorf("ask for the API's version: %w", err)
+	}
+	version, err := chartcommon.ParseKubeVersion(info.GitVersion)
+	if err != nil {
+		return capabilities{}, fmt.Errorf("the API's version %q: %w", kube.Brief(info.GitVersion), err)
+	}
+	apis, err := action.GetVersionSet(c.Discovery)
+	if err != nil {
+		return capabilities{}, err
+	}
+	return capabilities{version, apis}, nil
+}
+
+// render makes the first revision of a release, without a cluster, in a process of its own.
+func (r Release) render(ctx context.Context, on capabilities, definitions bool) (*rendition, error) {
+	return r.renderBounded(ctx, on, definitions, renderBounds{renderMemory, renderTime})
+}
+
+func (r Release) renderBounded(
+	ctx context.Context, on capabilities, definitions bool, bounds renderBounds,
+) (*rendition, error) {
+	wanted, err := r.load()
+	if err != nil {
+		return nil, err
+	}
+	values, err := yaml.Marshal(r.Values)
+	if err != nil {
+		return nil, fmt.Errorf("release %s/%s: values: %w", r.Namespace, r.Name, err)
+	}
+	asked := rendering{
+		Bounds: bounds, Name: r.Name, Namespace: r.Namespace, Chart: r.Chart, Values: values,
+		Version: *on.version, APIs: on.apis, Definitions: definitions,
+	}
+	out, err := asked.process(ctx)
+	if err != nil {
+		chart := printable.Line(wanted.Metadata.Name + " " + wanted.Metadata.Version)
+		return nil, fmt.Errorf("release %s/%s: render chart %s: %w", r.Namespace, r.Name, chart, err)
+	}
+	return out, nil
+}
+
+// Images returns the images of all containers in a manifest of YAML documents, sorted,
+// each once, as they are written there.
+func Images(manifest []byte) ([]string, error) {
+	found := map[string]bool{}
+	decoder := yaml.NewDecoder(bytes.NewReader(manifest))
+	for {
+		var document any
+		switch err := decoder.Decode(&document); {
+		case errors.Is(err, io.EOF):
+			return slices.Sorted(maps.Keys(found)), nil
+		case err != nil:
+			return nil, fmt.Errorf("images of a manifest: %w", err)
+		}
+		findImages(document, found)
+	}
+}
+
+// findImages looks for lists of containers wherever they are: custom resources have pod
+// templates too.
+func findImages(value any, found map[string]bool) {
+	switch value := value.(type) {
+	case []any:
+		for _, v := range value {
+			findImages(v, found)
+		}
+	case map[string]any:
+		for key, v := range value {
+			if containers, ok := v.([]any); ok && (key == "containers" || key == "initContainers") {
+				for _, container := range containers {
+					if m, ok := container.(map[string]any); ok {
+						if image, ok := m["image"].(string); ok && image != "" {
+							found[image] = true
+						}
+					}
+				}
+			}
+			findImages(v, found)
+		}
+	}
+}
