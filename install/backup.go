@@ -390,7 +390,7 @@ func (g *gathering) serverFiles(ctx context.Context, h *host) error {
 	if err != nil {
 		return err
 	}
-	return h.fetchOutput(ctx, machine.Command{Title: "gather k3s' files", Args: append([]string{"/bin/sh", "-c", script, "sh"}, paths...), Root: true}, to, "")
+	return h.fetchOutput(ctx, machine.Command{Title: "gather k3s' files", Args: append([]string{"/bin/sh", "-c", script, "sh"}, paths...), Root: true}, to)
 }
 
 // snapshotsDir is where snapshots of etcd lie until they have been fetched.

@@ -2,8 +2,6 @@ package install
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -352,30 +350,39 @@ const snapshotTarget = wire.FilesDir + "/.boxlift-put-liteboxd.db"
 
 // fetch brings a file of the host here and compares its content with a sha256.
 func (h *host) fetch(ctx context.Context, from, to, digest string) error {
-	return h.fetchOutput(ctx, machine.Command{Title: "read " + from, Args: []string{"cat", from}, Root: true}, to, digest)
+	return fetchInto(to, func(w io.Writer) error {
+		return h.conn.Get(ctx, machine.GetOptions{Path: from, SHA256: digest, Root: true}, w)
+	})
 }
 
-// fetchOutput brings what a command prints here, which has to have a sha256 unless that is "".
-func (h *host) fetchOutput(ctx context.Context, cmd machine.Command, to, digest string) error {
+// fetchOutput brings what a command prints here.
+func (h *host) fetchOutput(ctx context.Context, cmd machine.Command, to string) error {
+	return fetchInto(to, func(w io.Writer) error {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		p, err := h.conn.Start(ctx, cmd)
+		if err != nil {
+			return err
+		}
+		if _, err = io.Copy(w, p.Stdout); err != nil {
+			cancel(err) // a command whose output nobody reads does not end
+		}
+		if waited := p.Wait(); waited != nil {
+			return waited
+		}
+		return err
+	})
+}
+
+// fetchInto makes a file of what get writes, when it returns nil.
+func fetchInto(to string, get func(io.Writer) error) error {
 	out, err := renameio.NewPendingFile(to, renameio.WithPermissions(0o600))
 	if err != nil {
 		return err
 	}
 	defer out.Cleanup() //nolint:errcheck // it only removes what has not got its name
-	p, err := h.conn.Start(ctx, cmd)
-	if err != nil {
+	if err := get(out); err != nil {
 		return err
-	}
-	hash := sha256.New()
-	_, err = io.Copy(io.MultiWriter(out, hash), p.Stdout)
-	if waited := p.Wait(); waited != nil {
-		err = waited
-	}
-	if err != nil {
-		return err
-	}
-	if got := hex.EncodeToString(hash.Sum(nil)); digest != "" && got != digest {
-		return fmt.Errorf("%s: it arrived with the sha256 %s, expected %s", cmd.Title, got, digest)
 	}
 	return out.CloseAtomicallyReplace()
 }

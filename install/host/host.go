@@ -1,5 +1,5 @@
 // Package host is a machine that boxlift works on, whatever way leads to it: run a command, stream into one, put a
-// file in place, open a connection from there. It knows nothing of configuration files, bundles or clusters.
+// file in place or get one, open a connection from there. It knows nothing of configuration files, bundles or clusters.
 //
 // There are two ways: [github.com/liteboxd/boxlift/install/remote] goes over SSH, and
 // [github.com/liteboxd/boxlift/install/host/local] is the machine that boxlift runs on. Package hosttest has a third
@@ -46,6 +46,11 @@ type Host interface {
 	// alone and changed is false; content may then not have been read. A failure on the host is an *[ExitError] or an
 	// error of the file system. Put does not return while a Read of content is going on.
 	Put(ctx context.Context, o PutOptions, content io.Reader) (changed bool, err error)
+	// Get copies a file's content to w; for small files, [Read] is quicker. Only when Get returns nil is what w got the
+	// file, whole and with the sha256 that it was to have. The file is not to change meanwhile, and has to be one with
+	// content of its own: no folder, no pipe. A failure on the host is an *[ExitError] or an error of the file system.
+	// Get does not return while a Write to w is going on.
+	Get(ctx context.Context, o GetOptions, w io.Writer) error
 	// DialContext opens a connection to address as seen from the host: network is "tcp", "tcp4", "tcp6" or "unix".
 	// ctx bounds the opening only.
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
@@ -154,16 +159,59 @@ type PutOptions struct {
 
 // Check reports what is wrong with the options.
 func (o PutOptions) Check() error {
-	if sum, err := hex.DecodeString(o.SHA256); err != nil || len(sum) != sha256.Size {
-		return fmt.Errorf("sha256 %q: want 64 hex digits", o.SHA256)
+	if err := checkDigest(o.SHA256); err != nil {
+		return err
+	}
+	if err := checkPath(o.Path); err != nil {
+		return err
 	}
 	switch {
-	case !path.IsAbs(o.Path) || path.Clean(o.Path) != o.Path || o.Path == "/" || strings.ContainsAny(o.Path, "\n\x00"):
-		return errors.New("want a clean absolute path of a file")
 	case o.Size < 0:
 		return fmt.Errorf("size %d: want the content's number of bytes", o.Size)
 	case o.Mode&^(fs.ModePerm|fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky) != 0:
 		return fmt.Errorf("mode %v: want permission bits only", o.Mode)
+	}
+	return nil
+}
+
+func checkDigest(digest string) error {
+	if sum, err := hex.DecodeString(digest); err != nil || len(sum) != sha256.Size {
+		return fmt.Errorf("sha256 %q: want 64 hex digits", digest)
+	}
+	return nil
+}
+
+func checkPath(name string) error {
+	if !path.IsAbs(name) || path.Clean(name) != name || name == "/" || strings.ContainsAny(name, "\n\x00") {
+		return errors.New("want a clean absolute path of a file")
+	}
+	return nil
+}
+
+// GetOptions say what file Get brings.
+type GetOptions struct {
+	// Path is absolute.
+	Path string
+	// SHA256 of the content in hex; "" takes any content.
+	SHA256 string
+	// Root reads as root.
+	Root bool
+}
+
+// Check reports what is wrong with the options.
+func (o GetOptions) Check() error {
+	if o.SHA256 != "" {
+		if err := checkDigest(o.SHA256); err != nil {
+			return err
+		}
+	}
+	return checkPath(o.Path)
+}
+
+// Prove compares the sha256 of what has come with what it was to be.
+func (o GetOptions) Prove(sum []byte) error {
+	if got := hex.EncodeToString(sum); o.SHA256 != "" && !strings.EqualFold(got, o.SHA256) {
+		return fmt.Errorf("it arrived with the sha256 %s, expected %s", got, strings.ToLower(o.SHA256))
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"testing"
@@ -26,6 +27,7 @@ func Conform(t *testing.T, h host.Host, folder string) {
 	t.Run("start", func(t *testing.T) { conformStart(t, h) })
 	t.Run("put", func(t *testing.T) { conformPut(t, h, folder) })
 	t.Run("put is refused", func(t *testing.T) { conformRefused(t, h, folder) })
+	t.Run("get", func(t *testing.T) { conformGet(t, h, folder) })
 	t.Run("files", func(t *testing.T) { conformFiles(t, h, folder) })
 	t.Run("dial", func(t *testing.T) { conformDial(t, h) })
 }
@@ -242,6 +244,65 @@ func conformRefused(t *testing.T, h host.Host, folder string) {
 		}
 	}
 }
+
+func conformGet(t *testing.T, h host.Host, folder string) {
+	noise := rand.NewChaCha8([32]byte{'g', 'e', 't'})
+	for name, size := range map[string]int{"empty": 0, "small": 100, "get 'big'": 5<<20 + 1} {
+		content := make([]byte, size)
+		_, _ = noise.Read(content) // never fails
+		o := host.GetOptions{Path: folder + "/" + name}
+		if _, err := host.PutBytes(t.Context(), h, host.PutOptions{Path: o.Path, Mode: 0o600}, content); err != nil {
+			t.Fatal(err)
+		}
+		sum := sha256.Sum256(content)
+		for _, o.SHA256 = range []string{"", hex.EncodeToString(sum[:])} {
+			var got bytes.Buffer
+			if err := h.Get(t.Context(), o, &got); err != nil || !bytes.Equal(got.Bytes(), content) {
+				t.Errorf("%s: got %d bytes of %d, %v", name, got.Len(), size, err)
+			}
+		}
+		o.SHA256 = strings.Repeat("0", 64)
+		if err := h.Get(t.Context(), o, io.Discard); err == nil || !strings.Contains(err.Error(), "arrived with the sha256") {
+			t.Errorf("%s, with another sum: %v", name, err)
+		}
+	}
+	big := folder + "/get 'big'"
+	if _, err := h.Run(t.Context(), host.Command{Args: []string{"ln", "-s", big, folder + "/linked"}}); err != nil {
+		t.Fatal(err)
+	}
+	var linked bytes.Buffer
+	if err := h.Get(t.Context(), host.GetOptions{Path: folder + "/linked"}, &linked); err != nil || linked.Len() != 5<<20+1 {
+		t.Errorf("through a link: %d bytes, %v", linked.Len(), err)
+	}
+	full := errors.New("disk is full")
+	if err := h.Get(t.Context(), host.GetOptions{Path: big}, failingWriter{full}); !errors.Is(err, full) {
+		t.Errorf("what came cannot be written: %v", err)
+	}
+	reason := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(reason)
+	if err := h.Get(ctx, host.GetOptions{Path: big}, io.Discard); !errors.Is(err, reason) {
+		t.Errorf("with a context that has ended: %v, want %v", err, reason)
+	}
+	for name, test := range map[string]struct {
+		o     host.GetOptions
+		wrong string
+	}{
+		"relative":  {host.GetOptions{Path: "x"}, "absolute path"},
+		"short sum": {host.GetOptions{Path: big, SHA256: "ab"}, "64 hex digits"},
+		"a folder":  {host.GetOptions{Path: folder}, "s a directory"},
+		"not there": {host.GetOptions{Path: folder + "/no-such"}, "o such file or directory"},
+	} {
+		err := h.Get(t.Context(), test.o, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), test.wrong) || !strings.HasPrefix(err.Error(), "get "+test.o.Path+": ") {
+			t.Errorf("%s: %v, want %q", name, err, test.wrong)
+		}
+	}
+}
+
+type failingWriter struct{ err error }
+
+func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
 
 func conformFiles(t *testing.T, h host.Host, folder string) {
 	file, missing := folder+"/file", folder+"/missing"

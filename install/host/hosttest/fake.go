@@ -56,7 +56,7 @@ type Fake struct {
 	programs map[string]Program
 	units    map[string]*Unit
 	commands []string
-	left     int // commands and puts until the connection breaks; below 0 it does not
+	left     int // commands, puts and gets until the connection breaks; below 0 it does not
 }
 
 var _ host.Host = (*Fake)(nil)
@@ -119,14 +119,14 @@ func (f *Fake) ReadFile(t testing.TB, name string) string {
 	return string(content)
 }
 
-// Commands are the labels of the commands that were run, and "put PATH" for files that were made, in order.
+// Commands are the labels of the commands that were run, and "put PATH" and "get PATH" for files, in order.
 func (f *Fake) Commands() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.commands)
 }
 
-// BreakAfter lets the connection break after n more commands and puts, before the next does anything; below 0 it does
+// BreakAfter lets the connection break after n more commands, puts and gets, before the next does anything; below 0 it does
 // not break (any more).
 func (f *Fake) BreakAfter(n int) {
 	f.mu.Lock()
@@ -468,6 +468,33 @@ func (f *Fake) Put(ctx context.Context, o host.PutOptions, content io.Reader) (c
 		return false, err
 	}
 	return true, nil
+}
+
+// Get copies a file's content to w.
+func (f *Fake) Get(ctx context.Context, o host.GetOptions, w io.Writer) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("get %s: %s: %w", o.Path, f.name, err)
+		}
+	}()
+	if err := o.Check(); err != nil {
+		return err
+	}
+	if err := f.begin("get " + o.Path); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	content, err := os.ReadFile(f.path(o.Path))
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(content); err != nil {
+		return err
+	}
+	sum := sha256.Sum256(content)
+	return o.Prove(sum[:])
 }
 
 // DialContext opens a connection on this machine: what a test listens at is what the host reaches.
