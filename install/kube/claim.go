@@ -108,7 +108,9 @@ func nodeOf(ctx context.Context, c *Cluster, volume *corev1.PersistentVolume, us
 		return "", nil
 	}
 	// The label is the host's name, which is not the node's name where that was given.
-	list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: labels.Set{corev1.LabelHostname: host}.String()})
+	list, err := c.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{
+		LabelSelector: labels.Set{corev1.LabelHostname: host}.String(),
+	})
 	if err != nil {
 		return "", fmt.Errorf("list nodes: %w", err)
 	}

@@ -1,13 +1,12 @@
-// Package kube works on a cluster through its API, as boxlift needs it: nodes, drains,
-// Helm releases, rollouts, and what the cluster says about things that fail.
+// Package kube works on a cluster through its API, as boxlift needs it: it makes the connection, reads and changes plain
+// objects (nodes, pods, Secrets, volumes, Services), and says how far rollouts are. What takes more stands on it: the
+// packages wait, explain, drain, probe and helm.
 //
-// Contract: every connection is made by [Options].Dial and no proxy is ever asked, so
+// Contract, of those packages too: every connection is made by [Options].Dial and no proxy is ever asked, so
 // that the API is reached through a host's SSH connection and nothing has to be exposed.
 // Every call ends with its context, and every single request after at most half a minute.
 // Nothing is written to standard output, standard error or a file; what the libraries have
-// to say goes to [Options].Log at level debug. Only Helm's warning that a value is a map
-// in the chart and something else in the release, or the reverse, goes to the process's
-// default logger. Errors name the cluster and the object, and
+// to say goes to [Options].Log at level debug. Errors name the cluster and the object, and
 // those that leave something to do for the operator have a hint ([Error]). Whoever is
 // killed in the middle of a call can make the same call again.
 //

@@ -51,7 +51,8 @@ func (c *Cluster) LetEndpoints(ctx context.Context, node string) error {
 		if s.Annotations[keptAnnotation] == "" {
 			continue
 		}
-		errs = append(errs, changeKept(ctx, c, types.NamespacedName{Namespace: s.Namespace, Name: s.Name}, func(_ *corev1.Service, kept []string) []string {
+		name := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
+		errs = append(errs, changeKept(ctx, c, name, func(_ *corev1.Service, kept []string) []string {
 			return slices.DeleteFunc(kept, func(one string) bool { return node == "" || one == node })
 		}))
 	}

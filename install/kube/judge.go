@@ -110,7 +110,9 @@ func (j Judge) daemonSet(ctx context.Context, d *appsv1.DaemonSet) (Rollout, err
 	if err != nil {
 		return Rollout{}, err
 	}
-	list, err := j.cluster.Client.AppsV1().ControllerRevisions(d.Namespace).List(ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(d.Spec.Selector)})
+	list, err := j.cluster.Client.AppsV1().ControllerRevisions(d.Namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: metav1.FormatLabelSelector(d.Spec.Selector),
+	})
 	if err != nil {
 		return Rollout{}, fmt.Errorf("list ControllerRevisions: %w", err)
 	}
@@ -132,7 +134,9 @@ func countFunc(nodes []corev1.Node, f func(corev1.Node) bool) int {
 // daemonSetStatus is what the controller would say of a DaemonSet if there were only these
 // nodes. A pod has the newest template when it bears the mark of the newest revision, as the
 // controller sees it; it goes by the oldest pod of a node.
-func daemonSetStatus(d *appsv1.DaemonSet, nodes []corev1.Node, pods []corev1.Pod, revisions []appsv1.ControllerRevision, now time.Time) appsv1.DaemonSetStatus {
+func daemonSetStatus(
+	d *appsv1.DaemonSet, nodes []corev1.Node, pods []corev1.Pod, revisions []appsv1.ControllerRevision, now time.Time,
+) appsv1.DaemonSetStatus {
 	newest := ""
 	last := int64(-1)
 	for i := range revisions {

@@ -21,6 +21,37 @@ type access struct {
 	token         string
 }
 
+// kubeconfig is the file, as k3s writes it.
+type kubeconfig struct {
+	APIVersion string `yaml:"apiVersion"`
+	Kind       string `yaml:"kind"`
+	Clusters   []struct {
+		Name    string `yaml:"name"`
+		Cluster struct {
+			Server string     `yaml:"server"`
+			CA     yamlBase64 `yaml:"certificate-authority-data"`
+		} `yaml:"cluster"`
+	} `yaml:"clusters"`
+	Contexts []struct {
+		Name    string `yaml:"name"`
+		Context struct {
+			Cluster   string `yaml:"cluster"`
+			User      string `yaml:"user"`
+			Namespace string `yaml:"namespace"`
+		} `yaml:"context"`
+	} `yaml:"contexts"`
+	CurrentContext string         `yaml:"current-context"`
+	Preferences    map[string]any `yaml:"preferences"`
+	Users          []struct {
+		Name string `yaml:"name"`
+		User struct {
+			Cert  yamlBase64 `yaml:"client-certificate-data"`
+			Key   yamlBase64 `yaml:"client-key-data"`
+			Token string     `yaml:"token"`
+		} `yaml:"user"`
+	} `yaml:"users"`
+}
+
 // parseKubeconfig reads a kubeconfig as k3s writes it: one with everything in it.
 // The file comes from a host. General kubeconfigs may name programs to be run and files
 // to be read where they are used, turn off the check of certificates, or lead somewhere
@@ -29,35 +60,7 @@ func parseKubeconfig(data []byte) (access, error) {
 	if len(data) > maxKubeconfig {
 		return access{}, fmt.Errorf("it has %d bytes, more than %d", len(data), maxKubeconfig)
 	}
-	var file struct {
-		APIVersion string `yaml:"apiVersion"`
-		Kind       string `yaml:"kind"`
-		Clusters   []struct {
-			Name    string `yaml:"name"`
-			Cluster struct {
-				Server string     `yaml:"server"`
-				CA     yamlBase64 `yaml:"certificate-authority-data"`
-			} `yaml:"cluster"`
-		} `yaml:"clusters"`
-		Contexts []struct {
-			Name    string `yaml:"name"`
-			Context struct {
-				Cluster   string `yaml:"cluster"`
-				User      string `yaml:"user"`
-				Namespace string `yaml:"namespace"`
-			} `yaml:"context"`
-		} `yaml:"contexts"`
-		CurrentContext string         `yaml:"current-context"`
-		Preferences    map[string]any `yaml:"preferences"`
-		Users          []struct {
-			Name string `yaml:"name"`
-			User struct {
-				Cert  yamlBase64 `yaml:"client-certificate-data"`
-				Key   yamlBase64 `yaml:"client-key-data"`
-				Token string     `yaml:"token"`
-			} `yaml:"user"`
-		} `yaml:"users"`
-	}
+	var file kubeconfig
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(&file); err != nil {
@@ -74,8 +77,21 @@ func parseKubeconfig(data []byte) (access, error) {
 	if file.Kind != "Config" || file.APIVersion != "v1" {
 		return access{}, fmt.Errorf("kind is %q of %q, not Config of v1", Brief(file.Kind), Brief(file.APIVersion))
 	}
+	a := file.current()
+	u, err := url.Parse(a.server)
+	switch {
+	case err != nil, u.Scheme != "https", u.Host == "", u.User != nil:
+		return access{}, errors.New("the current context leads to no https server")
+	case len(a.ca) == 0:
+		return access{}, errors.New("it has no certificate-authority-data")
+	case a.token == "" && (len(a.cert) == 0 || len(a.key) == 0):
+		return access{}, errors.New("it has neither client certificate and key nor a token")
+	}
+	return a, nil
+}
 
-	var a access
+// current is what the current context leads to; nothing of it is set when there is no such context.
+func (file *kubeconfig) current() (a access) {
 	for _, c := range file.Contexts {
 		if c.Name != file.CurrentContext {
 			continue
@@ -91,16 +107,7 @@ func parseKubeconfig(data []byte) (access, error) {
 			}
 		}
 	}
-	u, err := url.Parse(a.server)
-	switch {
-	case err != nil, u.Scheme != "https", u.Host == "", u.User != nil:
-		return access{}, errors.New("the current context leads to no https server")
-	case len(a.ca) == 0:
-		return access{}, errors.New("it has no certificate-authority-data")
-	case a.token == "" && (len(a.cert) == 0 || len(a.key) == 0):
-		return access{}, errors.New("it has neither client certificate and key nor a token")
-	}
-	return a, nil
+	return a
 }
 
 // yamlBase64 is base64 in a YAML string. Its errors do not quote it.

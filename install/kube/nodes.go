@@ -137,7 +137,9 @@ func readiness(n *corev1.Node) (ready bool, reason string) {
 }
 
 // NodeDiffers says what SetNode would change: "" means nothing.
-func (c *Cluster) NodeDiffers(ctx context.Context, name string, labels map[string]string, taints []Taint) (reason string, err error) {
+func (c *Cluster) NodeDiffers(
+	ctx context.Context, name string, labels map[string]string, taints []Taint,
+) (reason string, err error) {
 	n, err := c.Node(ctx, name)
 	if err != nil {
 		return "", err
@@ -150,7 +152,9 @@ func (c *Cluster) NodeDiffers(ctx context.Context, name string, labels map[strin
 // it and that are no longer wanted. Labels and taints of others stay; a label that another
 // manager has set to another value is overwritten. What was changed is returned, empty when
 // nothing was. The error wraps ErrNoNode when there is no such node.
-func (c *Cluster) SetNode(ctx context.Context, name string, labels map[string]string, taints []Taint) (changed []string, err error) {
+func (c *Cluster) SetNode(
+	ctx context.Context, name string, labels map[string]string, taints []Taint,
+) (changed []string, err error) {
 	n, err := c.Node(ctx, name)
 	if err != nil {
 		return nil, err
@@ -158,7 +162,8 @@ func (c *Cluster) SetNode(ctx context.Context, name string, labels map[string]st
 	if changes := labelChanges(n, labels); len(changes) > 0 {
 		// With the UID, a node that has been deleted meanwhile is not made anew.
 		apply := corev1ac.Node(name).WithUID(n.UID).WithLabels(labels)
-		if _, err := c.Client.CoreV1().Nodes().Apply(ctx, apply, metav1.ApplyOptions{FieldManager: FieldManager, Force: true}); err != nil {
+		options := metav1.ApplyOptions{FieldManager: FieldManager, Force: true}
+		if _, err := c.Client.CoreV1().Nodes().Apply(ctx, apply, options); err != nil {
 			return nil, fmt.Errorf("%s: set labels of node %s: %w", c.Name, name, err)
 		}
 		changed = changes
@@ -284,7 +289,8 @@ func taintRecord(taints []Taint) string {
 	if len(taints) == 0 {
 		return ""
 	}
-	sorted := slices.SortedFunc(slices.Values(taints), func(a, b Taint) int { return strings.Compare(a.String(), b.String()) })
+	sorted := slices.Clone(taints)
+	slices.SortFunc(sorted, func(a, b Taint) int { return strings.Compare(a.String(), b.String()) })
 	data, err := json.Marshal(sorted)
 	if err != nil {
 		panic("kube: taints: " + err.Error()) // three strings each
@@ -298,7 +304,8 @@ func setTaints(n *corev1.Node, taints, own []Taint) {
 	n.Spec.Taints = nil
 	for _, t := range taints {
 		taint := corev1.Taint{Key: t.Key, Value: t.Value, Effect: corev1.TaintEffect(t.Effect)}
-		if i := slices.IndexFunc(old, func(o corev1.Taint) bool { return taint.MatchTaint(&o) && o.Value == taint.Value }); i >= 0 {
+		same := func(o corev1.Taint) bool { return taint.MatchTaint(&o) && o.Value == taint.Value }
+		if i := slices.IndexFunc(old, same); i >= 0 {
 			taint.TimeAdded = old[i].TimeAdded
 		}
 		n.Spec.Taints = append(n.Spec.Taints, taint)
@@ -346,11 +353,13 @@ func setUnschedulable(ctx context.Context, c *Cluster, name string, wanted bool)
 // name, without which a new host of that name is turned away. It does not fail when
 // either is gone already.
 func (c *Cluster) DeleteNode(ctx context.Context, name string) error {
-	if err := c.Client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	err := c.Client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("%s: delete node %s: %w", c.Name, name, err)
 	}
 	secret := name + ".node-password.k3s"
-	if err := c.Client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, secret, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	err = c.Client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, secret, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("%s: delete secret %s/%s: %w", c.Name, metav1.NamespaceSystem, secret, err)
 	}
 	return nil

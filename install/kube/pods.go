@@ -163,8 +163,12 @@ func PodReady(p *corev1.Pod) bool {
 }
 
 // Selected returns the pods that a workload selects, in a stable order.
-func (c *Cluster) Selected(ctx context.Context, namespace string, selector *metav1.LabelSelector) ([]corev1.Pod, error) {
-	list, err := c.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(selector)})
+func (c *Cluster) Selected(
+	ctx context.Context, namespace string, selector *metav1.LabelSelector,
+) ([]corev1.Pod, error) {
+	list, err := c.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: metav1.FormatLabelSelector(selector),
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list pods: %w", err)
 	}

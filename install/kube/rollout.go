@@ -158,8 +158,9 @@ func statefulSetRollout(d *appsv1.StatefulSet) Rollout {
 	r := newRollout(StatefulSet, &d.ObjectMeta, &d.Spec.Template)
 	s := d.Status
 	r.Wanted, r.Updated, r.Ready = Replicas(d.Spec.Replicas), int(s.UpdatedReplicas), int(s.ReadyReplicas)
-	rolling := d.Spec.UpdateStrategy.RollingUpdate
-	if d.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType || rolling != nil && rolling.Partition != nil && *rolling.Partition > 0 {
+	rolling, onDelete := d.Spec.UpdateStrategy.RollingUpdate, appsv1.OnDeleteStatefulSetStrategyType
+	partitioned := rolling != nil && rolling.Partition != nil && *rolling.Partition > 0
+	if d.Spec.UpdateStrategy.Type == onDelete || partitioned {
 		r.Updated = r.Wanted // old pods stay as they are meant to
 	}
 	if s.ObservedGeneration < d.Generation {
@@ -176,7 +177,8 @@ func oneForNode(d *appsv1.Deployment) bool {
 	if affinity == nil || affinity.PodAntiAffinity == nil {
 		return false
 	}
-	return slices.ContainsFunc(affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, func(t corev1.PodAffinityTerm) bool {
+	required := affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	return slices.ContainsFunc(required, func(t corev1.PodAffinityTerm) bool {
 		if t.TopologyKey != corev1.LabelHostname || len(t.Namespaces) > 0 || t.NamespaceSelector != nil {
 			return false
 		}

@@ -36,7 +36,8 @@ func (c *Cluster) PutSecret(ctx context.Context, namespace, name string, data ma
 	apply := corev1ac.Secret(name, namespace).WithData(data).WithImmutable(false)
 	// Not the name under which releases are applied: what two of one name apply to an object
 	// replaces one another.
-	_, err := c.Client.CoreV1().Secrets(namespace).Apply(ctx, apply, metav1.ApplyOptions{FieldManager: FieldManager + "-secret", Force: true})
+	options := metav1.ApplyOptions{FieldManager: FieldManager + "-secret", Force: true}
+	_, err := c.Client.CoreV1().Secrets(namespace).Apply(ctx, apply, options)
 	if err != nil {
 		return fmt.Errorf("%s: put Secret %s/%s: %w", c.Name, namespace, name, err)
 	}
@@ -45,7 +46,9 @@ func (c *Cluster) PutSecret(ctx context.Context, namespace, name string, data ma
 
 // VersionedSecret returns a Secret's data and the version of it that
 // [Cluster.ReplaceSecret] takes. When there is no such Secret, data is nil and version "".
-func (c *Cluster) VersionedSecret(ctx context.Context, namespace, name string) (data map[string][]byte, version string, err error) {
+func (c *Cluster) VersionedSecret(
+	ctx context.Context, namespace, name string,
+) (data map[string][]byte, version string, err error) {
 	s, err := c.Client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -62,10 +65,15 @@ func (c *Cluster) VersionedSecret(ctx context.Context, namespace, name string) (
 // makes it of the type if version is "". It returns the new version. The error wraps
 // [ErrConflict] when the Secret was changed, made or deleted meanwhile. The namespace must
 // exist.
-func (c *Cluster) ReplaceSecret(ctx context.Context, namespace, name string, kind corev1.SecretType, data map[string][]byte, version string) (newVersion string, err error) {
+func (c *Cluster) ReplaceSecret(
+	ctx context.Context, namespace, name string, kind corev1.SecretType, data map[string][]byte, version string,
+) (newVersion string, err error) {
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, ResourceVersion: version, Labels: map[string]string{ManagedByLabel: FieldManager}},
-		Type:       kind, Data: data,
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: namespace, ResourceVersion: version,
+			Labels: map[string]string{ManagedByLabel: FieldManager},
+		},
+		Type: kind, Data: data,
 	}
 	secrets := c.Client.CoreV1().Secrets(namespace)
 	if version == "" {

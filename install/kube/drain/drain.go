@@ -242,7 +242,9 @@ func holdUps(ctx context.Context, c *kube.Cluster, helper *drain.Helper, name st
 	return left, nil
 }
 
-func budgetsOf(ctx context.Context, client kubernetes.Interface, namespace string) ([]policyv1.PodDisruptionBudget, error) {
+func budgetsOf(
+	ctx context.Context, client kubernetes.Interface, namespace string,
+) ([]policyv1.PodDisruptionBudget, error) {
 	list, err := client.PolicyV1().PodDisruptionBudgets(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list PodDisruptionBudgets: %w", err)
@@ -261,7 +263,8 @@ func forbids(budgets []policyv1.PodDisruptionBudget, p *corev1.Pod) string {
 		}
 		matching = append(matching, b.Name)
 		if b.Status.DisruptionsAllowed <= 0 {
-			return fmt.Sprintf("PodDisruptionBudget %s does not let go: it allows %d disruptions, with %d pods healthy and %d needed",
+			return fmt.Sprintf("PodDisruptionBudget %s does not let go: it allows %d disruptions, "+
+				"with %d pods healthy and %d needed",
 				b.Name, b.Status.DisruptionsAllowed, b.Status.CurrentHealthy, b.Status.DesiredHealthy)
 		}
 	}

@@ -59,7 +59,8 @@ func eventTexts(events []corev1.Event) []string {
 		}
 		if key := event.Reason + event.Message; !told[key] {
 			told[key] = true
-			texts = append(texts, fmt.Sprintf("event %s %s (%s ago): %s", event.Type, event.Reason, age(eventTime(event)), event.Message))
+			texts = append(texts, fmt.Sprintf("event %s %s (%s ago): %s",
+				event.Type, event.Reason, age(eventTime(event)), event.Message))
 		}
 	}
 	return texts

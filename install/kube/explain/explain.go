@@ -140,7 +140,9 @@ func (e *explainer) conditions(depth int, o kube.Object) {
 
 // replicaSets has the events that tell why pods cannot be made.
 func (e *explainer) replicaSets(o kube.Object, selector *metav1.LabelSelector) {
-	sets, err := e.c.Client.AppsV1().ReplicaSets(o.Namespace).List(e.ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(selector)})
+	sets, err := e.c.Client.AppsV1().ReplicaSets(o.Namespace).List(e.ctx, metav1.ListOptions{
+		LabelSelector: metav1.FormatLabelSelector(selector),
+	})
 	if err != nil {
 		e.line(1, "list ReplicaSets: %v", err)
 		return

@@ -89,7 +89,9 @@ func claimSetback(ctx context.Context, c *kube.Cluster, claim *corev1.Persistent
 				helperPatience, string(p.UID)}
 		}
 	}
-	events, err := eventsOf(ctx, c, kube.Object{Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name})
+	events, err := eventsOf(ctx, c, kube.Object{
+		Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name,
+	})
 	if err != nil {
 		return nil
 	}

@@ -29,7 +29,8 @@ func Troubles(p *corev1.Pod) []Trouble {
 		switch {
 		case waiting != nil && before != nil:
 			t.Crashes = true
-			t.Text = fmt.Sprintf("%s crashes: %s: %s, started %d times again", about, waiting.Reason, exit(before), s.RestartCount)
+			t.Text = fmt.Sprintf("%s crashes: %s: %s, started %d times again",
+				about, waiting.Reason, exit(before), s.RestartCount)
 		case waiting != nil && waiting.Reason != "PodInitializing" && waiting.Reason != "ContainerCreating":
 			t.Text = fmt.Sprintf("%s waits: %s: %s", about, waiting.Reason, waiting.Message)
 		case ended != nil && ended.ExitCode != 0:
@@ -37,7 +38,8 @@ func Troubles(p *corev1.Pod) []Trouble {
 			t.Text = fmt.Sprintf("%s has ended: %s", about, exit(ended))
 		case s.State.Running != nil && !s.Ready && before != nil:
 			t.Crashes = true
-			t.Text = fmt.Sprintf("%s runs again after it had ended: %s, started %d times again", about, exit(before), s.RestartCount)
+			t.Text = fmt.Sprintf("%s runs again after it had ended: %s, started %d times again",
+				about, exit(before), s.RestartCount)
 		case s.State.Running != nil && !s.Ready && p.DeletionTimestamp == nil:
 			t.Unready = true
 			t.Text = fmt.Sprintf("%s runs for %s and is not ready", about, age(s.State.Running.StartedAt.Time))

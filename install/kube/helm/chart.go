@@ -29,12 +29,15 @@ func ChartOf(name, version string, objects []byte) ([]byte, error) {
 		return nil, fmt.Errorf("chart %q of version %q: %w", name, version, err)
 	}
 	if bytes.Contains(objects, []byte(noValue)) {
-		return nil, fmt.Errorf("chart %s: the objects have the text %q, which Helm would take out: write it in another way", name, noValue)
+		return nil, fmt.Errorf("chart %s: the objects have the text %q, which Helm would take out: write it in another way",
+			name, noValue)
 	}
 	if !bytes.Equal(bytes.ToValidUTF8(objects, nil), objects) {
 		return nil, fmt.Errorf("chart %s: the objects are not UTF-8", name)
 	}
-	description, err := yaml.Marshal(map[string]string{"apiVersion": metadata.APIVersion, "name": name, "version": version})
+	description, err := yaml.Marshal(map[string]string{
+		"apiVersion": metadata.APIVersion, "name": name, "version": version,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("chart %s: %w", name, err)
 	}

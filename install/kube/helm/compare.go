@@ -57,7 +57,9 @@ func (c *comparison) reason() string {
 }
 
 // compare looks at all objects of a release, in their order. It changes nothing.
-func compare(ctx context.Context, c *kube.Cluster, objects []*unstructured.Unstructured, release kube.ReleaseName) ([]comparison, error) {
+func compare(
+	ctx context.Context, c *kube.Cluster, objects []*unstructured.Unstructured, release kube.ReleaseName,
+) ([]comparison, error) {
 	// Discovery takes no context.
 	b, err := c.Bound(ctx)
 	if err != nil {
@@ -95,7 +97,9 @@ func decodeManifest(manifest string) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-func compareOne(ctx context.Context, c *kube.Cluster, rendered *unstructured.Unstructured, release kube.ReleaseName) (comparison, error) {
+func compareOne(
+	ctx context.Context, c *kube.Cluster, rendered *unstructured.Unstructured, release kube.ReleaseName,
+) (comparison, error) {
 	out := comparison{rendered: rendered}
 	client, o, err := resourceOf(c, rendered, release.Namespace)
 	out.object = o
@@ -118,7 +122,9 @@ func compareOne(ctx context.Context, c *kube.Cluster, rendered *unstructured.Uns
 		} else if err != nil {
 			return out, err
 		}
-		out.want, err = client.Apply(ctx, o.Name, object, metav1.ApplyOptions{FieldManager: kube.FieldManager, Force: true, DryRun: []string{metav1.DryRunAll}})
+		out.want, err = client.Apply(ctx, o.Name, object, metav1.ApplyOptions{
+			FieldManager: kube.FieldManager, Force: true, DryRun: []string{metav1.DryRunAll},
+		})
 		if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
 			out.want, out.refused = nil, err
 			return out, nil
@@ -139,7 +145,9 @@ func compareOne(ctx context.Context, c *kube.Cluster, rendered *unstructured.Uns
 // resourceOf returns a client for an object's kind, and the object's name, whose namespace is
 // that of the release when it has none. The error is a meta.NoKindMatchError when the cluster
 // knows no such kind.
-func resourceOf(c *kube.Cluster, object *unstructured.Unstructured, namespace string) (dynamic.ResourceInterface, kube.Object, error) {
+func resourceOf(
+	c *kube.Cluster, object *unstructured.Unstructured, namespace string,
+) (dynamic.ResourceInterface, kube.Object, error) {
 	kind := object.GroupVersionKind()
 	o := kube.Object{Kind: kind.Kind, Namespace: object.GetNamespace(), Name: object.GetName()}
 	mapping, err := c.Mapper.RESTMapping(kind.GroupKind(), kind.Version)
@@ -167,10 +175,13 @@ func settled(object *unstructured.Unstructured) map[string]any {
 // hint says what to do about a change that the server refuses.
 func (c *comparison) hint() string {
 	text := c.refused.Error()
-	unchangeable := strings.Contains(text, "immutable") || strings.Contains(text, "updates to ") || strings.Contains(text, "may not change") || strings.Contains(text, "cannot change") || strings.Contains(text, "can not be")
+	unchangeable := slices.ContainsFunc(
+		[]string{"immutable", "updates to ", "may not change", "cannot change", "can not be"},
+		func(words string) bool { return strings.Contains(text, words) })
 	switch {
 	case c.object.Kind == "PersistentVolumeClaim":
-		return "a claim keeps its storage class, access modes and volume for good, and most classes its size: set the value back to what the cluster has"
+		return "a claim keeps its storage class, access modes and volume for good, and most classes its size: " +
+			"set the value back to what the cluster has"
 	case !unchangeable:
 		return "correct the value, or set it back to what the cluster has"
 	case slices.Contains(dataKinds, c.object.Kind):
@@ -180,6 +191,7 @@ func (c *comparison) hint() string {
 	if c.object.Namespace != "" {
 		namespace = " -n " + c.object.Namespace
 	}
-	return fmt.Sprintf("this cannot be changed in place: set it back to what the cluster has, or delete the object, and the same command makes it anew: k3s kubectl%s delete %s %s",
+	return fmt.Sprintf("this cannot be changed in place: set it back to what the cluster has, or delete the "+
+		"object, and the same command makes it anew: k3s kubectl%s delete %s %s",
 		namespace, strings.ToLower(c.object.Kind), c.object.Name)
 }

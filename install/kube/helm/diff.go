@@ -161,7 +161,9 @@ func removed(ctx context.Context, c *kube.Cluster, o kube.ReleaseName, wants map
 }
 
 // removal is nil when the object stays, or is not there.
-func removal(ctx context.Context, c *kube.Cluster, object *unstructured.Unstructured, release kube.ReleaseName, good bool) (*ObjectDiff, error) {
+func removal(
+	ctx context.Context, c *kube.Cluster, object *unstructured.Unstructured, release kube.ReleaseName, good bool,
+) (*ObjectDiff, error) {
 	client, o, err := resourceOf(c, object, release.Namespace)
 	if meta.IsNoMatchError(err) {
 		return nil, nil // its kind has gone, and with it all of its objects
@@ -198,7 +200,9 @@ func unifiedDiff(o kube.Object, is, want *unstructured.Unstructured) (string, er
 		return "", err
 	}
 	name := printable.Line(o.String())
-	text, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{A: from, B: to, FromFile: name, ToFile: name, Context: 3})
+	text, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
+		A: from, B: to, FromFile: name, ToFile: name, Context: 3,
+	})
 	if err != nil {
 		return "", fmt.Errorf("compare two states of %s: %w", name, err)
 	}

@@ -1,3 +1,11 @@
+// Package helm has releases in a cluster: it renders charts, compares releases with what is in the cluster, applies them,
+// tells their history and goes back in it. It is Helm's own library, with other ideas of when a rollout is done and of
+// what an interrupted run leaves.
+//
+// Contract: that of package kube. A chart is a program of others, so it is rendered in a process of its own, with bounds:
+// see [RendersChart]. Objects that bear no mark of the release are left alone. Before anything is changed, the cluster is
+// asked whether it would refuse a change. Only Helm's warning that a value is a map in the chart and something else in
+// the release, or the reverse, goes to the process's default logger.
 package helm
 
 import (
@@ -81,8 +89,11 @@ func bind(ctx context.Context, c *kube.Cluster, namespace, name string, report f
 	client.SetLogger(log)
 	client.Namespace = namespace
 	h := &binding{
-		client: &helmClient{Client: client, ctx: ctx, cluster: c, work: work, owner: kube.ReleaseName{Namespace: namespace, Name: name}, report: report},
-		close:  func() { stop(); cancel(nil) },
+		client: &helmClient{
+			Client: client, ctx: ctx, cluster: c, work: work, report: report,
+			owner: kube.ReleaseName{Namespace: namespace, Name: name},
+		},
+		close: func() { stop(); cancel(nil) },
 	}
 	h.config = action.NewConfiguration(action.ConfigurationSetLogger(log))
 	h.config.RESTClientGetter = getter
@@ -161,7 +172,9 @@ func (h *helmClient) GetWaiter(s helmkube.WaitStrategy) (helmkube.Waiter, error)
 // GetWaiterWithOptions returns Helm's own waiter, which is right for hooks and custom
 // resource definitions. For all else, which Helm asks for as HookOnlyStrategy, it looks at
 // rollouts itself: Helm was seen to call a DaemonSet ready that had no ready pod.
-func (h *helmClient) GetWaiterWithOptions(s helmkube.WaitStrategy, options ...helmkube.WaitOption) (helmkube.Waiter, error) {
+func (h *helmClient) GetWaiterWithOptions(
+	s helmkube.WaitStrategy, options ...helmkube.WaitOption,
+) (helmkube.Waiter, error) {
 	own, err := h.Client.GetWaiterWithOptions(s, append(options, helmkube.WithWaitContext(h.ctx))...)
 	if err != nil || s != helmkube.HookOnlyStrategy {
 		return own, err
@@ -200,7 +213,9 @@ func (w rolloutWaiter) WaitWithJobs(resources helmkube.ResourceList, timeout tim
 
 // Update also deletes what revisions that came to nothing have left behind. Helm compares
 // with the last good revision only.
-func (h *helmClient) Update(originals, targets helmkube.ResourceList, options ...helmkube.ClientUpdateOption) (*helmkube.Result, error) {
+func (h *helmClient) Update(
+	originals, targets helmkube.ResourceList, options ...helmkube.ClientUpdateOption,
+) (*helmkube.Result, error) {
 	for _, manifest := range h.leftover {
 		list, err := h.Build(bytes.NewBufferString(manifest), false)
 		if err != nil {

@@ -108,7 +108,9 @@ func revisions(ctx context.Context, c *kube.Cluster, namespace, name string) ([]
 //
 // The error wraps ErrNoRevision when the release has no such revision, or nothing that it
 // could go back to.
-func Rollback(ctx context.Context, c *kube.Cluster, namespace, name string, revision int, timeout time.Duration, report func(string)) (to int, err error) {
+func Rollback(
+	ctx context.Context, c *kube.Cluster, namespace, name string, revision int, timeout time.Duration, report func(string),
+) (to int, err error) {
 	if report == nil {
 		report = func(string) {}
 	}
@@ -127,7 +129,7 @@ func Rollback(ctx context.Context, c *kube.Cluster, namespace, name string, revi
 	o := kube.ReleaseName{Namespace: namespace, Name: name}
 	target, err := rollbackTarget(revisions, revision)
 	if err != nil {
-		return 0, c.Fail(fmt.Errorf("roll back release %s/%s: %w", namespace, name, err), "the release's history says which revisions it has")
+		return 0, noTarget(c, namespace, name, err)
 	}
 	to = target.Version
 	doing := fmt.Sprintf("roll back release %s/%s to revision %d, chart %s", namespace, name, to, chartVersion(target))
@@ -162,9 +164,14 @@ func RollbackTarget(ctx context.Context, c *kube.Cluster, namespace, name string
 	}
 	target, err := rollbackTarget(revisions, revision)
 	if err != nil {
-		return 0, c.Fail(fmt.Errorf("roll back release %s/%s: %w", namespace, name, err), "the release's history says which revisions it has")
+		return 0, noTarget(c, namespace, name, err)
 	}
 	return target.Version, nil
+}
+
+func noTarget(c *kube.Cluster, namespace, name string, err error) error {
+	return c.Fail(fmt.Errorf("roll back release %s/%s: %w", namespace, name, err),
+		"the release's history says which revisions it has")
 }
 
 // rollbackTarget finds the revision to go back to.
@@ -185,7 +192,8 @@ func rollbackTarget(revisions []*release.Release, revision int) (*release.Releas
 	current := revisions[len(revisions)-1]
 	if to := current.Info.RollbackRevision; to != 0 && current.Info.Status != common.StatusDeployed {
 		// A rollback that was broken off goes where it was going.
-		if i := slices.IndexFunc(revisions, func(r *release.Release) bool { return r.Version == to && rolledOut(r) }); i >= 0 {
+		i := slices.IndexFunc(revisions, func(r *release.Release) bool { return r.Version == to && rolledOut(r) })
+		if i >= 0 {
 			return revisions[i], nil
 		}
 	}
@@ -194,7 +202,8 @@ func rollbackTarget(revisions []*release.Release, revision int) (*release.Releas
 			return r, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: before revision %d there is none that was rolled out and differs", ErrNoRevision, current.Version)
+	return nil, fmt.Errorf("%w: before revision %d there is none that was rolled out and differs",
+		ErrNoRevision, current.Version)
 }
 
 // rolledOut reports whether a revision has been good once.

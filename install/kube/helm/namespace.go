@@ -26,18 +26,22 @@ func EnsureNamespace(ctx context.Context, c *kube.Cluster, name, releaseName, re
 	if err != nil {
 		return fmt.Errorf("%s: get namespace %s: %w", c.Name, name, err)
 	}
-	other := kube.ReleaseName{Namespace: n.Annotations[kube.NamespaceAnnotation], Name: n.Annotations[kube.ReleaseAnnotation]}
+	other := kube.ReleaseName{
+		Namespace: n.Annotations[kube.NamespaceAnnotation], Name: n.Annotations[kube.ReleaseAnnotation],
+	}
 	switch {
 	case o.Owns(n) && n.Labels[kube.ManagedByLabel] == kube.ManagedByHelm:
 		return nil
 	case other != kube.ReleaseName{} && other != o:
-		return c.Fail(fmt.Errorf("namespace %s belongs to the Helm release %s/%s, not to %s/%s", name, printable.Line(other.Namespace), printable.Line(other.Name), o.Namespace, o.Name),
+		return c.Fail(fmt.Errorf("namespace %s belongs to the Helm release %s/%s, not to %s/%s",
+			name, printable.Line(other.Namespace), printable.Line(other.Name), o.Namespace, o.Name),
 			"uninstall that release, or name another namespace")
 	}
 	marks := &metav1.ObjectMeta{}
 	o.Mark(marks)
 	apply := corev1ac.Namespace(name).WithUID(n.UID).WithLabels(marks.Labels).WithAnnotations(marks.Annotations)
-	if _, err := c.Client.CoreV1().Namespaces().Apply(ctx, apply, metav1.ApplyOptions{FieldManager: kube.FieldManager + "-namespace", Force: true}); err != nil {
+	options := metav1.ApplyOptions{FieldManager: kube.FieldManager + "-namespace", Force: true}
+	if _, err := c.Client.CoreV1().Namespaces().Apply(ctx, apply, options); err != nil {
 		return fmt.Errorf("%s: mark namespace %s as one of release %s/%s: %w", c.Name, name, o.Namespace, o.Name, err)
 	}
 	return nil

@@ -100,7 +100,8 @@ func differs(revisions []*release.Release, r Release, wanted *chart.Chart) strin
 	}
 	suffix := ""
 	if last.Info.RollbackRevision > 0 && len(revisions) > 1 {
-		suffix = fmt.Sprintf(" (rolled back at %s; before that: %s)", since, kube.Brief(revisions[len(revisions)-2].Info.Description))
+		before := revisions[len(revisions)-2].Info.Description
+		suffix = fmt.Sprintf(" (rolled back at %s; before that: %s)", since, kube.Brief(before))
 	}
 	var reasons []string
 	switch is, want := chartVersion(last), wanted.Metadata.Version; {
@@ -134,8 +135,8 @@ func differs(revisions []*release.Release, r Release, wanted *chart.Chart) strin
 // before anything is changed.
 //
 // When an upgrade does not roll out in time, a Deployment has exceeded its progress deadline, or
-// a volume or an image cannot be had (see package wait), the last good revision is rolled back to unless NoRollback is set, and
-// the error says what held up the upgrade, and what became of the rollback. After a first
+// a volume or an image cannot be had (see package wait), the last good revision is rolled back to
+// unless NoRollback is set, and the error says what held up the upgrade, and what became of the rollback. After a first
 // installation that does not roll out, everything stays as it is. When ctx ends, nothing is
 // rolled back: the next call goes on from there.
 func Apply(ctx context.Context, c *kube.Cluster, r Release, report func(string)) error {
@@ -265,7 +266,9 @@ func (h *binding) upgrade(ctx context.Context, r Release, wanted *chart.Chart) e
 
 // goBack rolls a failed upgrade back, if there is something to go back to, and says what
 // came of it. before is the revision that was the last one before the upgrade.
-func (h *binding) goBack(ctx context.Context, r Release, before int, good *release.Release, report func(string)) string {
+func (h *binding) goBack(
+	ctx context.Context, r Release, before int, good *release.Release, report func(string),
+) string {
 	if ctx.Err() != nil {
 		return "broken off; the same command goes on from here"
 	}
@@ -294,7 +297,9 @@ func (h *binding) goBack(ctx context.Context, r Release, before int, good *relea
 }
 
 // releaseError joins what failed with what was done about it.
-func releaseError(ctx context.Context, c *kube.Cluster, o kube.ReleaseName, doing string, err error, after string) error {
+func releaseError(
+	ctx context.Context, c *kube.Cluster, o kube.ReleaseName, doing string, err error, after string,
+) error {
 	var hint, explanation string
 	if inner := (*kube.Error)(nil); errors.As(err, &inner) {
 		hint, explanation = inner.Hint(), inner.Explanation

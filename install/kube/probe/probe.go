@@ -63,7 +63,8 @@ type Pod struct {
 // 64 KiB. It fails when the program does, after 2 min, and when the pod cannot be started.
 func Run(ctx context.Context, c *kube.Cluster, p Pod) ([]byte, error) {
 	var log []byte
-	err := withPod(ctx, c, p, func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded }, func(ctx context.Context, pod *corev1.Pod) (err error) {
+	ended := func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded }
+	err := withPod(ctx, c, p, ended, func(ctx context.Context, pod *corev1.Pod) (err error) {
 		log, err = podLog(ctx, c, pod)
 		return err
 	})
@@ -73,10 +74,15 @@ func Run(ctx context.Context, c *kube.Cluster, p Pod) ([]byte, error) {
 // With runs use while a pod runs, with the pod's address, and deletes the pod.
 func With(ctx context.Context, c *kube.Cluster, p Pod, use func(ctx context.Context, address string) error) error {
 	running := func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning && pod.Status.PodIP != "" }
-	return withPod(ctx, c, p, running, func(ctx context.Context, pod *corev1.Pod) error { return use(ctx, pod.Status.PodIP) })
+	return withPod(ctx, c, p, running, func(ctx context.Context, pod *corev1.Pod) error {
+		return use(ctx, pod.Status.PodIP)
+	})
 }
 
-func withPod(ctx context.Context, c *kube.Cluster, p Pod, far func(*corev1.Pod) bool, use func(context.Context, *corev1.Pod) error) (err error) {
+func withPod(
+	ctx context.Context, c *kube.Cluster, p Pod,
+	far func(*corev1.Pod) bool, use func(context.Context, *corev1.Pod) error,
+) (err error) {
 	// The name is chosen here, so that the pod can be deleted also when the answer of the
 	// API that made it is lost.
 	wanted := p.pod("boxlift-probe-" + strings.ToLower(rand.Text()[:8]))
@@ -85,7 +91,8 @@ func withPod(ctx context.Context, c *kube.Cluster, p Pod, far func(*corev1.Pod) 
 			err = errors.Join(err, deleted)
 		}
 	}()
-	made, err := c.Client.CoreV1().Pods(p.Namespace).Create(ctx, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
+	options := metav1.CreateOptions{FieldManager: kube.FieldManager}
+	made, err := c.Client.CoreV1().Pods(p.Namespace).Create(ctx, wanted, options)
 	if err != nil {
 		return fmt.Errorf("%s: make a pod in namespace %s: %w", c.Name, p.Namespace, err)
 	}
@@ -195,7 +202,9 @@ func deleteLeft(ctx context.Context, c *kube.Cluster, own *corev1.Pod) {
 	}
 	for i := range list.Items {
 		if p := &list.Items[i]; own.CreationTimestamp.Sub(p.CreationTimestamp.Time) > left {
-			_ = c.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})
+			_ = c.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
+				Preconditions: &metav1.Preconditions{UID: &p.UID},
+			})
 		}
 	}
 }
@@ -209,11 +218,13 @@ func (p Pod) pod(name string) *corev1.Pod {
 			RestartPolicy: corev1.RestartPolicyNever, ActiveDeadlineSeconds: &deadline, TerminationGracePeriodSeconds: &grace,
 			AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
 			// By the scheduler, which says why when it cannot be.
-			Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
-					{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{p.Node}},
-				}}},
-			}}},
+			Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+					NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
+						{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{p.Node}},
+					}}},
+				},
+			}},
 			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 		},
 	}
@@ -223,8 +234,10 @@ func (p Pod) pod(name string) *corev1.Pod {
 	container := corev1.Container{
 		Name: "probe", Image: p.Image, ImagePullPolicy: corev1.PullNever, Args: p.Args,
 		Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("16Mi")},
-			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
+			Requests: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("16Mi"),
+			},
+			Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
 		},
 	}
 	if p.Program != "" {

@@ -120,7 +120,8 @@ func (w waitingFor) describeHint() string {
 	if w.object.Namespace != "" {
 		namespace = " -n " + w.object.Namespace
 	}
-	return fmt.Sprintf("on a server: k3s kubectl%s describe %s %s", namespace, strings.ToLower(w.object.Kind), w.object.Name)
+	kind := strings.ToLower(w.object.Kind)
+	return fmt.Sprintf("on a server: k3s kubectl%s describe %s %s", namespace, kind, w.object.Name)
 }
 
 // wait is one wait for several objects.
@@ -192,7 +193,8 @@ func (w *wait) workload(ctx context.Context, a Awaited, judge kube.Judge) (state
 		state.failed = true
 	}
 	if exceeded {
-		state.state += fmt.Sprintf(", and its progress deadline of %d s is exceeded", progressDeadline(r.Deployment)/time.Second)
+		seconds := progressDeadline(r.Deployment) / time.Second
+		state.state += fmt.Sprintf(", and its progress deadline of %d s is exceeded", seconds)
 		state.failed = true
 	}
 	return state, problem, nil
@@ -237,7 +239,8 @@ func (w *wait) other(ctx context.Context, a Awaited, _ kube.Judge) (state *waiti
 	if w.settled[a] {
 		return nil, false, nil
 	}
-	object, err := w.cluster.Dynamic.Resource(a.Resource).Namespace(a.Object.Namespace).Get(ctx, a.Object.Name, metav1.GetOptions{})
+	objects := w.cluster.Dynamic.Resource(a.Resource).Namespace(a.Object.Namespace)
+	object, err := objects.Get(ctx, a.Object.Name, metav1.GetOptions{})
 	if err != nil {
 		return nil, false, err
 	}
@@ -261,7 +264,8 @@ func (w *wait) other(ctx context.Context, a Awaited, _ kube.Judge) (state *waiti
 // Then it is the pods that are waited for; of one that nobody uses there is nothing to wait
 // for.
 func boundLater(ctx context.Context, c *kube.Cluster, object *unstructured.Unstructured) (bool, error) {
-	if object.GroupVersionKind().GroupKind() != corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim").GroupKind() || object.GetDeletionTimestamp() != nil {
+	claim := corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim").GroupKind()
+	if object.GroupVersionKind().GroupKind() != claim || object.GetDeletionTimestamp() != nil {
 		return false, nil
 	}
 	name, _, err := unstructured.NestedString(object.Object, "spec", "storageClassName")
