@@ -21,11 +21,11 @@ const plainSite = "cluster: {servers: [{host: 192.0.2.1, agent: true}]}\nlitebox
 // checked by [Install] and [Preflight]. chart is the archive of Cilium's chart, empty when
 // the lock has none. The error wraps [ErrLock].
 func CheckLock(ctx context.Context, l *lock.Lock, chart []byte) error {
-	site, _, err := config.Parse("install.yaml", []byte(plainSite), func(string) (string, bool) { return "", false })
+	asked, _, err := config.Parse("install.yaml", []byte(plainSite), func(string) (string, bool) { return "", false })
 	if err != nil {
 		return err
 	}
-	in := newRooms(Options{Config: site})
+	in := newRooms(Options{Config: asked})
 	in.site.misfit, in.site.contents = ErrLock, contentsOf(l)
 	in.site.k3s = in.site.version(k3sComponent)
 	if len(chart) > 0 && in.site.k3s != "" {
@@ -57,14 +57,14 @@ func CheckLock(ctx context.Context, l *lock.Lock, chart []byte) error {
 // own. Without a version of k3s, that of the oldest Kubernetes that the chart may run on is
 // assumed.
 func ChartImages(ctx context.Context, chart []byte, ciliumVersion, k3sVersion string) ([]string, error) {
-	site, _, err := config.Parse("install.yaml", []byte(plainSite), func(string) (string, bool) { return "", false })
+	asked, _, err := config.Parse("install.yaml", []byte(plainSite), func(string) (string, bool) { return "", false })
 	if err != nil {
 		return nil, err
 	}
 	if k3sVersion == "" {
 		k3sVersion = oldestKubernetes
 	}
-	in := newRooms(Options{Config: site})
+	in := newRooms(Options{Config: asked})
 	in.site.k3s, in.site.contents = k3sVersion, contentsOf(&lock.Lock{})
 	values := in.network.ciliumValues(cilium.FirstMinor(nil, ciliumVersion), false)
 	return in.network.imagesOf(ctx, cilium.Release(chart, values, 0))

@@ -464,18 +464,18 @@ func (in *installation) recorded(work func() error) (err error) {
 // begin notes what the run works on, or compares it with the run that is to be gone on
 // with.
 func (in *installation) begin() error {
-	run := journal.Run{
+	begun := journal.Run{
 		Command: in.engine.Command, Cluster: in.site.Config.Cluster.Name, Config: in.site.Config.Fingerprint(), ConfigFile: in.engine.ConfigPath, Flags: in.engine.Flags,
 	}
 	if in.deployer.deployment != nil {
 		// What the site's own folder says is part of what is asked for.
-		sum := sha256.Sum256([]byte(run.Config + "\n" + string(in.deployer.deployment.Rendered.YAML())))
-		run.Config = hex.EncodeToString(sum[:])
+		sum := sha256.Sum256([]byte(begun.Config + "\n" + string(in.deployer.deployment.Rendered.YAML())))
+		begun.Config = hex.EncodeToString(sum[:])
 	}
-	if run.Command == "" {
-		run.Command = in.engine.Scope.Command()
+	if begun.Command == "" {
+		begun.Command = in.engine.Scope.Command()
 	}
-	if run.Command == in.engine.Scope.Command() || in.engine.upgrades {
+	if begun.Command == in.engine.Scope.Command() || in.engine.upgrades {
 		for _, p := range in.installation() {
 			planned := journal.Planned{Phase: p.name}
 			for _, h := range in.site.hosts {
@@ -485,21 +485,21 @@ func (in *installation) begin() error {
 				}
 				planned.Hosts = append(planned.Hosts, h.name)
 			}
-			run.Plan = append(run.Plan, planned)
+			begun.Plan = append(begun.Plan, planned)
 		}
 	}
 	if in.site.Bundle != nil {
-		run.Bundle, run.BundleFile = in.site.Bundle.Digest().String(), in.site.Bundle.Path()
+		begun.Bundle, begun.BundleFile = in.site.Bundle.Digest().String(), in.site.Bundle.Path()
 	}
 	last := in.engine.journal.State()
 	if in.engine.restores {
-		return in.recovery.beginRestore(run, last)
+		return in.recovery.beginRestore(begun, last)
 	}
 	if restoreBegan(last) {
 		return fmt.Errorf("%w: boxlift %s has begun to restore a backup on hosts and did not end: go on with %s", ErrRefused, last.Command, RestoreCommand(last))
 	}
 	in.engine.left = leftBehind(last)
-	run.Left = in.engine.left
+	begun.Left = in.engine.left
 	for _, left := range in.engine.left {
 		in.site.warn("the last run deleted the node of %s and did not get to uninstalling k3s from it: boxlift node remove --hosts %s does that, and with runtime.removeAbsentAgents so does boxlift install; for a host that is not in install.yaml it needs cluster.absentAgentLogin", left.Host, left.Node)
 	}
@@ -510,21 +510,21 @@ func (in *installation) begin() error {
 		return &underWayError{last, in.site.StatePath}
 	}
 	if !in.engine.Resume {
-		return in.engine.journal.Begin(run)
+		return in.engine.journal.Begin(begun)
 	}
 	switch {
 	case last.Version == 0:
 		return fmt.Errorf("%w: %s holds no run", ErrNothingToResume, in.site.StatePath)
 	case !last.Unfinished():
 		return fmt.Errorf("%w: the last run (%s, ended %s) was finished", ErrNothingToResume, last.Command, last.Ended.Format(time.RFC3339))
-	case last.Command != run.Command:
+	case last.Command != begun.Command:
 		return fmt.Errorf("%w: the last run was boxlift %s: run that command again", ErrNothingToResume, last.Command)
-	case last.Bundle != run.Bundle:
-		return fmt.Errorf("%w: the run began with the bundle %s (%s), this is %s: give that bundle, or begin anew with boxlift %s", ErrChanged, short(last.Bundle), last.BundleFile, short(run.Bundle), run.Command)
-	case last.Config != run.Config:
-		return fmt.Errorf("%w: %s asks for another cluster than when the run began at %s: take the change back, or begin anew with boxlift %s", ErrChanged, in.engine.ConfigPath, last.Started.Format(time.RFC3339), run.Command)
+	case last.Bundle != begun.Bundle:
+		return fmt.Errorf("%w: the run began with the bundle %s (%s), this is %s: give that bundle, or begin anew with boxlift %s", ErrChanged, short(last.Bundle), last.BundleFile, short(begun.Bundle), begun.Command)
+	case last.Config != begun.Config:
+		return fmt.Errorf("%w: %s asks for another cluster than when the run began at %s: take the change back, or begin anew with boxlift %s", ErrChanged, in.engine.ConfigPath, last.Started.Format(time.RFC3339), begun.Command)
 	}
-	return in.engine.journal.Resume(run.Flags)
+	return in.engine.journal.Resume(begun.Flags)
 }
 
 // short is as much of a digest as people compare.

@@ -89,12 +89,12 @@ func (l *Deployer) renderLiteBoxd() (*Deployment, error) {
 	if err != nil {
 		return nil, err
 	}
-	site, err := siteFolder(l.site.Config.LiteBoxd.ConfigDir)
+	folder, err := siteFolder(l.site.Config.LiteBoxd.ConfigDir)
 	if err != nil {
 		return nil, err
 	}
 	d := &Deployment{Version: l.site.version(liteboxdComponent)}
-	if d.Rendered, err = manifests.Render(manifests.Overlay{Bases: bases, Site: site, Parameters: parameters}); err != nil {
+	if d.Rendered, err = manifests.Render(manifests.Overlay{Bases: bases, Site: folder, Parameters: parameters}); err != nil {
 		return nil, fmt.Errorf("%w: render LiteBoxd's manifests: %w", ErrConfig, err)
 	}
 	if err := l.checkImages(d.Rendered.Images()); err != nil {

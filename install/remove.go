@@ -53,7 +53,7 @@ func (o Options) runPhase(ctx context.Context, name string, work func(context.Co
 		return nil, err
 	}
 	defer in.engine.close()
-	run := func() error {
+	goThrough := func() error {
 		return in.engine.run(ctx, []phase{{name, func(ctx context.Context) error { return work(ctx, in) }}})
 	}
 	if o.DryRun || o.Config.Runtime.DryRun {
@@ -61,10 +61,10 @@ func (o Options) runPhase(ctx context.Context, name string, work func(context.Co
 		if err := in.engine.recall(); err != nil {
 			return nil, err
 		}
-		err := run()
+		err := goThrough()
 		return in.engine.summary(), err
 	}
-	err = in.recorded(run)
+	err = in.recorded(goThrough)
 	if in.engine.phases == nil {
 		return nil, err // it did not get as far as doing anything
 	}

@@ -245,7 +245,7 @@ func TestRestoreKeepsState(t *testing.T) {
 // the restore began with. A state of before it had the file's name tells of none.
 func TestUnfinishedRestore(t *testing.T) {
 	const bundle, file = digest.Digest("sha256:0123"), "/srv/backups/b.tar"
-	run := func(change func(*journal.Run)) journal.Run {
+	aRun := func(change func(*journal.Run)) journal.Run {
 		r := journal.Run{Command: "backup restore", Bundle: bundle.String(), BackupFile: file}
 		change(&r)
 		return r
@@ -258,13 +258,13 @@ func TestUnfinishedRestore(t *testing.T) {
 		file    string
 		command string
 	}{
-		{"none", run(func(r *journal.Run) { r.Command, r.BackupFile = "install", "" }), false, errors.New("x"), "", ""},
-		{"refused before it began", run(func(*journal.Run) {}), false, errors.New("x"), "", ""},
-		{"broken off", run(func(*journal.Run) {}), true, errors.New("x"), file, "boxlift backup restore " + file},
-		{"of an installation", run(func(r *journal.Run) { r.Command = "install --restore" }), true, errors.New("x"), file, "boxlift install --restore " + file},
-		{"another bundle", run(func(r *journal.Run) { r.Bundle = "sha256:4567" }), true, errors.New("x"), "", "boxlift backup restore " + file},
-		{"no name", run(func(r *journal.Run) { r.BackupFile = "" }), true, errors.New("x"), "", "boxlift backup restore FILE, with the same backup"},
-		{"ended", run(func(*journal.Run) {}), true, nil, "", ""},
+		{"none", aRun(func(r *journal.Run) { r.Command, r.BackupFile = "install", "" }), false, errors.New("x"), "", ""},
+		{"refused before it began", aRun(func(*journal.Run) {}), false, errors.New("x"), "", ""},
+		{"broken off", aRun(func(*journal.Run) {}), true, errors.New("x"), file, "boxlift backup restore " + file},
+		{"of an installation", aRun(func(r *journal.Run) { r.Command = "install --restore" }), true, errors.New("x"), file, "boxlift install --restore " + file},
+		{"another bundle", aRun(func(r *journal.Run) { r.Bundle = "sha256:4567" }), true, errors.New("x"), "", "boxlift backup restore " + file},
+		{"no name", aRun(func(r *journal.Run) { r.BackupFile = "" }), true, errors.New("x"), "", "boxlift backup restore FILE, with the same backup"},
+		{"ended", aRun(func(*journal.Run) {}), true, nil, "", ""},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

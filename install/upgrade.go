@@ -319,7 +319,7 @@ func (u *Upgrader) upgradeServers(ctx context.Context) error {
 // upgradeAgents goes from batch to batch. Once more agents have failed than may, no further
 // one is touched.
 func (u *Upgrader) upgradeAgents(ctx context.Context) error {
-	run, err := u.cluster.agentRunner(ctx, func(ctx context.Context, n *k3sNode) error {
+	work, err := u.cluster.agentRunner(ctx, func(ctx context.Context, n *k3sNode) error {
 		m := &move{upgrader: u, host: n.host, phase: "agents", wanted: n}
 		return m.do(ctx, func(ctx context.Context) error { return n.run(ctx, "agents") })
 	})
@@ -329,7 +329,7 @@ func (u *Upgrader) upgradeAgents(ctx context.Context) error {
 	left := u.site.agents()
 	for _, batch := range split(u.site.agents(), u.upgrade.Canary, u.batchSize(u.upgrade.Batches)) {
 		left = left[len(batch):]
-		_ = u.engine.eachHost(ctx, batch, run) // the hosts keep their errors
+		_ = u.engine.eachHost(ctx, batch, work) // the hosts keep their errors
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
