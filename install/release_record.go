@@ -301,9 +301,11 @@ func readRecord(ctx context.Context, api *kube.Cluster) (*release.Record, string
 }
 
 // recordError says that the record cannot be understood.
-type recordError struct{ error }
+type recordError struct{ err error }
 
-func (e *recordError) Unwrap() error { return e.error }
+func (e *recordError) Error() string { return e.err.Error() }
+
+func (e *recordError) Unwrap() error { return e.err }
 
 func (*recordError) Hint() string {
 	return fmt.Sprintf("see it on a server with: k3s kubectl -n %s get secret %s -o go-template='{{index .data %q | base64decode}}'; if it is lost, delete that Secret, and boxlift adopt makes another one",

@@ -90,8 +90,8 @@ type upgrading struct {
 // upgradeCommand is what state and record call an upgrade.
 const upgradeCommand = "upgrade"
 
-// command is what state and record call the run.
-func (o *UpgradeSettings) command() string {
+// verb is what state and record call the run.
+func (o *UpgradeSettings) verb() string {
 	if o.RollbackTo > 0 {
 		return fmt.Sprintf("rollback --to %d", o.RollbackTo)
 	}
@@ -112,7 +112,7 @@ func UpgradeOf(command string) (rollbackTo int, ok bool) {
 // made and proven. The summary is nil when nothing was begun. The error wraps [ErrRefused]
 // when a gate refuses; nothing is changed then.
 func Upgrade(ctx context.Context, o UpgradeOptions) (*Summary, error) {
-	o.Command = o.command()
+	o.Command = o.verb()
 	underWay := o.isUnderWay()
 	plan, err := PlanUpgrade(ctx, o)
 	if plan == nil && errors.Is(err, ErrCluster) && !underWay {

@@ -281,7 +281,7 @@ func (u *upgradePlanner) lookAtRecord(ctx context.Context) error {
 		u.is.Serial = u.record.Serial
 	}
 	u.is.Standing = newest != nil && newest.Bundle == u.upgrader.site.Bundle.Digest()
-	if newest != nil && newest.Bundle == u.upgrader.site.Bundle.Digest() && newest.Command == u.options.command() &&
+	if newest != nil && newest.Bundle == u.upgrader.site.Bundle.Digest() && newest.Command == u.options.verb() &&
 		(newest.State == release.Running || newest.State == release.Failed) {
 		u.is.UnderWay = true
 	}

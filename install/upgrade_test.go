@@ -52,8 +52,8 @@ func TestUpgradeOf(t *testing.T) {
 		if ok != (want >= 0) || ok && to != want {
 			t.Errorf("%q is %d, %t", command, to, ok)
 		}
-		if o := (&UpgradeSettings{RollbackTo: to}); ok && o.command() != command {
-			t.Errorf("%q becomes %q", command, o.command())
+		if o := (&UpgradeSettings{RollbackTo: to}); ok && o.verb() != command {
+			t.Errorf("%q becomes %q", command, o.verb())
 		}
 	}
 }
