@@ -83,7 +83,7 @@ func newStorageAPI(node, namespace, claim string, nodes ...string) *storageAPI {
 	}
 	var v corev1.PersistentVolume
 	v.Name, v.Status.Phase = "pvc-1", corev1.VolumeBound
-	v.Spec.HostPath = &corev1.HostPathVolumeSource{Path: localStorage + "/pvc-1"}
+	v.Spec.HostPath = &corev1.HostPathVolumeSource{Path: "/var/lib/rancher/k3s/storage/pvc-1"}
 	v.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}
 	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: namespace, Name: claim}
 	onNode := corev1.NodeSelectorRequirement{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn}
