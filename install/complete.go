@@ -10,6 +10,8 @@ import (
 	"github.com/liteboxd/boxlift/bundle/upstream"
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/seed"
+	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/manifests"
 )
 
@@ -26,23 +28,23 @@ func CheckLock(ctx context.Context, l *lock.Lock, chart []byte) error {
 		return err
 	}
 	in := newRooms(Options{Config: asked})
-	in.site.misfit, in.site.contents = ErrLock, contentsOf(l)
-	in.site.k3s = in.site.version(k3sComponent)
-	if len(chart) > 0 && in.site.k3s != "" {
+	in.site.Misfit, in.site.Contents = site.ErrLock, contentsOf(l)
+	in.site.K3s = in.site.Version(site.K3sComponent)
+	if len(chart) > 0 && in.site.K3s != "" {
 		// Without digests, which are nothing that is compared: asking whether they are known
 		// would render the chart twice.
-		values := in.network.ciliumValues(cilium.FirstMinor(nil, in.site.version(CiliumComponent)), false)
-		if err := in.network.checkReleaseImages(ctx, cilium.WithoutKeys(cilium.Release(chart, values, 0))); err != nil {
+		values := in.network.CiliumValues(cilium.FirstMinor(nil, in.site.Version(site.CiliumComponent)), false)
+		if err := in.network.CheckReleaseImages(ctx, cilium.WithoutKeys(cilium.Release(chart, values, 0))); err != nil {
 			return err
 		}
 	}
-	if in.site.version(liteboxdComponent) == "" {
+	if in.site.Version(seed.LiteboxdComponent) == "" {
 		return nil
 	}
-	if err := in.deployer.checkLiteBoxdVersion(); err != nil {
+	if err := in.deployer.CheckLiteBoxdVersion(); err != nil {
 		return err
 	}
-	parameters, err := in.deployer.manifestParameters()
+	parameters, err := in.deployer.ManifestParameters()
 	if err != nil {
 		return err
 	}
@@ -50,7 +52,7 @@ func CheckLock(ctx context.Context, l *lock.Lock, chart []byte) error {
 	if err != nil {
 		return fmt.Errorf("render LiteBoxd's manifests: %w", err)
 	}
-	return in.deployer.checkImages(rendered.Images())
+	return in.deployer.CheckImages(rendered.Images())
 }
 
 // ChartImages lists the images that Cilium's chart names for a site with no settings of its
@@ -65,9 +67,9 @@ func ChartImages(ctx context.Context, chart []byte, ciliumVersion, k3sVersion st
 		k3sVersion = oldestKubernetes
 	}
 	in := newRooms(Options{Config: asked})
-	in.site.k3s, in.site.contents = k3sVersion, contentsOf(&lock.Lock{})
-	values := in.network.ciliumValues(cilium.FirstMinor(nil, ciliumVersion), false)
-	return in.network.imagesOf(ctx, cilium.Release(chart, values, 0))
+	in.site.K3s, in.site.Contents = k3sVersion, contentsOf(&lock.Lock{})
+	values := in.network.CiliumValues(cilium.FirstMinor(nil, ciliumVersion), false)
+	return in.network.ImagesOf(ctx, cilium.Release(chart, values, 0))
 }
 
 // ManifestImages lists the images that LiteBoxd's manifests name, with these of a release,

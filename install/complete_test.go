@@ -16,6 +16,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/upstream"
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/kube/helm"
+	"github.com/liteboxd/boxlift/install/site/sitetest"
 	standin "github.com/liteboxd/boxlift/test/upstream"
 )
 
@@ -70,15 +71,15 @@ func TestChartWithoutEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := example(t, exampleConfig, "k3s=v1.36.4+k3s1", "cilium=1.20.0")
-	in.site.k3s = "v1.36.4+k3s1"
+	in := example(t, sitetest.ExampleConfig, "k3s=v1.36.4+k3s1", "cilium=1.20.0")
+	in.site.K3s = "v1.36.4+k3s1"
 	for name, check := range map[string]func() error{
 		"lock": func() error {
 			_, err := ChartImages(t.Context(), chart, "1.20.0", "")
 			return err
 		},
 		"build":   func() error { return CheckLock(t.Context(), l, chart) },
-		"install": func() error { return in.network.checkReleaseImages(t.Context(), cilium.Release(chart, nil, 0)) },
+		"install": func() error { return in.network.CheckReleaseImages(t.Context(), cilium.Release(chart, nil, 0)) },
 	} {
 		err := check()
 		const want = "render chart demo 1.0.0: it takes more than 512 MiB of memory"

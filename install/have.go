@@ -2,183 +2,22 @@ package install
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"path"
-	"slices"
-	"strconv"
-	"strings"
-
-	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/have"
-	"github.com/liteboxd/boxlift/node/wire"
+	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/seed"
 )
-
-// Holding is what one host holds of bundles.
-type Holding struct {
-	Host     string `json:"host"`
-	Platform string `json:"platform,omitempty"`
-	Blobs    int    `json:"blobs"`
-	Bytes    int64  `json:"bytes"`
-	Error    string `json:"error,omitempty"`
-}
 
 // Have finds out what the hosts of install.yaml hold of bundles: blobs in packs, files that
 // were shipped, and boxlift-node. It only looks, and needs nothing of boxlift's on the hosts.
 // Every host has to answer, or else the error wraps [ErrHosts] and there is no result but the
 // list of hosts.
-func Have(ctx context.Context, o Options) (*have.Have, []Holding, error) {
+func Have(ctx context.Context, o Options) (*have.Have, []seed.Holding, error) {
 	in, err := newInstaller(o)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer in.engine.close()
-	in.engine.mode = inspect
-	return in.seeder.have(ctx)
-}
-
-// have finds out what all hosts hold.
-func (sd *Seeder) have(ctx context.Context) (*have.Have, []Holding, error) {
-	hosts := make([]have.Host, len(sd.site.hosts))
-	_ = sd.engine.eachHost(ctx, sd.site.hosts, func(ctx context.Context, h *host) error {
-		task := sd.site.Reporter.Task("look at what "+h.name+" holds", 0)
-		held, err := sd.holding(ctx, h)
-		task.Done(err)
-		if err == nil {
-			hosts[slices.Index(sd.site.hosts, h)] = *held
-		}
-		return err
-	})
-	if ctx.Err() != nil {
-		return nil, nil, context.Cause(ctx)
-	}
-	holdings := make([]Holding, len(sd.site.hosts))
-	for i, h := range sd.site.hosts {
-		holdings[i] = Holding{Host: h.name, Platform: string(h.platform), Blobs: len(hosts[i].Blobs)}
-		for _, size := range hosts[i].Blobs {
-			holdings[i].Bytes += size
-		}
-		if h.err != nil {
-			holdings[i].Error = h.err.Error()
-		}
-	}
-	if err := sd.engine.hostErrors(); err != nil {
-		return nil, holdings, err
-	}
-	return have.Of(sd.site.Config.Cluster.Name, hosts), holdings, nil
-}
-
-func (sd *Seeder) holding(ctx context.Context, h *host) (*have.Host, error) {
-	if err := sd.site.connect(ctx, h); err != nil {
-		return nil, err
-	}
-	held := &have.Host{Name: h.name, Platform: h.platform}
-	var err error
-	if held.Blobs, err = heldBlobs(ctx, h); err != nil {
-		return nil, err
-	}
-	if err := addFiles(ctx, h, held.Blobs); err != nil {
-		return nil, err
-	}
-	record, err := h.read(ctx, path.Join(wire.FilesDir, "releases.json"))
-	if err != nil {
-		return nil, err
-	}
-	held.Bundles = recordedBundles(record)
-	return held, nil
-}
-
-// The scripts that look at a host. Both list nothing where there is nothing.
-const (
-	// packsScript lists the members of all packs in a folder, of those that are set aside as well.
-	packsScript = `for f in "$1"/boxlift-*.tar "$1"/boxlift-*.tar.aside; do [ ! -f "$f" ] || tar -tvf "$f" || exit 1; done`
-	// filesScript prints size and sha256 of all files in a folder, and of one more.
-	filesScript = `for f in "$1"/* "$2"; do [ ! -f "$f" ] || { stat -c %s "$f" && sha256sum <"$f"; } || exit 1; done`
-)
-
-// heldBlobs are the sizes of the blobs in the packs on a host, by their names in the packs.
-// Packs got their names only when every blob was proven.
-func heldBlobs(ctx context.Context, h *host) (map[digest.Digest]int64, error) {
-	out, err := h.root(ctx, "list what packs hold", "/bin/sh", "-c", packsScript, "sh", wire.ImagesDir)
-	if err != nil {
-		return nil, err
-	}
-	return parseMembers(string(out))
-}
-
-// parseMembers reads blobs from what `tar -tv` prints: mode, owner, size, date, time, name.
-func parseMembers(listing string) (map[digest.Digest]int64, error) {
-	held := make(map[digest.Digest]int64)
-	for line := range strings.Lines(listing) {
-		fields := strings.Fields(line)
-		if len(fields) != 6 {
-			return nil, fmt.Errorf("list what packs hold: tar printed %.200q", line)
-		}
-		encoded, isBlob := strings.CutPrefix(fields[5], "blobs/sha256/")
-		size, err := strconv.ParseInt(fields[2], 10, 64)
-		d := digest.NewDigestFromEncoded(digest.SHA256, encoded)
-		if !isBlob || d.Validate() != nil {
-			continue
-		}
-		if err != nil || size < 0 {
-			return nil, fmt.Errorf("list what packs hold: tar printed %.200q", line)
-		}
-		held[d] = size
-	}
-	return held, nil
-}
-
-// addFiles adds the files of bundles that are on the host. Their names have no more than the
-// beginning of their digests.
-func addFiles(ctx context.Context, h *host, blobs map[digest.Digest]int64) error {
-	out, err := h.root(ctx, "look at files of bundles", "/bin/sh", "-c", filesScript, "sh", wire.FilesDir+"/files", helperPath)
-	if err != nil {
-		return err
-	}
-	return parseFiles(string(out), blobs)
-}
-
-// parseFiles reads pairs of lines: a size, and what sha256sum prints.
-func parseFiles(listing string, blobs map[digest.Digest]int64) error {
-	lines := strings.Split(strings.TrimSuffix(listing, "\n"), "\n")
-	if listing == "" {
-		return nil
-	}
-	for i := 0; i < len(lines); i += 2 {
-		if i+1 == len(lines) {
-			return fmt.Errorf("look at files of bundles: the host printed %.200q last", lines[i])
-		}
-		size, err := strconv.ParseInt(lines[i], 10, 64)
-		sum, _, _ := strings.Cut(lines[i+1], " ")
-		d := digest.NewDigestFromEncoded(digest.SHA256, sum)
-		if err = errors.Join(err, d.Validate()); err != nil || size < 0 {
-			return fmt.Errorf("look at files of bundles: the host printed %.200q and %.200q", lines[i], lines[i+1])
-		}
-		blobs[d] = size
-	}
-	return nil
-}
-
-// recordedBundles are the digests of the bundles that a host has in its record of releases.
-// What cannot be read says nothing: they only inform.
-func recordedBundles(record string) []digest.Digest {
-	type release struct {
-		ID digest.Digest `json:"id"`
-	}
-	var r struct {
-		Current  release  `json:"current"`
-		Previous *release `json:"previous"`
-	}
-	if json.Unmarshal([]byte(record), &r) != nil {
-		return nil
-	}
-	var bundles []digest.Digest
-	for _, one := range []*release{&r.Current, r.Previous} {
-		if one != nil && one.ID.Validate() == nil && one.ID.Algorithm() == digest.SHA256 && !slices.Contains(bundles, one.ID) {
-			bundles = append(bundles, one.ID)
-		}
-	}
-	return bundles
+	defer in.engine.Close()
+	in.engine.Mode = run.Inspect
+	return in.seeder.Have(ctx)
 }

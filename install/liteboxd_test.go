@@ -2,238 +2,12 @@ package install
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/opencontainers/go-digest"
-
-	"github.com/liteboxd/boxlift/bundle"
-	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
-	"github.com/liteboxd/boxlift/install/database"
-	"github.com/liteboxd/boxlift/install/kube"
-	"github.com/liteboxd/boxlift/install/kube/helm"
-	"github.com/liteboxd/boxlift/manifests"
+	"github.com/liteboxd/boxlift/install/site"
 )
-
-const boxConfig = `cluster:
-  name: example
-  servers: [{host: 10.0.0.11, agent: true, k3s: {config: {disable: [%s]}}}]
-liteboxd: {extraImages: ["registry.lan/team/python:3.13"]}
-`
-
-// carrying makes an installer whose bundle has these images, as reference or
-// reference@digest.
-func carrying(t *testing.T, disabled, k3s string, images ...string) *installation {
-	t.Helper()
-	in := example(t, strings.Replace(boxConfig, "%s", disabled, 1), "k3s="+k3s, "liteboxd=v0.6.10")
-	in.site.k3s, in.site.misfit = k3s, ErrConfig
-	for _, image := range images {
-		name, sum, _ := strings.Cut(image, "@")
-		platforms := []format.PlatformImage{{Platform: "linux/amd64"}}
-		in.site.contents.Images = append(in.site.contents.Images, bundle.Image{Component: "liteboxd", Name: name, Digest: digest.Digest(sum), Platforms: platforms})
-	}
-	return in
-}
-
-var (
-	ones = strings.Repeat("1", 64)
-	twos = strings.Repeat("2", 64)
-)
-
-func TestCarriedImage(t *testing.T) {
-	const newK3s, oldK3s = "v1.34.4+k3s1", "v1.34.2+k3s1" // the one names digests
-	for name, c := range map[string]struct {
-		reference, k3s, err string
-	}{
-		"as it is":        {"docker.io/library/nginx:alpine", newK3s, ""},
-		"a short name":    {"nginx:alpine", newK3s, ""},
-		"with its digest": {"nginx:alpine@sha256:" + ones, newK3s, ""},
-		"another digest":  {"nginx:alpine@sha256:" + twos, newK3s, "carries it with the digest sha256:" + ones},
-		"no such digest":  {"nginx:alpine@sha256:" + ones, oldK3s, "no node would find it"},
-		"another tag":     {"nginx:1.29", newK3s, "add `- {ref: docker.io/library/nginx:1.29}` to the images of the component liteboxd"},
-		"another host":    {"registry.lan/library/nginx:alpine", newK3s, "it is not carried"},
-		"no tag":          {"nginx", newK3s, "it is not carried"},
-		"nonsense":        {"registry.lan/A b", newK3s, "could not parse reference"},
-	} {
-		in := carrying(t, "", c.k3s, "docker.io/library/nginx:alpine@sha256:"+ones)
-		image, err := in.deployer.carriedImage(c.reference)
-		if c.err == "" && (err != nil || image.Name != "docker.io/library/nginx:alpine") || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
-			t.Errorf("%s: %v, %v", name, image.Name, err)
-		}
-	}
-}
-
-func TestManifestImages(t *testing.T) {
-	in := carrying(t, "", "v1.34.4+k3s1", "ghcr.io/fslongjin/liteboxd-server:v0.6.10", "ghcr.io/fslongjin/liteboxd-gateway:v0.6.10", "ghcr.io/fslongjin/web:v0.6.10", "docker.io/library/ubuntu:24.04")
-	p, err := in.deployer.manifestParameters()
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := manifests.Images{
-		API: "ghcr.io/fslongjin/liteboxd-server:v0.6.10", Gateway: "ghcr.io/fslongjin/liteboxd-gateway:v0.6.10",
-		Web: "ghcr.io/fslongjin/web:v0.6.10", Helper: "docker.io/library/ubuntu:24.04",
-	}
-	if diff := cmp.Diff(want, p.Images); diff != "" {
-		t.Errorf("images (-want +got):\n%s", diff)
-	}
-	// One that install.yaml lists besides is missing, on every platform or on one.
-	err = in.deployer.checkImages([]manifests.ImageUse{{Image: p.Images.API, Object: "Deployment a/b", Container: "api"}})
-	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "install.yaml (liteboxd.extraImages) needs the image registry.lan/team/python:3.13") {
-		t.Errorf("an extra image that is missing: %v", err)
-	}
-	rendered, err := manifests.Render(manifests.Overlay{Bases: manifests.Embedded(), Parameters: p})
-	if err != nil {
-		t.Fatal(err)
-	}
-	in.deployer.deployment = &Deployment{Rendered: rendered}
-	in.site.Config.LiteBoxd.ExtraImages = nil
-	if err := in.deployer.checkPlatform("linux/amd64"); err != nil {
-		t.Error(err)
-	}
-	if err := in.deployer.checkPlatform("linux/arm64"); err == nil || !strings.Contains(err.Error(), "the host is linux/arm64") || !strings.Contains(err.Error(), "liteboxd-gateway") {
-		t.Errorf("a host of another platform: %v", err)
-	}
-	in.site.contents.Images = in.site.contents.Images[1:]
-	if _, err := in.deployer.manifestParameters(); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "carries 0 images called liteboxd-server") {
-		t.Errorf("without an image of the API: %v", err)
-	}
-}
-
-func TestPartsOfK3s(t *testing.T) {
-	rendered, err := manifests.Render(manifests.Overlay{Bases: manifests.Embedded(), Parameters: manifests.Parameters{
-		Images: manifests.Images{API: "r.lan/a:1", Gateway: "r.lan/g:1", Web: "r.lan/w:1", Helper: "r.lan/h:1"},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for disabled, want := range map[string]string{
-		"servicelb": "", "traefik": "needs k3s' traefik", "local-storage": "PersistentVolumeClaim liteboxd-api-data needs k3s' local-storage",
-	} {
-		err := carrying(t, disabled, "v1.34.4+k3s1").deployer.checkParts(rendered.Objects())
-		if want == "" && err != nil || want != "" && (!errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want)) {
-			t.Errorf("without %s: %v", disabled, err)
-		}
-	}
-}
-
-// The manifests mark what LiteBoxd replaces with what install/kube looks for.
-func TestRewrittenMark(t *testing.T) {
-	if helm.RewrittenBy != manifests.RewrittenBy {
-		t.Errorf("install/kube looks for %s, the manifests have %s", helm.RewrittenBy, manifests.RewrittenBy)
-	}
-}
-
-func TestNamespacesStay(t *testing.T) {
-	in := carrying(t, "", "v1.34.4+k3s1")
-	running := func(system, sandbox string) []kube.Object {
-		return []kube.Object{
-			{Kind: "Deployment", Namespace: system, Name: "liteboxd-api"}, {Kind: "NetworkPolicy", Namespace: sandbox, Name: "default-deny-all"},
-			{Kind: "NetworkPolicy", Namespace: "elsewhere", Name: "of-the-site"},
-		}
-	}
-	for _, c := range []struct {
-		running []kube.Object
-		want    string
-	}{
-		{nil, ""},
-		{running("liteboxd-system", "liteboxd-sandbox"), ""},
-		{running("plant", "liteboxd-sandbox"), "is in the namespace plant, and liteboxd.namespaceSystem in install.yaml says liteboxd-system"},
-		{running("liteboxd-system", "plant"), "is in the namespace plant, and liteboxd.namespaceSandbox in install.yaml says liteboxd-sandbox"},
-	} {
-		err := in.deployer.checkNamespaces(c.running)
-		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%v: %v", c.running, err)
-		}
-	}
-}
-
-func TestLostSandboxes(t *testing.T) {
-	a, b := Sandbox{Name: "sandbox-a", UID: "1", Node: "first"}, Sandbox{Name: "sandbox-b", UID: "2", Node: "first", Restarts: 1}
-	c := Sandbox{Name: "sandbox-c", UID: "3", Node: "second"}
-	again, anew := b, a
-	again.Restarts, anew.UID = 2, "9"
-	for name, one := range map[string]struct {
-		now             []Sandbox
-		restoring       bool
-		gone, restarted []string
-	}{
-		"the same":                 {[]Sandbox{c, b, a}, false, nil, nil},
-		"one more":                 {[]Sandbox{a, b, c, {Name: "sandbox-d", UID: "4"}}, false, nil, nil},
-		"one less":                 {[]Sandbox{a, b}, false, []string{"sandbox-c on second"}, nil},
-		"restarted":                {[]Sandbox{a, again, c}, false, nil, []string{"the sandbox sandbox-b on first was started again"}},
-		"another of the same name": {[]Sandbox{anew, b, c}, false, []string{"sandbox-a on first"}, nil},
-		"restarted by a restore":   {[]Sandbox{a, again}, true, []string{"sandbox-c on second"}, nil},
-	} {
-		gone, restarted := lostSandboxes([]Sandbox{a, b, c}, one.now, one.restoring)
-		if diff := cmp.Diff([][]string{one.gone, one.restarted}, [][]string{gone, restarted}); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
-	}
-}
-
-// A row that a user may have deleted is no loss; a table that was emptied is.
-func TestLostRows(t *testing.T) {
-	before := database.Keys{"templates": {"'a'", "'b'", "'c'"}, "image_prepulls": {"'p'"}, "template_versions": nil}
-	for name, one := range map[string]struct {
-		now              database.Keys
-		deleted, emptied []string
-	}{
-		"the same": {before, nil, nil},
-		"more":     {database.Keys{"templates": {"'a'", "'b'", "'c'", "'d'"}, "image_prepulls": {"'p'"}, "template_versions": {"1"}}, nil, nil},
-		"deleted by users": {database.Keys{"templates": {"'c'", "'d'"}},
-			[]string{"image_prepulls 'p'", "templates 'a'", "templates 'b'"}, nil},
-		"begun anew": {database.Keys{"templates": {"'x'"}, "image_prepulls": {"'p'"}},
-			nil, []string{"all 3 rows of the table templates of the database are gone"}},
-		"no tables": {nil, []string{"image_prepulls 'p'"}, []string{"all 3 rows of the table templates of the database are gone"}},
-	} {
-		deleted, emptied := lostRows(before, one.now)
-		if diff := cmp.Diff([][]string{one.deleted, one.emptied}, [][]string{deleted, emptied}); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
-	}
-}
-
-// What was broken off is gone on with; what belongs to something else is left alone.
-func TestUncompared(t *testing.T) {
-	in := carrying(t, "", "v1.34.4+k3s1")
-	in.site.StatePath = filepath.Join(t.TempDir(), "state.json")
-	u := in.deployer.upgradeTo("v0.6.11")
-	write := func(name string, b Backup) {
-		dir := filepath.Join(in.site.beside(backupsDir), name)
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.write(dir); err != nil {
-			t.Fatal(err)
-		}
-	}
-	check := func(what, want string) {
-		t.Helper()
-		b, dir, err := u.uncompared()
-		if got := filepath.Base(dir); err != nil || (b == nil) != (want == "") || b != nil && got != want {
-			t.Errorf("%s: %v in %s, %v; want %q", what, b, got, err, want)
-		}
-	}
-	check("none", "")
-	mine := Backup{Format: 1, Cluster: "example", Time: time.Now(), To: "v0.6.11"}
-	write("20260101T000000Z", mine)
-	check("one", "20260101T000000Z")
-	write("20260102T000000Z.unfinished", Backup{Cluster: "example", To: "v0.6.12"})
-	check("an unfinished one after it", "20260101T000000Z")
-	compared := mine
-	compared.Compared = true
-	write("20260103T000000Z", compared)
-	check("a newer one that is done with", "")
-	write("20260104T000000Z", Backup{Cluster: "example", To: "v0.6.10"})
-	check("one for something else", "")
-	write("20260105T000000Z", Backup{Cluster: "another", To: "v0.6.11"})
-	check("one of another cluster", "")
-}
 
 // Before anything is fetched, a lock is found to lack what a site will need.
 func TestCheckLock(t *testing.T) {
@@ -258,50 +32,16 @@ func TestCheckLock(t *testing.T) {
 	}
 	for i, image := range all {
 		rest := append(append([]string{}, all[:i]...), all[i+1:]...)
-		if err := CheckLock(t.Context(), parse(rest...), nil); !errors.Is(err, ErrLock) {
+		if err := CheckLock(t.Context(), parse(rest...), nil); !errors.Is(err, site.ErrLock) {
 			t.Errorf("without %s: %v", image, err)
 		}
 	}
 	for old, refused := range map[string]bool{"v0.6.8": true, "v0.5.0": true, "v0.6.9": false, "v0.7.0-site1": false} {
 		version = old
 		err := CheckLock(t.Context(), parse(all...), nil)
-		right := errors.Is(err, ErrLock) && strings.Contains(err.Error(), "take v0.6.9 or newer")
+		right := errors.Is(err, site.ErrLock) && strings.Contains(err.Error(), "take v0.6.9 or newer")
 		if refused && !right || !refused && err != nil {
 			t.Errorf("LiteBoxd %s: %v", old, err)
-		}
-	}
-}
-
-// A bundle that somebody has built elsewhere is refused as well.
-func TestOldLiteBoxd(t *testing.T) {
-	in := example(t, strings.Replace(boxConfig, "%s", "", 1), "k3s=v1.34.4+k3s1", "liteboxd=v0.6.8")
-	in.site.misfit = ErrConfig
-	_, err := in.deployer.renderLiteBoxd()
-	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "LiteBoxd v0.6.8 has no network-controller") {
-		t.Errorf("%v", err)
-	}
-}
-
-// A rollout that failed says what became of the database, and where it is as it was before.
-func TestSayDatabase(t *testing.T) {
-	failed, dir := errors.New("rolled back to revision 3"), t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, backupDatabase), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, test := range []struct {
-		name   string
-		err    error
-		backup string
-		says   bool
-	}{
-		{"it went well", nil, dir, false},
-		{"a first rollout", failed, "", false},
-		{"no database by then", failed, t.TempDir(), false},
-		{"a database", failed, dir, true},
-	} {
-		got := sayDatabase(test.err, test.backup)
-		if !errors.Is(got, test.err) || got != nil && strings.Contains(got.Error(), filepath.Join(dir, backupDatabase)) != test.says {
-			t.Errorf("%s: %v", test.name, got)
 		}
 	}
 }

@@ -1,199 +1,43 @@
 package install
 
 import (
-	"database/sql"
 	"errors"
-	"io/fs"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
-	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/journal"
-	"github.com/liteboxd/boxlift/install/release"
+	"github.com/liteboxd/boxlift/install/recovery"
+	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/install/site/sitetest"
 )
-
-// openBackup makes a backup of a server with SQLite, with a token, and one of agents if there is a second.
-func openBackup(t *testing.T, m backup.Manifest, token string, agents ...string) *backup.Reader {
-	t.Helper()
-	entries := map[string]string{backup.Token: token + "\n"}
-	for _, token := range agents {
-		entries[backup.AgentToken] = token + "\n"
-	}
-	return backupWith(t, m, entries)
-}
-
-// backupWith makes a backup of a server with SQLite that has the entries given, too.
-func backupWith(t *testing.T, m backup.Manifest, entries map[string]string) *backup.Reader {
-	t.Helper()
-	dir := t.TempDir()
-	write := func(name, content string) {
-		path := filepath.Join(dir, name)
-		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600))
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	for name, content := range entries {
-		write(name, content)
-	}
-	write(backup.SQLiteDatabase, "")
-	db, err := sql.Open("sqlite", filepath.Join(dir, backup.SQLiteDatabase))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = db.ExecContext(t.Context(), "CREATE TABLE kine (id INTEGER PRIMARY KEY)")
-	if err := errors.Join(err, db.Close()); err != nil {
-		t.Fatal(err)
-	}
-	m.Time, m.Datastore, m.Server = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), backup.SQLite, "first"
-	path := filepath.Join(t.TempDir(), "b.tar")
-	if _, err := backup.Write(t.Context(), path, m, dir); err != nil {
-		t.Fatal(err)
-	}
-	r, err := backup.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = r.Close() })
-	return r
-}
-
-// A backup's folder is made for the operator alone; what is no folder, or below a file, is refused.
-func TestBackupDir(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	in := carrying(t, "", "v1.34.4+k3s1")
-	in.site.StatePath = filepath.Join(dir, "state.json")
-	for _, c := range []struct{ to, want string }{
-		{"", filepath.Join(dir, "backups", "example")},
-		{filepath.Join(dir, "new", "folder"), filepath.Join(dir, "new", "folder")},
-		{dir, dir}, {file, ""}, {filepath.Join(file, "below"), ""},
-	} {
-		if err := checkBackupDir(c.to); (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrRefused) {
-			t.Errorf("%q is looked at: %v", c.to, err)
-		}
-		got, err := in.recovery.backupDir(BackupSettings{Dir: c.to})
-		if got != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrRefused) {
-			t.Errorf("%q: %q, %v", c.to, got, err)
-		}
-		if c.want == "" || c.want == dir {
-			continue
-		}
-		if info, err := os.Stat(got); err != nil || !info.IsDir() || info.Mode().Perm()&0o077 != 0 {
-			t.Errorf("%q: %v, %v", c.to, info, err)
-		}
-	}
-}
-
-const fullToken = "K10" + "abc" + "::server:canary-password"
-
-func TestCheckRestore(t *testing.T) {
-	const threeServers = "cluster:\n  name: example\n  servers:\n    - {host: 10.0.0.1, password: x}\n    - {host: 10.0.0.2, password: x}\n    - {host: 10.0.0.3, password: x}\nnetwork: {cni: cilium}\n"
-	tests := []struct {
-		name, config string
-		manifest     backup.Manifest
-		token        string
-		scope        Scope
-		want         string
-		is           error
-	}{
-		{name: "as it was", manifest: backup.Manifest{Cluster: "example", K3s: "v1.34.4+k3s1"}, token: fullToken},
-		{"another cluster", exampleConfig, backup.Manifest{Cluster: "other", K3s: "v1.34.4+k3s1"}, fullToken, Everything, `the backup is of the cluster "other"`, ErrRefused},
-		{"another k3s", exampleConfig, backup.Manifest{Cluster: "example", K3s: "v1.33.1+k3s1", Bundle: "sha256:0123456789abcdef"}, fullToken, Everything, "give the bundle sha256:0123456789ab,", ErrRefused},
-		{"servers without etcd", threeServers, backup.Manifest{Cluster: "example", K3s: "v1.34.4+k3s1"}, fullToken, Everything, "of one server with SQLite", ErrRefused},
-		{"in part", exampleConfig, backup.Manifest{Cluster: "example", K3s: "v1.34.4+k3s1"}, fullToken, WithoutLiteBoxd, "as a whole", ErrRefused},
-		{"an agent's token", exampleConfig, backup.Manifest{Cluster: "example", K3s: "v1.34.4+k3s1"}, "K10abc::node:p", Everything, "no token of a server", backup.ErrInvalid},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			if test.config == "" {
-				test.config = exampleConfig
-			}
-			in := example(t, test.config)
-			in.site.k3s, in.engine.Scope = "v1.34.4+k3s1", test.scope
-			in.engine.restores, in.recovery.Restore = true, &Restore{Backup: openBackup(t, test.manifest, test.token)}
-			err := in.recovery.checkRestore()
-			if test.want == "" {
-				if err != nil || in.cluster.restoration.token != "canary-password" {
-					t.Errorf("%v, %+v", err, in.recovery.restoring)
-				}
-				return
-			}
-			if !errors.Is(err, test.is) || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
-			if strings.Contains(err.Error(), "canary") {
-				t.Errorf("the token is shown: %v", err)
-			}
-		})
-	}
-}
-
-// Agents get the token back that they joined with. A backup from before they had one of their own says nothing of it.
-func TestRestoredAgentToken(t *testing.T) {
-	for _, test := range []struct {
-		name   string
-		agents []string
-		want   string
-		is     error
-	}{
-		{name: "one of their own", agents: []string{"canary-agents"}, want: "canary-agents"},
-		{name: "the servers'"},
-		{name: "none", agents: []string{""}, is: backup.ErrInvalid},
-		{name: "something else", agents: []string{"K10abc::node:canary"}, is: backup.ErrInvalid},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			in := example(t, exampleConfig)
-			in.site.k3s = "v1.34.4+k3s1"
-			in.engine.restores, in.recovery.Restore = true, &Restore{
-				Backup: openBackup(t, backup.Manifest{Cluster: "example", K3s: in.site.k3s}, fullToken, test.agents...),
-			}
-			err := in.recovery.checkRestore()
-			if !errors.Is(err, test.is) || in.cluster.restoration.agentToken != test.want && err == nil {
-				t.Errorf("got %v, %+v; want %q, %v", err, in.recovery.restoring, test.want, test.is)
-			}
-			if err != nil && strings.Contains(err.Error(), "canary") {
-				t.Errorf("the token is shown: %v", err)
-			}
-		})
-	}
-}
 
 // A restore that was broken off keeps its id, so that hosts that have had it are left
 // alone; any other one has an id of its own.
 func TestRestoreID(t *testing.T) {
-	in := example(t, exampleConfig)
-	in.site.k3s = "v1.34.4+k3s1"
-	in.engine.restores, in.recovery.Restore = true, &Restore{Backup: openBackup(t, backup.Manifest{Cluster: "example", K3s: in.site.k3s}, fullToken)}
-	if err := in.recovery.checkRestore(); err != nil {
+	in := example(t, sitetest.ExampleConfig)
+	in.site.K3s = "v1.34.4+k3s1"
+	in.engine.Restores, in.recovery.Restore = true, &recovery.Restore{Backup: sitetest.OpenBackup(t, backup.Manifest{Cluster: "example", K3s: in.site.K3s}, sitetest.FullToken)}
+	if err := in.recovery.CheckRestore(); err != nil {
 		t.Fatal(err)
 	}
 	var err error
-	if in.engine.journal, err = journal.Open(filepath.Join(t.TempDir(), "state.json")); err != nil {
+	if in.engine.Journal, err = journal.Open(filepath.Join(t.TempDir(), "state.json")); err != nil {
 		t.Fatal(err)
 	}
-	defer in.engine.journal.Close()
+	defer in.engine.Journal.Close()
 	begin := func(command string, end error) string {
 		t.Helper()
 		in.engine.Command = command
 		if err := in.begin(); err != nil {
 			t.Fatal(err)
 		}
-		if err := in.engine.journal.End(end); err != nil {
+		if err := in.engine.Journal.End(end); err != nil {
 			t.Fatal(err)
 		}
-		return in.recovery.restoring.id
+		return in.recovery.Restoring.Id
 	}
 	failed := errors.New("broken off")
 	first := begin("backup restore", failed)
@@ -207,10 +51,10 @@ func TestRestoreID(t *testing.T) {
 	if other := begin("install --restore", nil); other == anew {
 		t.Error("another command is taken for the one that was broken off")
 	}
-	if got := in.engine.journal.State().BackupFile; got != in.recovery.Restore.Backup.Path() {
+	if got := in.engine.Journal.State().BackupFile; got != in.recovery.Restore.Backup.Path() {
 		t.Errorf("the state has the backup %q", got)
 	}
-	if !strings.HasPrefix(first, in.recovery.restoring.Digest()+" ") {
+	if !strings.HasPrefix(first, in.recovery.Restoring.Digest()+" ") {
 		t.Errorf("the id %s does not say which backup it is of", first)
 	}
 }
@@ -219,155 +63,24 @@ func TestRestoreID(t *testing.T) {
 // was refused before that is in nobody's way.
 func TestRestoreKeepsState(t *testing.T) {
 	for _, began := range []bool{false, true} {
-		in := example(t, exampleConfig)
+		in := example(t, sitetest.ExampleConfig)
 		var err error
-		if in.engine.journal, err = journal.Open(filepath.Join(t.TempDir(), "state.json")); err != nil {
+		if in.engine.Journal, err = journal.Open(filepath.Join(t.TempDir(), "state.json")); err != nil {
 			t.Fatal(err)
 		}
-		defer in.engine.journal.Close()
-		if err := in.engine.journal.Begin(journal.Run{Command: "backup restore"}); err != nil {
+		defer in.engine.Journal.Close()
+		if err := in.engine.Journal.Begin(journal.Run{Command: "backup restore"}); err != nil {
 			t.Fatal(err)
 		}
 		if began {
-			if _, err := in.engine.journal.Start(restorePhase, "first", "stop k3s", "it is asked for"); err != nil {
+			if _, err := in.engine.Journal.Start(run.RestorePhase, "first", "stop k3s", "it is asked for"); err != nil {
 				t.Fatal(err)
 			}
 		}
 		in.engine.Command = "install"
 		err = in.begin()
-		if refused := errors.Is(err, ErrRefused); refused != began || err != nil && !refused {
+		if refused := errors.Is(err, site.ErrRefused); refused != began || err != nil && !refused {
 			t.Errorf("begun on hosts: %t; got %v", began, err)
 		}
-	}
-}
-
-// Whoever has to go on with a restore reads the whole command, and rollback takes the backup that
-// the restore began with. A state of before it had the file's name tells of none.
-func TestUnfinishedRestore(t *testing.T) {
-	const bundle, file = digest.Digest("sha256:0123"), "/srv/backups/b.tar"
-	aRun := func(change func(*journal.Run)) journal.Run {
-		r := journal.Run{Command: "backup restore", Bundle: bundle.String(), BackupFile: file}
-		change(&r)
-		return r
-	}
-	tests := []struct {
-		name    string
-		run     journal.Run
-		began   bool
-		end     error
-		file    string
-		command string
-	}{
-		{"none", aRun(func(r *journal.Run) { r.Command, r.BackupFile = "install", "" }), false, errors.New("x"), "", ""},
-		{"refused before it began", aRun(func(*journal.Run) {}), false, errors.New("x"), "", ""},
-		{"broken off", aRun(func(*journal.Run) {}), true, errors.New("x"), file, "boxlift backup restore " + file},
-		{"of an installation", aRun(func(r *journal.Run) { r.Command = "install --restore" }), true, errors.New("x"), file, "boxlift install --restore " + file},
-		{"another bundle", aRun(func(r *journal.Run) { r.Bundle = "sha256:4567" }), true, errors.New("x"), "", "boxlift backup restore " + file},
-		{"no name", aRun(func(r *journal.Run) { r.BackupFile = "" }), true, errors.New("x"), "", "boxlift backup restore FILE, with the same backup"},
-		{"ended", aRun(func(*journal.Run) {}), true, nil, "", ""},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			in := example(t, exampleConfig)
-			in.site.StatePath = filepath.Join(t.TempDir(), "state.json")
-			j, err := journal.Open(in.site.StatePath)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer j.Close()
-			err = j.Begin(test.run)
-			if test.began {
-				_, started := j.Start(restorePhase, "first", "stop k3s", "it is asked for")
-				err = errors.Join(err, started)
-			}
-			if err := errors.Join(err, j.End(test.end)); err != nil {
-				t.Fatal(err)
-			}
-			if got := unfinishedRestore(in.site.StatePath, bundle); got != test.file {
-				t.Errorf("the backup %q, want %q", got, test.file)
-			}
-			if err := in.engine.restoringError(); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), test.command) {
-				t.Errorf("%v, want %q", err, test.command)
-			}
-		})
-	}
-}
-
-// A volume's folder has its own owner and mode, and nobody else gets to the one above it, unless that is
-// there already. What belonged to another database is gone.
-func TestRestoreFolder(t *testing.T) {
-	for _, isThere := range []bool{false, true} {
-		storage := filepath.Join(t.TempDir(), "rancher", "storage")
-		volume := filepath.Join(storage, "pvc-1_box_data")
-		want := fs.FileMode(0o700)
-		if isThere {
-			want = 0o755
-			if err := os.MkdirAll(volume, want); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(volume, "liteboxd.db-wal"), []byte("old"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		script := exec.CommandContext(t.Context(), "/bin/sh", "-c", "umask 022\n"+restoreFolderScript, "sh", volume,
-			strconv.Itoa(os.Getuid()), strconv.Itoa(os.Getgid()), "777", filepath.Join(volume, "liteboxd.db"))
-		if out, err := script.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		for folder, mode := range map[string]fs.FileMode{filepath.Dir(storage): 0o755, storage: want, volume: 0o777} {
-			if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != mode {
-				t.Errorf("there: %v: %s: got %v, %v, want %v", isThere, folder, info.Mode(), err, mode)
-			}
-		}
-		if left, err := os.ReadDir(volume); err != nil || len(left) > 0 {
-			t.Errorf("there: %v: left are %v, %v", isThere, left, err)
-		}
-	}
-}
-
-func TestParseOwnership(t *testing.T) {
-	got, err := parseOwnership("1000 100 4755")
-	if diff := cmp.Diff(backup.Ownership{UID: 1000, GID: 100, Mode: 0o755}, got); diff != "" || err != nil {
-		t.Errorf("%s, %v", diff, err)
-	}
-	for _, line := range []string{"", "1 2", "1 2 3 4", "a 2 755", "-1 2 755", "1 2 789", "4294967296 2 755"} {
-		if got, err := parseOwnership(line); err == nil {
-			t.Errorf("%q: %+v", line, got)
-		}
-	}
-}
-
-// A backup of a cluster without LiteBoxd has no record of it.
-func TestBackupRecord(t *testing.T) {
-	r := openBackup(t, backup.Manifest{Cluster: "example", K3s: "v1"}, fullToken)
-	if b, err := backupRecordOf(r); b != nil || err != nil {
-		t.Errorf("%v, %v", b, err)
-	}
-}
-
-// What a restore takes back of the record: releases that came, went on or ended since.
-func TestReleasesSince(t *testing.T) {
-	record := func(releases ...release.Release) *release.Record { return &release.Record{Releases: releases} }
-	one := func(number, attempts int, state release.State) release.Release {
-		return release.Release{Number: number, Attempts: attempts, State: state, Command: "upgrade", Components: []release.Component{{Name: "k3s", Version: "v1.34.4+k3s1"}}}
-	}
-	tests := []struct {
-		name        string
-		before, now *release.Record
-		want        []string
-	}{
-		{name: "no record"},
-		{"the same", record(one(1, 1, release.Succeeded)), record(one(1, 1, release.Succeeded)), nil},
-		{"none before", nil, record(one(1, 1, release.Succeeded)), []string{"1 (upgrade, k3s v1.34.4+k3s1, succeeded)"}},
-		{"it had begun", record(one(1, 1, release.Succeeded), one(2, 1, release.Created)), record(one(1, 1, release.Succeeded), one(2, 1, release.Failed)), []string{"2 (upgrade, k3s v1.34.4+k3s1, failed)"}},
-		{"it went on", record(one(2, 1, release.Failed)), record(one(2, 3, release.Failed)), []string{"2 (upgrade, k3s v1.34.4+k3s1, failed)"}},
-		{"it was taken back", record(one(2, 1, release.Succeeded)), record(one(2, 1, release.RolledBack), one(3, 1, release.Succeeded)), []string{"3 (upgrade, k3s v1.34.4+k3s1, succeeded)"}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, releasesSince(test.before, test.now)); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-		})
 	}
 }

@@ -17,6 +17,8 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/backup"
+	"github.com/liteboxd/boxlift/install/recovery"
+	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
@@ -89,7 +91,7 @@ func runBackupCreate(ctx context.Context, out io.Writer, global *globalOptions, 
 		return err
 	}
 	options.StatePath, options.Reporter, options.Log = statePath(o.state, o.config), reporter, global.logger(reporter)
-	report, err := install.CreateBackup(ctx, install.BackupOptions{Options: options, BackupSettings: install.BackupSettings{Dir: o.to, Recipients: recipients, Boxlift: version}})
+	report, err := install.CreateBackup(ctx, install.BackupOptions{Options: options, Settings: recovery.Settings{Dir: o.to, Recipients: recipients, Boxlift: version}})
 	if err != nil {
 		return err
 	}
@@ -160,7 +162,7 @@ func runBackupList(out io.Writer, global *globalOptions, o backupListOptions) er
 		if err != nil {
 			return err
 		}
-		dir = install.BackupsDir(statePath(o.state, o.config), options.Config.Cluster.Name)
+		dir = recovery.BackupsDir(statePath(o.state, o.config), options.Config.Cluster.Name)
 	}
 	list, err := backup.List(dir)
 	if err != nil {
@@ -329,7 +331,7 @@ func runRestore(ctx context.Context, stdout io.Writer, global *globalOptions, o 
 			return err
 		}
 	}
-	o.restore, o.command = &install.Restore{Backup: r, Replace: true}, "backup restore"
+	o.restore, o.command = &recovery.Restore{Backup: r, Replace: true}, "backup restore"
 	return global.withReporter(stdout, func(reporter progress.Reporter, out io.Writer) error {
 		return runInstall(ctx, out, global, o, reporter)
 	})
@@ -358,12 +360,12 @@ func confirmRestore(ctx context.Context, in *os.File, global *globalOptions, con
 	}
 	typed, err := askText(ctx, in, os.Stderr, "Type the cluster's name to go on: ")
 	if err == nil && typed != name {
-		err = fmt.Errorf("%w: %q is not the cluster's name; nothing was done", install.ErrRefused, typed)
+		err = fmt.Errorf("%w: %q is not the cluster's name; nothing was done", site.ErrRefused, typed)
 	}
 	return err
 }
 
-func printLosses(out io.Writer, l *install.Losses) {
+func printLosses(out io.Writer, l *recovery.Losses) {
 	w := &errorWriter{w: out}
 	w.printf("This replaces the cluster %s by what it was at %s, %s ago.\n", l.Cluster, l.Since.Format(time.RFC3339), progress.Duration(time.Since(l.Since)))
 	w.printf("Lost is everything that was done since: every object that was made or changed, every\n" +

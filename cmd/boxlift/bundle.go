@@ -27,6 +27,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/manifests"
@@ -331,7 +332,7 @@ func (o *readOptions) openOlder(ctx context.Context, paths []string) (older []*b
 // checkComplete makes sure, before anything large is fetched, that the lock has every image
 // that the chart and the manifests ask for.
 func checkComplete(lockName string, l *lock.Lock) *plan.ChartCheck {
-	return &plan.ChartCheck{Component: install.CiliumComponent, Check: func(ctx context.Context, chart []byte) error {
+	return &plan.ChartCheck{Component: site.CiliumComponent, Check: func(ctx context.Context, chart []byte) error {
 		if err := install.CheckLock(ctx, l, chart); err != nil {
 			return fmt.Errorf("%s: %w", lockName, err)
 		}

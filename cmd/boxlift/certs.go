@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/certificates"
+	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -92,7 +94,7 @@ func runCertsCheck(ctx context.Context, out io.Writer, global *globalOptions, o 
 	return errors.Join(err, printCertificates(out, found, o))
 }
 
-func printCertificates(out io.Writer, found *install.Certificates, o certsOptions) error {
+func printCertificates(out io.Writer, found *certificates.Certificates, o certsOptions) error {
 	if o.format == "json" {
 		return printJSON(out, found)
 	}
@@ -136,7 +138,7 @@ func runCertsRotate(ctx context.Context, out io.Writer, global *globalOptions, o
 }
 
 // printRotation shows what was done host by host.
-func printRotation(out io.Writer, s *install.Summary, format string) error {
+func printRotation(out io.Writer, s *run.Summary, format string) error {
 	if format == "json" {
 		return printJSON(out, s)
 	}

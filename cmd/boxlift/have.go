@@ -12,6 +12,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
@@ -61,7 +62,7 @@ func runHave(ctx context.Context, out io.Writer, global *globalOptions, o haveOp
 	held, hosts, err := install.Have(ctx, options)
 	w := &errorWriter{w: out}
 	if len(hosts) > 0 {
-		columns(w, "HOST\tPLATFORM\tBLOBS\tSIZE", hosts, func(h install.Holding) string {
+		columns(w, "HOST\tPLATFORM\tBLOBS\tSIZE", hosts, func(h seed.Holding) string {
 			if h.Error != "" {
 				return fmt.Sprintf("%s\t%s\t-\t-", h.Host, orDash(h.Platform))
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/inspect"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
@@ -35,7 +36,7 @@ bundle is not needed. Nothing is changed; a few pods that it takes are gone at t
 Exit code 7 means that something is not well, 6 that a host or the cluster cannot be
 reached. Warnings and what was skipped do not count.
 
---only makes some checks alone: ` + strings.Join(install.HealthChecks(), ", ") + `.
+--only makes some checks alone: ` + strings.Join(inspect.HealthChecks(), ", ") + `.
 sandbox-to-internet is made only when it is named there: it addresses a host outside.`,
 		Example: `  boxlift health -f install.yaml
   boxlift health -f install.yaml --only registry,certificate
@@ -58,8 +59,8 @@ func runHealth(ctx context.Context, out io.Writer, global *globalOptions, o heal
 		return err
 	}
 	for _, c := range o.only {
-		if !slices.Contains(install.HealthChecks(), c) {
-			return fault.Usage.Errorf("--only: there is no check %q: expected %s", c, strings.Join(install.HealthChecks(), ", "))
+		if !slices.Contains(inspect.HealthChecks(), c) {
+			return fault.Usage.Errorf("--only: there is no check %q: expected %s", c, strings.Join(inspect.HealthChecks(), ", "))
 		}
 	}
 	options, err := loadConfiguration(o.config, global.warner(reporter))
@@ -74,13 +75,13 @@ func runHealth(ctx context.Context, out io.Writer, global *globalOptions, o heal
 	return errors.Join(err, printHealth(out, health, o.format))
 }
 
-func printHealth(out io.Writer, h *install.Health, format string) error {
+func printHealth(out io.Writer, h *inspect.Health, format string) error {
 	if format == "json" {
 		return printJSON(out, h)
 	}
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	w := &errorWriter{w: t}
-	counts := make(map[install.HealthState]int)
+	counts := make(map[inspect.State]int)
 	w.printf("CHECK\tSTATE\tWHERE\tFOUND\n")
 	for _, c := range h.Checks {
 		counts[c.State]++
@@ -94,7 +95,7 @@ func printHealth(out io.Writer, h *install.Health, format string) error {
 	}
 	w.w = out
 	w.printf("cluster %s: %d ok, %d warnings, %d failed, %d skipped\n", h.Cluster,
-		counts[install.HealthOK], counts[install.HealthWarning], counts[install.HealthFailed], counts[install.HealthSkipped])
+		counts[inspect.HealthOK], counts[inspect.HealthWarning], counts[inspect.HealthFailed], counts[inspect.HealthSkipped])
 	if w.err != nil {
 		return fmt.Errorf("print what was found: %w", w.err)
 	}

@@ -7,14 +7,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/inspect"
 )
 
 func TestPrintHealth(t *testing.T) {
-	h := &install.Health{Cluster: "lan-1", Checks: []install.HealthCheck{
-		{Check: "node", Subject: "10.0.0.11", State: install.HealthOK, Detail: "its node a is Ready"},
-		{Check: "dns", Subject: "from a pod", State: install.HealthFailed, Detail: "not found", Hint: "look at CoreDNS"},
-		{Check: "registry", State: install.HealthSkipped, Detail: "there is none"},
+	h := &inspect.Health{Cluster: "lan-1", Checks: []inspect.HealthCheck{
+		{Check: "node", Subject: "10.0.0.11", State: inspect.HealthOK, Detail: "its node a is Ready"},
+		{Check: "dns", Subject: "from a pod", State: inspect.HealthFailed, Detail: "not found", Hint: "look at CoreDNS"},
+		{Check: "registry", State: inspect.HealthSkipped, Detail: "there is none"},
 	}}
 	var out bytes.Buffer
 	if err := printHealth(&out, h, "table"); err != nil {
@@ -30,7 +30,7 @@ cluster lan-1: 1 ok, 0 warnings, 1 failed, 1 skipped
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if code := exitCode(fmt.Errorf("%w: dns", install.ErrUnhealthy)); code != 7 {
+	if code := exitCode(fmt.Errorf("%w: dns", inspect.ErrUnhealthy)); code != 7 {
 		t.Errorf("exit code %d, expected 7", code)
 	}
 }

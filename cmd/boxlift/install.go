@@ -19,6 +19,9 @@ import (
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/install/recovery"
+	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
@@ -105,14 +108,14 @@ type installOptions struct {
 	mergeKubeconfig bool
 	command         string
 	hosts           []string
-	scope           install.Scope
+	scope           run.Scope
 	noRollback      bool
 	acceptOlder     bool
 	forceAfter      time.Duration
 	// giveUpDataOn are hosts that may leave with data that is on no other.
 	giveUpDataOn []string
 	// restore is the backup to bring the cluster back from; nil for none.
-	restore *install.Restore
+	restore *recovery.Restore
 	// flags are those of keptFlags that were given, as the state has them.
 	flags []string
 }
@@ -219,7 +222,7 @@ backup restore.`,
 					return err
 				}
 				defer r.Close() //nolint:errcheck // it was only read
-				o.restore, o.command = &install.Restore{Backup: r}, "install --restore"
+				o.restore, o.command = &recovery.Restore{Backup: r}, "install --restore"
 			}
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
 				return runInstall(cmd.Context(), out, global, o, r)
@@ -328,7 +331,7 @@ func runResume(ctx context.Context, out io.Writer, global *globalOptions, o inst
 	if !last.Unfinished() && o.bundle != "" {
 		return resumeFromCluster(ctx, out, global, o, reporter)
 	}
-	if to, isUpgrade := install.UpgradeOf(last.Command); isUpgrade {
+	if to, isUpgrade := run.UpgradeOf(last.Command); isUpgrade {
 		u := upgradeOptions{installOptions: o}
 		if err := u.takeUp(last, u.keptFlags()); err != nil {
 			return err
@@ -344,13 +347,13 @@ func runResume(ctx context.Context, out io.Writer, global *globalOptions, o inst
 			return err
 		}
 	case o.bundle == "" && last.BundleFile == "":
-		return fmt.Errorf("%w: %s holds no run with a bundle: with --bundle, the cluster is asked for one", install.ErrNothingToResume, state)
+		return fmt.Errorf("%w: %s holds no run with a bundle: with --bundle, the cluster is asked for one", site.ErrNothingToResume, state)
 	}
 	if err := o.takeUp(last, kept); err != nil {
 		return err
 	}
 	if o.command == nodeAdd && len(o.hosts) == 0 { // it would be an installation of all hosts
-		return fmt.Errorf("%w: %s does not say which hosts the last run was to add: run boxlift node add again", install.ErrNothingToResume, state)
+		return fmt.Errorf("%w: %s does not say which hosts the last run was to add: run boxlift node add again", site.ErrNothingToResume, state)
 	}
 	return runInstall(ctx, out, global, o, reporter)
 }
@@ -369,7 +372,7 @@ func (o *installOptions) takeUp(last journal.State, set *pflag.FlagSet) error {
 	for _, text := range last.Flags {
 		switch name := flagName(text); {
 		case name == "" || set.Lookup(name) == nil:
-			return fault.WithHint(fault.Input.Errorf("%w: the last run (%s) began with %.100q, which this boxlift does not know for it", install.ErrNothingToResume, last.Command, text),
+			return fault.WithHint(fault.Input.Errorf("%w: the last run (%s) began with %.100q, which this boxlift does not know for it", site.ErrNothingToResume, last.Command, text),
 				"go on with the boxlift that began the run, or run the command again")
 		case !isGiven[name]:
 			flags = append(flags, text)
@@ -382,7 +385,7 @@ func (o *installOptions) takeUp(last journal.State, set *pflag.FlagSet) error {
 	}
 	flags = append(flags, o.flags...)
 	if err := set.Parse(flags); err != nil {
-		return fault.WithHint(fault.Input.Errorf("%w: the flags of the last run (%s) cannot be read: %w", install.ErrNothingToResume, last.Command, err), "run the command again")
+		return fault.WithHint(fault.Input.Errorf("%w: the flags of the last run (%s) cannot be read: %w", site.ErrNothingToResume, last.Command, err), "run the command again")
 	}
 	o.flags = flags
 	return nil
@@ -414,7 +417,7 @@ func (o *clusterOptions) open(ctx context.Context, warn func(string), reporter p
 	return install.Options{Config: c, ConfigPath: path, Bundle: r, Version: version, Reporter: reporter}, nil
 }
 
-func printSummary(out io.Writer, s *install.Summary, format string, succeeded bool, took time.Duration) error {
+func printSummary(out io.Writer, s *run.Summary, format string, succeeded bool, took time.Duration) error {
 	if format == "json" {
 		return printJSON(out, s)
 	}
@@ -460,7 +463,7 @@ func printSummary(out io.Writer, s *install.Summary, format string, succeeded bo
 }
 
 // printPlan lists what a dry run found, host by host.
-func printPlan(w *errorWriter, s *install.Summary) {
+func printPlan(w *errorWriter, s *run.Summary) {
 	for _, h := range s.Hosts {
 		for _, c := range h.Changes {
 			w.printf("%s: would %s (%s)\n", h.Host, c.Title, c.Reason)
@@ -473,7 +476,7 @@ func printPlan(w *errorWriter, s *install.Summary) {
 
 // printPhases says how long each phase took, and how much of the whole boxlift itself
 // was at work.
-func printPhases(w *errorWriter, phases []install.PhaseTime) {
+func printPhases(w *errorWriter, phases []run.PhaseTime) {
 	seconds := func(s float64) string { return progress.Duration(time.Duration(s * float64(time.Second))) }
 	texts := make([]string, 0, len(phases))
 	var all, worked float64
@@ -485,7 +488,7 @@ func printPhases(w *errorWriter, phases []install.PhaseTime) {
 }
 
 // printOverview shows the cluster.
-func printOverview(out io.Writer, o *install.Overview) error {
+func printOverview(out io.Writer, o *site.Overview) error {
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	w := &errorWriter{w: t}
 	w.printf("\nNODE\tSTATE\tROLE\tVERSION\tADDRESSES\n")

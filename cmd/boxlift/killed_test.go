@@ -68,7 +68,7 @@ func TestKilled(t *testing.T) {
 			s.env = append(s.env, "XDG_CACHE_HOME="+filepath.Join(s.dir, "cache"))
 			s.write(t, "identity", []byte(identity.String()))
 			s.buildOld(t)
-			form := &form{site: s, isSet: slices.Contains(args, "--split"), identity: identity}
+			form := &form{packerSite: s, isSet: slices.Contains(args, "--split"), identity: identity}
 			if slices.Contains(args, "--sbom") {
 				s.args = append(s.args, "--sbom")
 			}
@@ -133,7 +133,7 @@ const killedOutput = "b.tar"
 
 // form is how the killed build lies on the disk.
 type form struct {
-	*site
+	*packerSite
 	isSet    bool
 	identity age.Identity
 	whole    []byte // of the bundle
@@ -189,7 +189,7 @@ func (f *form) take(t *testing.T) map[string][]byte {
 }
 
 // left are the files of an unfinished build.
-func (s *site) left(t *testing.T) []string { return s.partials(t, killedOutput) }
+func (s *packerSite) left(t *testing.T) []string { return s.partials(t, killedOutput) }
 
 // slowly makes most builds be killed inside a blob.
 func slowly() {
@@ -212,7 +212,7 @@ func ranges() int {
 }
 
 // buildOld builds a bundle that has some of what the site's has.
-func (s *site) buildOld(t *testing.T) {
+func (s *packerSite) buildOld(t *testing.T) {
 	t.Helper()
 	content, err := server.PinnedLockYAML(upstream.LockOptions{Components: []string{"cilium"}, Platforms: []string{"linux/amd64"}})
 	if err != nil {
@@ -226,7 +226,7 @@ func (s *site) buildOld(t *testing.T) {
 
 // kill builds and kills that after a while. It returns how long the build took, or 0 when
 // it was killed.
-func (s *site) kill(t *testing.T, output string, after time.Duration) time.Duration {
+func (s *packerSite) kill(t *testing.T, output string, after time.Duration) time.Duration {
 	t.Helper()
 	start := time.Now()
 	cmd, out := s.build(t, output)

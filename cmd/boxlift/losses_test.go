@@ -7,12 +7,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/recovery"
 )
 
 // Everything that is lost is told, also that there is none of it.
 func TestPrintLosses(t *testing.T) {
-	l := &install.Losses{
+	l := &recovery.Losses{
 		Cluster: "lan-1", Since: time.Now().Add(-time.Hour), Releases: []string{"4 (upgrade, k3s v1.36.4+k3s1, succeeded)"},
 		Objects: []string{"Namespace shop", "ConfigMap shop/settings"}, MoreObjects: 7, Sandboxes: []string{"box on a1"},
 	}

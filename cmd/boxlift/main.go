@@ -27,10 +27,10 @@ func main() {
 	if helm.RendersChart() {
 		os.Exit(helm.RenderChart())
 	}
-	os.Exit(run())
+	os.Exit(execute())
 }
 
-func run() int {
+func execute() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// Helm writes a warning to the process's own log, which goes to standard error.

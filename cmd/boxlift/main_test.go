@@ -174,8 +174,8 @@ func mode(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// site is a folder from which bundles can be built.
-type site struct {
+// packerSite is a folder from which bundles can be built.
+type packerSite struct {
 	dir  string
 	args []string
 	env  []string
@@ -183,14 +183,14 @@ type site struct {
 	program string
 }
 
-func newSite(t *testing.T) *site {
+func newSite(t *testing.T) *packerSite {
 	t.Helper()
 	if err := startUpstream(); err != nil {
 		t.Fatal(err)
 	}
 	server.Heal()
 	t.Cleanup(server.Heal)
-	s := &site{dir: t.TempDir()}
+	s := &packerSite{dir: t.TempDir()}
 	content, err := server.PinnedLockYAML(upstream.LockOptions{Components: []string{"k3s"}, Platforms: []string{"linux/amd64"}})
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +207,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-func (s *site) write(t *testing.T, name string, content []byte) {
+func (s *packerSite) write(t *testing.T, name string, content []byte) {
 	t.Helper()
 	path := filepath.Join(s.dir, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -219,7 +219,7 @@ func (s *site) write(t *testing.T, name string, content []byte) {
 }
 
 // build starts a build in a process of its own.
-func (s *site) build(t *testing.T, output string) (*exec.Cmd, *bytes.Buffer) {
+func (s *packerSite) build(t *testing.T, output string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), cmp.Or(s.program, "boxlift"), append(slices.Clone(s.args), "-o", output)...)
 	cmd.Dir, cmd.Env = s.dir, s.env
@@ -232,7 +232,7 @@ func (s *site) build(t *testing.T, output string) (*exec.Cmd, *bytes.Buffer) {
 	return cmd, &out
 }
 
-func (s *site) read(t *testing.T, name string) []byte {
+func (s *packerSite) read(t *testing.T, name string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(s.dir, name))
 	if err != nil {
@@ -241,7 +241,7 @@ func (s *site) read(t *testing.T, name string) []byte {
 	return content
 }
 
-func (s *site) partials(t *testing.T, output string) []string {
+func (s *packerSite) partials(t *testing.T, output string) []string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(s.dir, output+".*.partial"))
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/kube/helm"
+	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/manifests"
@@ -86,7 +87,7 @@ func printDiff(ctx context.Context, out io.Writer, options install.Options) erro
 		w.printf("%s", d.Diff)
 	}
 	if w.err == nil && len(diffs) > 0 {
-		return install.ErrDifferent
+		return site.ErrDifferent
 	}
 	return w.err
 }

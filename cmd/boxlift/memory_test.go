@@ -28,7 +28,7 @@ const peakVariable = "BOXLIFT_TEST_PEAK"
 // measuredMain is boxlift, and says how much memory it had in the end. Go gives back memory, but
 // never takes it off these figures: they are the most that there was.
 func measuredMain() {
-	code := run()
+	code := execute()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	text := strconv.FormatUint(m.HeapSys+m.StackSys, 10)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/members"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
@@ -128,7 +129,7 @@ func runNodeRemove(ctx context.Context, out io.Writer, global *globalOptions, o 
 	options.GiveUpDataOn, options.Flags = o.giveUpDataOn, o.flags
 	summary, err := install.RemoveNodes(ctx, install.RemoveOptions{
 		Options: options,
-		RemoveSettings: install.RemoveSettings{
+		Settings: members.Settings{
 			Hosts: o.hosts, DeleteUnmanagedPods: o.deleteUnmanaged, ForgetUnreachable: o.forgetUnreachable,
 		},
 	})

@@ -14,9 +14,10 @@ import (
 	"golang.org/x/term"
 
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/images"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
-	"github.com/liteboxd/boxlift/node/images"
+	nodeimages "github.com/liteboxd/boxlift/node/images"
 )
 
 type pruneOptions struct {
@@ -85,8 +86,8 @@ func runPrune(ctx context.Context, out io.Writer, in *os.File, global *globalOpt
 }
 
 // pruneOnce goes to all hosts, and prints what they say.
-func (o *pruneOptions) pruneOnce(ctx context.Context, out io.Writer, global *globalOptions, dryRun bool) (*install.Pruning, error) {
-	var found *install.Pruning
+func (o *pruneOptions) pruneOnce(ctx context.Context, out io.Writer, global *globalOptions, dryRun bool) (*images.Pruning, error) {
+	var found *images.Pruning
 	err := global.withReporter(out, func(r progress.Reporter, out io.Writer) error {
 		options, err := o.options(ctx, global.warner(r))
 		if err != nil {
@@ -156,7 +157,7 @@ func askText(ctx context.Context, in io.Reader, out io.Writer, question string) 
 	}
 }
 
-func printPruning(out io.Writer, p *install.Pruning, format string) error {
+func printPruning(out io.Writer, p *images.Pruning, format string) error {
 	if format == "json" {
 		return printJSON(out, p)
 	}
@@ -191,7 +192,7 @@ func printPruning(out io.Writer, p *install.Pruning, format string) error {
 	return w.err
 }
 
-func pruneVerdict(i images.PruneItem, dryRun bool) string {
+func pruneVerdict(i nodeimages.PruneItem, dryRun bool) string {
 	switch {
 	case !i.Remove:
 		return "stays"

@@ -20,9 +20,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/opencontainers/go-digest"
 
-	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/images"
 	"github.com/liteboxd/boxlift/internal/fault"
-	"github.com/liteboxd/boxlift/node/images"
+	nodeimages "github.com/liteboxd/boxlift/node/images"
 	"github.com/liteboxd/boxlift/node/wire"
 	"github.com/liteboxd/boxlift/test/lab"
 	"github.com/liteboxd/boxlift/test/ocilayout"
@@ -256,7 +256,7 @@ func TestPruneOnHost(t *testing.T) {
 	}
 
 	document, _ := l.prune(ctx, t, exitOK, "--yes", "-o", "json")
-	var pruning install.Pruning
+	var pruning images.Pruning
 	if err := json.Unmarshal([]byte(document), &pruning); err != nil {
 		t.Fatalf("%v\n%s", err, document)
 	}
@@ -290,7 +290,7 @@ func TestPruneOnHost(t *testing.T) {
 
 	// What the disk is used for, as status asks.
 	begin := time.Now()
-	use, err := images.ParseDiskUse([]byte(l.on(ctx, t, wire.FilesDir+"/bin/boxlift-node", "disk")))
+	use, err := nodeimages.ParseDiskUse([]byte(l.on(ctx, t, wire.FilesDir+"/bin/boxlift-node", "disk")))
 	t.Logf("the disk was measured in %v: %+v", time.Since(begin).Round(time.Millisecond), use)
 	if err != nil || use.Packs == 0 || use.Content == 0 || use.Snapshots == nil || use.Free == 0 {
 		t.Errorf("%+v, %v", use, err)

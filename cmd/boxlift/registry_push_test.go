@@ -95,7 +95,7 @@ func TestInterruptedPush(t *testing.T) {
 }
 
 // start starts the program in the site's folder.
-func (s *site) start(t *testing.T, args []string) (*exec.Cmd, *bytes.Buffer) {
+func (s *packerSite) start(t *testing.T, args []string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "boxlift", args...)
 	cmd.Dir, cmd.Env = s.dir, s.env

@@ -115,7 +115,7 @@ func serveForm(t *testing.T, identity *age.X25519Identity, name string, form ...
 }
 
 // buildSigned makes a key and builds the bundle b.tar, in the form that the flags say.
-func (s *site) buildSigned(t *testing.T, form ...string) {
+func (s *packerSite) buildSigned(t *testing.T, form ...string) {
 	t.Helper()
 	s.env = append(s.env, passwordVariable+"=password")
 	run := func(args ...string) {
@@ -139,7 +139,7 @@ type serving struct {
 }
 
 // serve starts boxlift registry serve on a free port.
-func (s *site) serve(t *testing.T, args ...string) *serving {
+func (s *packerSite) serve(t *testing.T, args ...string) *serving {
 	t.Helper()
 	served := &serving{cmd: exec.CommandContext(t.Context(), "boxlift", append([]string{"registry", "serve", "--key", "boxlift.pub", "--listen", "127.0.0.1:0"}, args...)...)}
 	served.cmd.Dir, served.cmd.Env, served.cmd.Stderr = s.dir, s.env, &served.log

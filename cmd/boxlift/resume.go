@@ -9,6 +9,8 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/internal/progress"
@@ -31,7 +33,7 @@ func resumeFromCluster(ctx context.Context, out io.Writer, global *globalOptions
 	reporter.Message(fmt.Sprintf("going on with boxlift %s, as of %s", found, where))
 	o.fromCluster = true
 	last := journal.State{Run: journal.Run{Command: found.Command, Flags: found.Flags}}
-	if to, isUpgrade := install.UpgradeOf(found.Command); isUpgrade {
+	if to, isUpgrade := run.UpgradeOf(found.Command); isUpgrade {
 		u := upgradeOptions{installOptions: o}
 		if err := u.takeUp(last, u.keptFlags()); err != nil {
 			return err
@@ -40,7 +42,7 @@ func resumeFromCluster(ctx context.Context, out io.Writer, global *globalOptions
 	}
 	// What else a command was given, such as hosts or a backup, is not on record.
 	if o.scope, err = scopeOfRun(last); err == nil && o.scope.Command() != found.Command {
-		err = fmt.Errorf("%w: %s is boxlift %s: run that command again", install.ErrNothingToResume, where, found.Command)
+		err = fmt.Errorf("%w: %s is boxlift %s: run that command again", site.ErrNothingToResume, where, found.Command)
 	}
 	if err != nil {
 		return err
@@ -73,7 +75,7 @@ func checkAnew(anew, given []string) error {
 }
 
 // findUnfinished asks the cluster. The bundle is verified as a whole by the run that follows.
-func (o *installOptions) findUnfinished(ctx context.Context, global *globalOptions, reporter progress.Reporter) (*install.Unfinished, error) {
+func (o *installOptions) findUnfinished(ctx context.Context, global *globalOptions, reporter progress.Reporter) (*run.Unfinished, error) {
 	c, r, err := o.load(ctx, func(string) {}) // that run warns
 	if err != nil {
 		return nil, err

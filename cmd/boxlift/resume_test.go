@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
@@ -155,7 +155,7 @@ func TestResumeOfNodeAdd(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := installOptions{resume: true, state: filepath.Join(dir, "state.json")}
-		if err := runResume(t.Context(), io.Discard, &globalOptions{}, o, progress.Discard); !errors.Is(err, install.ErrNothingToResume) || !strings.Contains(err.Error(), want) {
+		if err := runResume(t.Context(), io.Discard, &globalOptions{}, o, progress.Discard); !errors.Is(err, site.ErrNothingToResume) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", command, err, want)
 		}
 	}
@@ -166,7 +166,7 @@ func TestTakeUpRefusesOtherFlags(t *testing.T) {
 	for _, text := range []string{"", "kubeconfig", "k.yaml", "--kubeconfig", "-h", "--help", "--help=true", "--=", "--later=1", "--batch-size=1", "--state=/s", "--no-rollback=perhaps"} {
 		var o installOptions
 		err := o.takeUp(journal.State{Run: journal.Run{Command: "install", Flags: []string{"--kubeconfig=/k", text}}}, o.keptFlags())
-		if !errors.Is(err, install.ErrNothingToResume) || fault.ClassOf(err) != fault.Input {
+		if !errors.Is(err, site.ErrNothingToResume) || fault.ClassOf(err) != fault.Input {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

@@ -17,6 +17,9 @@ import (
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/install/upgrade"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
@@ -78,10 +81,10 @@ func runRollbackTo(ctx context.Context, stdout io.Writer, global *globalOptions,
 			return err
 		}
 		defer options.Bundle.Close() //nolint:errcheck // it was only read
-		upgrade := o.upgrade(options)
-		upgrade.RollbackTo = to
-		path, err = install.WayBack(ctx, upgrade)
-		if errors.Is(err, install.ErrNoBackup) && from.path != "" {
+		wanted := o.upgrade(options)
+		wanted.RollbackTo = to
+		path, err = install.WayBack(ctx, wanted)
+		if errors.Is(err, upgrade.ErrNoBackup) && from.path != "" {
 			path, err = from.path, nil
 		}
 		return err
@@ -195,7 +198,7 @@ func printRevisions(ctx context.Context, out io.Writer, options install.Options,
 }
 
 // printChanges shows what a command that works on a part has done.
-func printChanges(out io.Writer, s *install.Summary, format string) error {
+func printChanges(out io.Writer, s *run.Summary, format string) error {
 	if format == "json" {
 		return printJSON(out, s)
 	}
@@ -215,7 +218,7 @@ func printChanges(out io.Writer, s *install.Summary, format string) error {
 }
 
 // printLiteBoxd shows what a run has to say about LiteBoxd.
-func printLiteBoxd(w *errorWriter, s *install.Summary) {
+func printLiteBoxd(w *errorWriter, s *run.Summary) {
 	if s.Backup != "" {
 		w.printf("backup of LiteBoxd from before: %s\n", s.Backup)
 	}
@@ -225,31 +228,31 @@ func printLiteBoxd(w *errorWriter, s *install.Summary) {
 }
 
 // scopeOf reads --only and --skip.
-func scopeOf(only, skip string) (install.Scope, error) {
+func scopeOf(only, skip string) (run.Scope, error) {
 	const part = "liteboxd"
 	switch {
 	case only != "" && skip != "":
 		return 0, fault.Usage.Errorf("--only and --skip exclude each other")
 	case only == part:
-		return install.OnlyLiteBoxd, nil
+		return run.OnlyLiteBoxd, nil
 	case skip == part:
-		return install.WithoutLiteBoxd, nil
+		return run.WithoutLiteBoxd, nil
 	case only+skip != "":
 		return 0, fault.Usage.Errorf("found %q, expected %s: it is the part that --only and --skip know", only+skip, part)
 	}
-	return install.Everything, nil
+	return run.Everything, nil
 }
 
 // scopeOfRun is the scope of a run in the state.
-func scopeOfRun(last journal.State) (install.Scope, error) {
-	for _, s := range []install.Scope{install.Everything, install.OnlyLiteBoxd, install.WithoutLiteBoxd} {
+func scopeOfRun(last journal.State) (run.Scope, error) {
+	for _, s := range []run.Scope{run.Everything, run.OnlyLiteBoxd, run.WithoutLiteBoxd} {
 		if s.Command() == last.Command {
 			return s, nil
 		}
 	}
 	again := "run that command again"
 	if last.BackupFile != "" {
-		again = "go on with " + install.RestoreCommand(last)
+		again = "go on with " + run.RestoreCommand(last)
 	}
-	return 0, fmt.Errorf("%w: the last run was boxlift %s: %s", install.ErrNothingToResume, last.Command, again)
+	return 0, fmt.Errorf("%w: the last run was boxlift %s: %s", site.ErrNothingToResume, last.Command, again)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/inspect"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node/images"
 )
@@ -62,7 +63,7 @@ func diskColumns(d *images.DiskUse) string {
 	return progress.Bytes(d.Content) + "\t" + snapshots + "\t" + progress.Bytes(d.Free)
 }
 
-func printStatus(out io.Writer, s *install.Status, format string) error {
+func printStatus(out io.Writer, s *inspect.Status, format string) error {
 	if format == "json" {
 		return printJSON(out, s)
 	}

@@ -7,14 +7,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/inspect"
 	"github.com/liteboxd/boxlift/node/images"
 )
 
 func TestPrintStatus(t *testing.T) {
 	snapshots := int64(3 << 30)
-	s := &install.Status{Cluster: "lan-1", Hosts: []install.HostStatus{
+	s := &inspect.Status{Cluster: "lan-1", Hosts: []inspect.HostStatus{
 		{
 			Host: "10.0.0.11", Role: config.Server, Service: "active", K3s: "v1", Node: "a", Packs: 3, Images: 15, PackBytes: 1 << 20,
 			Disk: &images.DiskUse{Packs: 1 << 20, Files: 2, Content: 2 << 20, Snapshots: &snapshots, Free: 5 << 30, Total: 6 << 30},
@@ -45,7 +45,7 @@ cluster: something
 	if err := printStatus(&out, s, "json"); err != nil {
 		t.Fatal(err)
 	}
-	var read install.Status
+	var read inspect.Status
 	if err := json.Unmarshal(out.Bytes(), &read); err != nil || !cmp.Equal(*s, read) {
 		t.Errorf("%v\n%s", err, cmp.Diff(*s, read))
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/gate"
+	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/upgrade"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
@@ -22,7 +24,7 @@ import (
 type upgradeOptions struct {
 	installOptions
 	via             []string
-	batches         install.Batches
+	batches         upgrade.Batches
 	accept          gate.Accept
 	encryptBackupTo []string
 }
@@ -120,7 +122,7 @@ func (o *upgradeOptions) check() error {
 
 // upgradeOptions are those of package install.
 func (o *upgradeOptions) upgrade(options install.Options) install.UpgradeOptions {
-	return install.UpgradeOptions{Options: options, UpgradeSettings: install.UpgradeSettings{Accept: o.accept, Batches: o.batches}}
+	return install.UpgradeOptions{Options: options, Settings: upgrade.Settings{Accept: o.accept, Batches: o.batches}}
 }
 
 // runUpgrade upgrades, or, when rollbackTo is not 0, goes back to the release of that number.
@@ -240,7 +242,7 @@ newest release has not succeeded.`,
 	return c
 }
 
-func printConfirmed(out io.Writer, s *install.Summary, format string) error {
+func printConfirmed(out io.Writer, s *run.Summary, format string) error {
 	if format == "json" {
 		return printJSON(out, s)
 	}
@@ -279,7 +281,7 @@ func closeAll(readers []*bundle.Reader) {
 	}
 }
 
-func printUpgradePlan(out io.Writer, p *install.UpgradePlan, format string) error {
+func printUpgradePlan(out io.Writer, p *upgrade.Plan, format string) error {
 	if format == "json" {
 		return printJSON(out, p)
 	}
@@ -289,11 +291,11 @@ func printUpgradePlan(out io.Writer, p *install.UpgradePlan, format string) erro
 	}
 	w := &errorWriter{w: out}
 	w.printf("cluster %s: from %s to bundle %s\n\n", p.Cluster, from, shortDigest(p.To))
-	columns(w, "COMPONENT\tFROM\tTO", p.Components, func(c install.ComponentChange) string {
+	columns(w, "COMPONENT\tFROM\tTO", p.Components, func(c upgrade.ComponentChange) string {
 		return fmt.Sprintf("%s\t%s\t%s", c.Name, orDash(strings.Join(c.From, ", ")), c.To)
 	})
 	columns(w, "GATE\tOUTCOME\tWHERE\tWHY", p.Gates, gateLines)
-	columns(w, "HOST\tROLE\tNODE\tK3S\tTO SHIP\tHELD", p.Hosts, func(h install.UpgradeHost) string {
+	columns(w, "HOST\tROLE\tNODE\tK3S\tTO SHIP\tHELD", p.Hosts, func(h upgrade.Host) string {
 		if h.Error != "" {
 			return fmt.Sprintf("%s\t%s\t-\t-\t-\t-", h.Host, h.Role)
 		}
@@ -334,7 +336,7 @@ func gateLines(f gate.Finding) string {
 }
 
 // printOrder shows what an upgrade would do, or the way over other bundles.
-func printOrder(w *errorWriter, p *install.UpgradePlan) {
+func printOrder(w *errorWriter, p *upgrade.Plan) {
 	if p.Path != nil {
 		w.printf("\nthe way there, one upgrade after the other:\n")
 		for i, s := range p.Path {

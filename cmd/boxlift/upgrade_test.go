@@ -14,6 +14,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/release"
+	"github.com/liteboxd/boxlift/install/upgrade"
 	"github.com/liteboxd/boxlift/internal/fault"
 )
 
@@ -86,19 +87,19 @@ func TestPrintLock(t *testing.T) {
 }
 
 func TestPrintUpgradePlan(t *testing.T) {
-	p := &install.UpgradePlan{
+	p := &upgrade.Plan{
 		Cluster: "lan-1", Release: 3, From: digest.FromString("a").String(), To: digest.FromString("b").String(),
-		Components: []install.ComponentChange{{Name: "k3s", From: []string{"v1.33.13+k3s1"}, To: "v1.34.4+k3s1"}, {Name: "liteboxd", To: "v0.6.10"}},
+		Components: []upgrade.ComponentChange{{Name: "k3s", From: []string{"v1.33.13+k3s1"}, To: "v1.34.4+k3s1"}, {Name: "liteboxd", To: "v0.6.10"}},
 		Gates: []gate.Finding{
 			{Gate: gate.Record, Outcome: gate.Passed, Reason: "the last release is finished"},
 			{Gate: gate.Drift, Outcome: gate.Accepted, Subject: "10.0.0.12", Reason: "one\ntwo", Way: "the upgrade overwrites it"},
 		},
-		Hosts: []install.UpgradeHost{
+		Hosts: []upgrade.Host{
 			{Host: "10.0.0.11", Role: config.Server, Node: "s1", K3s: "v1.33.13+k3s1", Ship: 3 << 20, Held: 200 << 20},
 			{Host: "10.0.0.12", Role: config.Agent, Error: "no route"},
 		},
 		Upload:   3 << 20,
-		Order:    []install.UpgradeStep{{What: "ship", Hosts: []string{"10.0.0.11", "10.0.0.12"}}, {What: "upgrade Cilium from 1.18.6 to 1.18.12"}},
+		Order:    []upgrade.Step{{What: "ship", Hosts: []string{"10.0.0.11", "10.0.0.12"}}, {What: "upgrade Cilium from 1.18.6 to 1.18.12"}},
 		Warnings: []string{"something"},
 	}
 	show := func() string {
@@ -146,7 +147,7 @@ HOST       ROLE    NODE  K3S            TO SHIP  HELD
 	if err := printUpgradePlan(&out, p, "json"); err != nil {
 		t.Fatal(err)
 	}
-	var read install.UpgradePlan
+	var read upgrade.Plan
 	if err := json.Unmarshal(out.Bytes(), &read); err != nil || !cmp.Equal(*p, read) {
 		t.Errorf("%v\n%s", err, cmp.Diff(*p, read))
 	}

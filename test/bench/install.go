@@ -13,7 +13,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/test/lab"
 	"github.com/liteboxd/boxlift/test/testbed"
 	"github.com/liteboxd/boxlift/test/upstream"
@@ -67,7 +67,7 @@ ssh: {knownHostsFile: known_hosts}
 	if err != nil {
 		return nil, err
 	}
-	deployment := deployed.Phases[slices.IndexFunc(deployed.Phases, func(p install.PhaseTime) bool { return p.Phase == "liteboxd" })]
+	deployment := deployed.Phases[slices.IndexFunc(deployed.Phases, func(p run.PhaseTime) bool { return p.Phase == "liteboxd" })]
 	var again []time.Duration
 	for range turns {
 		s, _, took, err := runInstall(ctx, site)
@@ -90,7 +90,7 @@ ssh: {knownHostsFile: known_hosts}
 	}, nil
 }
 
-func runInstall(ctx context.Context, site *testbed.Site) (*install.Summary, int64, time.Duration, error) {
+func runInstall(ctx context.Context, site *testbed.Site) (*run.Summary, int64, time.Duration, error) {
 	c := site.Boxlift(ctx, nil, "install", "--bundle", "bundle.tar", "--key", "boxlift.pub", "-o", "json", "--progress", "none")
 	var stdout bytes.Buffer
 	c.Stdout = &stdout
@@ -100,7 +100,7 @@ func runInstall(ctx context.Context, site *testbed.Site) (*install.Summary, int6
 	if err != nil {
 		return nil, 0, 0, err
 	}
-	var s install.Summary
+	var s run.Summary
 	if err := json.Unmarshal(stdout.Bytes(), &s); err != nil {
 		return nil, 0, 0, fmt.Errorf("read what boxlift install printed: %w", err)
 	}

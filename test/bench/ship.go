@@ -19,7 +19,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle"
-	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/node/wire"
 	"github.com/liteboxd/boxlift/test/lab"
 	"github.com/liteboxd/boxlift/test/testbed"
@@ -345,11 +345,11 @@ func (s *site) ship(ctx context.Context, bundle string, hosts int) (shipped, err
 	c.Stdout, c.Stderr = &stdout, &stderr
 	// It fails, because of what configure did; whether that is all is seen below.
 	cost, runErr := measure(c)
-	var summary install.Summary
+	var summary run.Summary
 	if err := json.Unmarshal(stdout.Bytes(), &summary); err != nil {
 		return shipped{}, fmt.Errorf("boxlift install: %w: %w\n%s", runErr, err, stderr.Bytes())
 	}
-	i := slices.IndexFunc(summary.Phases, func(p install.PhaseTime) bool { return p.Phase == "ship" })
+	i := slices.IndexFunc(summary.Phases, func(p run.PhaseTime) bool { return p.Phase == "ship" })
 	// A phase follows only on one that succeeded.
 	if i < 0 || i+1 == len(summary.Phases) || len(summary.Hosts) != hosts {
 		return shipped{}, fmt.Errorf("boxlift install did not get past shipping: %w\n%s", runErr, stderr.Bytes())

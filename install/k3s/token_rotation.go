@@ -1,0 +1,337 @@
+package k3s
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/jointoken"
+	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/install/preflight"
+	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/setup"
+	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/node/wire"
+)
+
+const (
+	// stagedTokenFile is the servers' next token, on all of them before k3s is told of it. Where it is, the change has
+	// not come to its end.
+	stagedTokenFile = site.K3sConfigDir + "/boxlift-token.next"
+	// exposedFile is on servers from when agents get a token of their own until the servers have another one: agents
+	// have had theirs.
+	exposedFile = wire.FilesDir + "/server-token-exposed"
+	// previousTokenFile is what a server goes back to when an upgrade fails there.
+	previousTokenFile = PreviousDir + "/boxlift-token"
+	// TokensPhase changes tokens.
+	TokensPhase = "tokens"
+)
+
+// OccupyAll reaches all hosts, and keeps other runs away from them: one that does not answer is no time to begin.
+func (c *Cluster) OccupyAll(ctx context.Context) error {
+	return c.Engine.EachHost(ctx, c.Site.Hosts, func(ctx context.Context, h *site.Host) error {
+		if err := c.Site.Connect(ctx, h); err != nil {
+			return err
+		}
+		if err := LookAtK3s(ctx, h); err != nil {
+			return err
+		}
+		if h.AwaitsRestore {
+			return c.Engine.RestoringError()
+		}
+		if h.Foreign {
+			return fmt.Errorf("%w: boxlift did not set up k3s on this host, and does not know where it has its token from: "+
+				"change the tokens of this cluster with k3s token rotate, and its hosts by hand", site.ErrRefused)
+		}
+		if err := c.Engine.CheckHelper(ctx, h); err != nil || !c.Engine.Changing() {
+			return err
+		}
+		return c.Engine.Hold(ctx, h)
+	})
+}
+
+// RotateExposed gives the servers another token when agents have had theirs, or when that was begun.
+func (c *Cluster) RotateExposed(ctx context.Context) error {
+	if c.keepsTokens() {
+		return nil
+	}
+	seed := c.Site.SeedServer()
+	for _, h := range c.Site.Servers() {
+		for _, name := range []string{exposedFile, stagedTokenFile} {
+			if content, err := h.Read(ctx, name); err != nil {
+				return err
+			} else if content != "" {
+				return c.RotateTokens(ctx, seed, true, false)
+			}
+		}
+	}
+	return nil
+}
+
+// RotateTokens changes the tokens on all servers, starts k3s there one by one, and then on agents, if theirs changes.
+func (c *Cluster) RotateTokens(ctx context.Context, seed *site.Host, servers, agents bool) error {
+	ordered, err := c.RotationOrder(ctx)
+	if err != nil {
+		return err
+	}
+	ordered = ordered[:len(c.Site.Servers())]
+	if agents {
+		c.agentsPassword.known, c.agentsPassword.password = true, jointoken.New()
+	}
+	password, err := c.AgentToken(ctx, seed)
+	if err != nil {
+		return err
+	}
+	full, err := c.joinToken(ctx, seed)
+	if err != nil {
+		return err
+	}
+	next := ""
+	if servers {
+		if next, err = c.stageToken(ctx, seed); err != nil {
+			return err
+		}
+	}
+	if err := c.Engine.EachHost(ctx, ordered, func(ctx context.Context, h *site.Host) error {
+		n := &Node{Cluster: c, Host: h, agentToken: password, Token: next}
+		if servers && (h != seed || h.Joined != "") {
+			if n.Token, err = jointoken.ForServer(full, next); err != nil {
+				return err
+			}
+		}
+		return c.Engine.RunSteps(ctx, TokensPhase, &h.Subject, n.newTokenSteps(servers, agents))
+	}); err != nil {
+		return err
+	}
+	if err := c.restartOneByOne(ctx, ordered); err != nil {
+		return err
+	}
+	if agents {
+		if c.Site.API == nil && c.Engine.Changing() { // no server was started again
+			if err := c.Engine.ReachAPI(ctx, ordered); err != nil {
+				return err
+			}
+		}
+		if err := c.rotateOnAgents(ctx, full, password); err != nil {
+			return err
+		}
+	}
+	return c.forgetStaged(ctx, ordered)
+}
+
+// stageToken gives all servers the next token to keep, and then lets k3s change to it.
+func (c *Cluster) stageToken(ctx context.Context, seed *site.Host) (next string, err error) {
+	var running []string // what k3s on the servers says the token is
+	for _, h := range c.Site.Servers() {
+		staged, err := h.Read(ctx, stagedTokenFile)
+		if err != nil {
+			return "", err
+		}
+		if next == "" {
+			next = staged
+		}
+		token, err := h.Read(ctx, K3sServerToken)
+		if err != nil {
+			return "", err
+		}
+		running = append(running, jointoken.Password(token))
+	}
+	if next == "" {
+		next = jointoken.New()
+	}
+	if err := c.Engine.EachHost(ctx, c.Site.Servers(), func(ctx context.Context, h *site.Host) error {
+		return c.Engine.RunSteps(ctx, TokensPhase, &h.Subject, []run.Step{
+			setup.FileStep(h, "keep the servers' next token", stagedTokenFile, []byte(next+"\n")),
+		})
+	}); err != nil {
+		return "", err
+	}
+	return next, c.Engine.RunSteps(ctx, TokensPhase, &c.Engine.Cluster, []run.Step{{
+		Title: "give the servers another token",
+		Needed: func(context.Context) (string, error) {
+			if slices.Contains(running, next) {
+				return "", nil
+			}
+			return "the servers are to have another one than now", nil
+		},
+		Run: func(ctx context.Context) error { return c.changeServersToken(ctx, seed, next) },
+	}})
+}
+
+// changeServersToken asks k3s for it. Where k3s fails in the middle, it is started again as it was: by what it then
+// says the token is, the next run knows which one holds.
+func (c *Cluster) changeServersToken(ctx context.Context, seed *site.Host, next string) error {
+	current, err := seed.Read(ctx, K3sServerToken)
+	if err != nil {
+		return err
+	}
+	kubeconfig, err := seed.Read(ctx, site.K3sKubeconfig)
+	if err != nil {
+		return err
+	}
+	err = kube.RotateToken(ctx, kube.Options{
+		Name: seed.Name, Kubeconfig: []byte(kubeconfig), Dial: seed.Conn.DialContext,
+	}, jointoken.Password(current), next)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	n := &Node{Cluster: c, Host: seed}
+	if again := n.RestartAfter(ctx, n.service()); again != nil {
+		return fmt.Errorf("%w; and k3s does not start again: %w", err, again)
+	}
+	return err
+}
+
+// newTokenSteps write the tokens of a server that are another one now, but start nothing.
+func (n *Node) newTokenSteps(servers, agents bool) []run.Step {
+	var steps []run.Step
+	for _, s := range n.tokenSteps() {
+		if s.Title == writeAgentToken && agents || s.Title == writeToken && servers {
+			steps = append(steps, s)
+		}
+	}
+	if !servers {
+		return steps
+	}
+	// The old one would keep a server that goes back from starting.
+	previous := setup.FileStep(n.Host, "keep the token, to go back to", previousTokenFile, []byte(n.Token+"\n"))
+	needed := previous.Needed
+	previous.Needed = func(ctx context.Context) (string, error) {
+		if kept, err := n.Host.Read(ctx, previousTokenFile); err != nil || kept == "" {
+			return "", err
+		}
+		return needed(ctx)
+	}
+	return append(steps, previous)
+}
+
+// restartOneByOne starts k3s on hosts where it does not run with what it is to run with.
+func (c *Cluster) restartOneByOne(ctx context.Context, hosts []*site.Host) error {
+	for _, h := range hosts {
+		n := &Node{Cluster: c, Host: h}
+		if err := c.Engine.EachHost(ctx, []*site.Host{h}, func(ctx context.Context, h *site.Host) error {
+			return c.Engine.RunSteps(ctx, TokensPhase, &h.Subject, []run.Step{n.restartStep()})
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *Node) restartStep() run.Step {
+	service := n.service()
+	return run.Step{
+		Title: setup.StartTitle(service),
+		Needed: func(ctx context.Context) (string, error) {
+			if !n.Cluster.Engine.Changing() {
+				return "its tokens change", nil
+			}
+			return setup.StartReason(ctx, n.Host, service, site.StartedFile, func(ctx context.Context) (string, error) {
+				return n.Started(ctx, service)
+			})
+		},
+		Run: func(ctx context.Context) error {
+			if err := n.Cluster.AwaitMajority(ctx, n.Host); err != nil {
+				return err
+			}
+			if err := n.Start(ctx, service); err != nil {
+				return err
+			}
+			return n.AwaitReady(ctx)
+		},
+	}
+}
+
+// rotateOnAgents gives every agent the agents' token.
+func (c *Cluster) rotateOnAgents(ctx context.Context, servers, password string) error {
+	token, err := jointoken.ForAgent(servers, password)
+	if err != nil {
+		return err
+	}
+	for _, h := range c.Site.Agents() {
+		n := &Node{Cluster: c, Host: h, Token: token}
+		if err := c.Engine.EachHost(ctx, []*site.Host{h}, func(ctx context.Context, h *site.Host) error {
+			return c.Engine.RunSteps(ctx, TokensPhase, &h.Subject, append(n.tokenSteps(), n.restartStep()))
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forgetStaged ends a change of the servers' token.
+func (c *Cluster) forgetStaged(ctx context.Context, servers []*site.Host) error {
+	return c.Engine.EachHost(ctx, servers, func(ctx context.Context, h *site.Host) error {
+		return c.Engine.RunSteps(ctx, TokensPhase, &h.Subject, []run.Step{{
+			Title: "forget the change of the token",
+			Needed: func(ctx context.Context) (string, error) {
+				for _, name := range []string{stagedTokenFile, exposedFile} {
+					if content, err := h.Read(ctx, name); err != nil {
+						return "", err
+					} else if content != "" {
+						return "it is done", nil
+					}
+				}
+				return "", nil
+			},
+			Run: func(ctx context.Context) error {
+				_, err := h.Root(ctx, "forget the change of the token", "rm", "-f", exposedFile, stagedTokenFile)
+				return err
+			},
+		}})
+	})
+}
+
+// LookAtTokens finds out what is wrong with the tokens that the hosts have.
+func (c *Cluster) LookAtTokens(ctx context.Context) {
+	tokens := make(map[*site.Host]*jointoken.Host, len(c.Site.Hosts))
+	for _, h := range c.Site.Hosts {
+		tokens[h] = new(jointoken.Host)
+	}
+	_ = c.Engine.EachHost(ctx, c.Site.Hosts, func(ctx context.Context, h *site.Host) error { // the hosts keep their errors
+		found := tokens[h]
+		for name, to := range map[string]*string{
+			site.K3sTokenFile: &found.Own, site.K3sAgentTokenFile: &found.Agents,
+			exposedFile: &found.Exposed, stagedTokenFile: &found.Staged,
+		} {
+			content, err := h.Read(ctx, name)
+			if err != nil {
+				return err
+			}
+			*to = content
+		}
+		return nil
+	})
+	var servers []jointoken.Host
+	for _, h := range c.Site.Servers() {
+		servers = append(servers, *tokens[h])
+	}
+	for _, h := range c.Site.Hosts {
+		h.TokenFault = jointoken.Judge(*tokens[h], servers, h.Config.Role == config.Server)
+		if h.TokenFault == jointoken.OfServers && c.keepsTokens() {
+			h.TokenFault = jointoken.NoFault // nothing can be done about it
+		}
+		c.SharesToken = c.SharesToken || h.TokenFault == jointoken.OfServers
+		if c.SplitsToken {
+			h.TokenFault = jointoken.NoFault // this run mends it
+		}
+		if f, ok := preflight.TokenFinding(h.TokenFault); ok && c.Engine.Mode == run.Inspect {
+			h.Differences = append(h.Differences, fmt.Sprintf("%s: %s", f.Found, f.Hint))
+		}
+	}
+}
+
+// changedToken is the servers' next token when k3s on the host has changed to it already, and "" when it has not, or
+// when none is to come.
+func changedToken(ctx context.Context, h *site.Host) (string, error) {
+	staged, err := h.Read(ctx, stagedTokenFile)
+	if err != nil || staged == "" {
+		return "", err
+	}
+	running, err := h.Read(ctx, K3sServerToken)
+	if err != nil || jointoken.Password(running) != staged {
+		return "", err
+	}
+	return staged, nil
+}

@@ -1,0 +1,220 @@
+package network
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/install/cilium"
+	"github.com/liteboxd/boxlift/install/gate"
+	machine "github.com/liteboxd/boxlift/install/host"
+	"github.com/liteboxd/boxlift/install/kube/helm"
+	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/site"
+)
+
+// Network brings Cilium to the bundle's version and install.yaml's values.
+func (n *Network) Network(ctx context.Context) error {
+	release, err := n.ciliumRelease(ctx)
+	if err != nil {
+		return err
+	}
+	steps := []run.Step{{
+		Title: "set up Cilium " + n.Site.Version(site.CiliumComponent),
+		Needed: func(ctx context.Context) (string, error) {
+			if n.Site.API == nil {
+				return "there is no cluster yet", nil
+			}
+			return helm.Differs(ctx, n.Site.API, release)
+		},
+		Run: func(ctx context.Context) error {
+			// It bounds itself: a rollback takes its time too.
+			task := n.Site.Reporter.Task("wait for Cilium", 0)
+			err := helm.Apply(ctx, n.Site.API, release, n.Site.Reporter.Message)
+			task.Done(err)
+			return err
+		},
+	}}
+	if err := n.Engine.RunSteps(ctx, "network", &n.Engine.Cluster, steps); err != nil {
+		return err
+	}
+	return n.placeCiliumCLI(ctx)
+}
+
+// ciliumRelease is what Helm is to install: the chart of the bundle with the values that
+// k3s without flannel needs.
+func (n *Network) ciliumRelease(ctx context.Context) (helm.Release, error) {
+	var chart bundle.File
+	for _, f := range n.Site.Contents.Files {
+		if f.Component == site.CiliumComponent && strings.HasSuffix(f.Name, ".tgz") {
+			chart = f
+		}
+	}
+	if chart.Digest == "" {
+		return helm.Release{}, fmt.Errorf("%w: the bundle carries no chart of Cilium: add it to the component %s in the lock", site.ErrConfig, site.CiliumComponent)
+	}
+	content, err := n.Site.ReadFile(chart, site.MaxChart)
+	if err != nil {
+		return helm.Release{}, err
+	}
+	var installed *helm.State
+	if n.Site.API != nil {
+		if installed, err = helm.Current(ctx, n.Site.API, cilium.Namespace, cilium.ReleaseName); err != nil {
+			return helm.Release{}, err
+		}
+	}
+	if installed != nil && !n.Engine.Upgrades && !n.Engine.Restores && n.Engine.Mode != run.Inspect {
+		if err := checkCiliumStep(installed.ChartVersion, n.Site.Version(site.CiliumComponent)); err != nil {
+			return helm.Release{}, err
+		}
+	}
+	first := cilium.FirstMinor(installed, n.Site.Version(site.CiliumComponent))
+	release := cilium.Release(content, n.CiliumValues(first, true), n.Site.Config.Runtime.CommandTimeout)
+	if known, err := n.knowsDigests(ctx, release); err != nil || known {
+		return release, err
+	}
+	release.Values = n.CiliumValues(first, false)
+	return release, nil
+}
+
+// checkCiliumStep refuses to take Cilium further at once than its gate lets an upgrade take it.
+// A bundle with the cluster's own k3s gets here by an installation, which has no other gates.
+func checkCiliumStep(from, to string) error {
+	for _, f := range gate.Judge(gate.Cluster{Cilium: from}, gate.Target{Cilium: to}, gate.Accept{}) {
+		if f.Gate == gate.CiliumMinor && f.Outcome == gate.Refused {
+			return fmt.Errorf("%w: %s: %s", site.ErrRefused, f.Reason, f.Way)
+		}
+	}
+	return nil
+}
+
+// CiliumValues are the chart's values.
+func (n *Network) CiliumValues(upgradeCompatibility string, keepDigests bool) map[string]any {
+	c := n.Site.Config.Network.Cilium
+	return cilium.Values(cilium.Input{
+		PodCIDR: c.PodCIDR, KubeProxyReplacement: c.KubeProxyReplacement, EnableEgressGateway: c.EnableEgressGateway,
+		Nodes: len(n.Site.Config.Hosts()), UpgradeCompatibility: upgradeCompatibility, KeepDigests: keepDigests, Extra: c.Values,
+	})
+}
+
+// knowsDigests tells whether the nodes will find a release's images by the digests that its
+// chart gives them: k3s gives imported images a name with the digest that they have in the
+// pack, which is the one in the bundle, or else they are pulled by that digest.
+func (n *Network) knowsDigests(ctx context.Context, release helm.Release) (bool, error) {
+	images, err := n.ImagesOf(ctx, release)
+	if err != nil {
+		return false, err
+	}
+	if !site.NamesDigests(n.Site.K3s) && !n.Seeder.ServesDigests(images) {
+		return false, nil
+	}
+	for _, image := range images {
+		name, digest, asked := strings.Cut(image, "@")
+		if asked && !slices.ContainsFunc(n.Site.Contents.Images, func(i bundle.Image) bool { return i.Name == name && string(i.Digest) == digest }) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// ImagesOf lists the images that a release asks for. It is asked for the same release
+// several times in a run, and each time that Cilium's chart is rendered it makes new RSA keys.
+func (n *Network) ImagesOf(ctx context.Context, release helm.Release) ([]string, error) {
+	values, err := json.Marshal(release.Values)
+	if err != nil {
+		return nil, fmt.Errorf("%w: values of the chart: %w", site.ErrConfig, err)
+	}
+	key := sha256.Sum256(slices.Concat(release.Chart, values))
+	if images, ok := n.releaseImages[key]; ok {
+		return slices.Clone(images), nil
+	}
+	kubernetes, _, _ := strings.Cut(n.Site.K3s, "+")
+	manifest, err := helm.Render(ctx, release, kubernetes)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", site.ErrConfig, err)
+	}
+	images, err := helm.Images(manifest)
+	if err != nil {
+		return nil, err
+	}
+	if n.releaseImages == nil {
+		n.releaseImages = make(map[[sha256.Size]byte][]string)
+	}
+	n.releaseImages[key] = images
+	return slices.Clone(images), nil
+}
+
+// CheckChart makes sure that the bundle carries every image that Cilium's chart names with
+// these values: on the hosts there is no other place to get one from.
+func (n *Network) CheckChart(ctx context.Context) error {
+	release, err := n.ciliumRelease(ctx)
+	if err != nil {
+		return err
+	}
+	return n.CheckReleaseImages(ctx, release)
+}
+
+func (n *Network) CheckReleaseImages(ctx context.Context, release helm.Release) error {
+	images, err := n.ImagesOf(ctx, release)
+	if err != nil {
+		return err
+	}
+	carried := make(map[string]bool)
+	for _, i := range n.Site.Contents.Images {
+		carried[i.Name] = true
+	}
+	images = slices.DeleteFunc(images, func(image string) bool {
+		name, _, _ := strings.Cut(image, "@")
+		return carried[name]
+	})
+	if len(images) > 0 {
+		return fmt.Errorf("%w: Cilium's chart needs images that are not carried: %s; add them to the component %s of the lock and build the bundle again, or take values in install.yaml back that ask for them",
+			n.Site.Misfit, strings.Join(images, ", "), site.CiliumComponent)
+	}
+	return nil
+}
+
+// placeCiliumCLI puts the cilium command on the first server, if the bundle carries it.
+// boxlift itself has no use for it.
+func (n *Network) placeCiliumCLI(ctx context.Context) error {
+	h := n.Site.Hosts[0]
+	f, ok := n.Site.CiliumCLIFile(h)
+	if !ok || h.Err != nil {
+		return nil
+	}
+	// The archive's digest is in the name of the file that it was unpacked from.
+	marker := site.StoredPath(f) + ".unpacked"
+	return n.Engine.RunSteps(ctx, "network", &h.Subject, []run.Step{{
+		Title: "place the cilium command",
+		Needed: func(ctx context.Context) (string, error) {
+			digests, err := machine.Digests(ctx, h.Conn, site.CiliumCLI, marker)
+			switch {
+			case err != nil:
+				return "", err
+			case digests[site.CiliumCLI] == "":
+				return site.CiliumCLI + " is missing", nil
+			case digests[marker] == "":
+				return site.CiliumCLI + " is not from this bundle", nil
+			}
+			return "", nil
+		},
+		Run: func(ctx context.Context) error {
+			const script = `set -e
+tmp="$2.boxlift-new"
+trap 'rm -f "$tmp"' EXIT
+tar -xzOf "$1" cilium >"$tmp"
+chown 0:0 "$tmp"
+chmod 0755 "$tmp"
+sync "$tmp"
+rm -f "${3%/*}/"` + site.CiliumCLIArchive + `*.unpacked
+mv -f "$tmp" "$2"
+: >"$3"`
+			_, err := h.Root(ctx, "unpack the cilium command", "/bin/sh", "-c", script, "sh", site.StoredPath(f), site.CiliumCLI, marker)
+			return err
+		},
+	}})
+}

@@ -1,0 +1,106 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/install/gate"
+	"github.com/liteboxd/boxlift/install/release"
+	"github.com/liteboxd/boxlift/install/site"
+)
+
+// Whether a bundle is older than one that the cluster has had is found out twice: before hosts are
+// changed, from the record or its copy, and where the run's release comes into the record. The
+// latter sees every run, also one to whose cluster nobody could talk before.
+
+// mayBeOlder reports whether the run says by itself that its bundle may be an older one: it goes
+// back to a release or a backup of the operator's choice, or the operator has accepted it.
+func (rec *Record) mayBeOlder() bool {
+	return rec.AcceptOlderBundle || rec.Engine.Restores || rec.TakesBack > 0
+}
+
+// refuseOlder returns an error when the bundle is older than one that a record, nil for none, has.
+func (rec *Record) refuseOlder(r *release.Record) error {
+	serial := rec.Site.Bundle.Validity().Serial
+	if rec.mayBeOlder() || !r.IsOlder(rec.Site.Bundle.Digest(), serial) {
+		return nil
+	}
+	return &olderBundleError{gate.OlderText(serial, r.Serial)}
+}
+
+// CheckFresh refuses an older bundle as early as the cluster tells which it has had. When it does
+// not tell, the copy beside the state does, if hosts are in a cluster at all: those that are not
+// may begin with any bundle.
+func (rec *Record) CheckFresh(ctx context.Context) error {
+	if rec.mayBeOlder() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, RecordTimeout, fmt.Errorf("given up after %v", RecordTimeout))
+	defer cancel()
+	_, r, _, err := rec.OpenRecord(ctx)
+	switch {
+	case errors.Is(err, release.ErrInvalid):
+		return fmt.Errorf("%w: %w", site.ErrRefused, &RecordError{err})
+	case err == nil:
+		return rec.refuseOlder(r)
+	case rec.Site.StatePath == "" || !slices.ContainsFunc(rec.Site.Servers(), func(h *site.Host) bool { return h.Member }):
+		return nil
+	}
+	if r, err = release.ReadFile(rec.RecordCopy()); err != nil {
+		rec.Site.Warn("whether the bundle is older than one that the cluster has had is not known yet: %v", err)
+		return nil
+	}
+	return rec.refuseOlder(r)
+}
+
+// keepSerial makes a record that was brought back with its cluster know what the copy beside the
+// state still does.
+func (rec *Record) keepSerial(r *release.Record) {
+	if !rec.Engine.Restores {
+		return
+	}
+	if before, err := release.ReadFile(rec.RecordCopy()); err == nil && before != nil && before.Cluster == r.Cluster {
+		r.RaiseSerial(before.Serial)
+	}
+}
+
+// CheckAudience refuses a bundle that its lock says is for other clusters. No flag goes past that:
+// the lock's authors said it on purpose and signed it, and a bundle for one cluster more is built in
+// minutes from one that is there.
+func CheckAudience(v lock.Validity, cluster string) error {
+	if v.IsFor(cluster) {
+		return nil
+	}
+	return &audienceError{audience: strings.Join(v.Audience, ", "), cluster: cluster}
+}
+
+// audienceError says that a bundle is for other clusters.
+type audienceError struct{ audience, cluster string }
+
+func (e *audienceError) Error() string {
+	return fmt.Sprintf("%v: the bundle is for the clusters %s, and install.yaml describes the cluster %s",
+		site.ErrConfig, e.audience, e.cluster)
+}
+
+func (*audienceError) Unwrap() error { return site.ErrConfig }
+
+func (*audienceError) Hint() string {
+	return "take the bundle that was built for this cluster, or add its name to audience in versions.lock " +
+		"and build one; the name is cluster.name in install.yaml"
+}
+
+// olderBundleError says that a bundle is older than one that the cluster has had.
+type olderBundleError struct{ text string }
+
+func (e *olderBundleError) Error() string { return fmt.Sprintf("%v: %s", site.ErrRefused, e.text) }
+
+func (*olderBundleError) Unwrap() error { return site.ErrRefused }
+
+func (*olderBundleError) Hint() string {
+	return "take the newest bundle that was built; boxlift rollback --to goes back to a release on purpose; " +
+		"boxlift install and boxlift upgrade go on with this bundle with --accept-older-bundle"
+}

@@ -1,0 +1,117 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/install/site/sitetest"
+)
+
+func TestHostsErrorNamesThemAll(t *testing.T) {
+	in := example(t, sitetest.ExampleConfig)
+	in.site.Hosts[0].Fail(errors.New("it is on fire"))
+	in.site.Hosts[0].Fail(errors.New("a later error adds nothing"))
+	err := in.engine.HostErrors(in.engine.unfinished()...)
+	want := "1 of 2 hosts failed\nfirst (10.0.0.11): it is on fire\nnot gone on with because of that: 10.0.0.12"
+	if diff := cmp.Diff(want, err.Error()); diff != "" {
+		t.Error(diff)
+	}
+	if !errors.Is(err, site.ErrHosts) {
+		t.Error("it is not ErrHosts")
+	}
+}
+
+// A cluster that cannot be looked at must not pass for one that is as it is to be.
+func TestInspectTellsWhatItCouldNotSee(t *testing.T) {
+	in := example(t, sitetest.ExampleConfig)
+	in.engine.Mode = Inspect
+	broken := errors.New("the API does not answer")
+	last := false
+	err := in.engine.Run(t.Context(), []Phase{
+		{"converge", func(context.Context) error { return broken }},
+		{"finish", func(context.Context) error { last = true; return nil }},
+	})
+	if !errors.Is(err, broken) || !errors.Is(err, site.ErrCluster) || !last {
+		t.Errorf("got %v, went on: %v; want the error of the phase that failed, and to go on", err, last)
+	}
+}
+
+// A removal that was broken off between its last two steps is remembered.
+func TestLeftBehind(t *testing.T) {
+	step := func(host, title string, result journal.Result) journal.Step {
+		return journal.Step{Phase: "converge", Host: host, Title: title, Result: result}
+	}
+	steps := []journal.Step{
+		step("a (10.0.0.1)", "delete the node a", journal.Done), step("a (10.0.0.1)", UninstallTitle, journal.Done),
+		step("b (10.0.0.2)", "delete the node b", journal.Done), step("b (10.0.0.2)", UninstallTitle, journal.Running),
+		step("c (10.0.0.3)", "delete the node c", journal.Running),
+		step("d (10.0.0.4)", "drain the node d", journal.Failed),
+	}
+	want := []journal.Left{{Host: "b (10.0.0.2)", Node: "b"}, {Host: "c (10.0.0.3)", Node: "c"}}
+	for result, want := range map[journal.Result][]journal.Left{journal.Running: want, journal.Failed: want, journal.Done: nil} {
+		if diff := cmp.Diff(want, LeftBehind(journal.State{Version: 1, Result: result, Steps: steps})); diff != "" {
+			t.Errorf("after a run that is %s (-want +got):\n%s", result, diff)
+		}
+	}
+	// Nor is it forgotten when the run that is to go on with it breaks off, too.
+	again := journal.State{Version: 1, Result: journal.Running, Run: journal.Run{Left: want}, Steps: []journal.Step{step("b (10.0.0.2)", UninstallTitle, journal.Done)}}
+	if diff := cmp.Diff(want[1:], LeftBehind(again)); diff != "" {
+		t.Errorf("after the next run (-want +got):\n%s", diff)
+	}
+}
+
+// As many hosts are worked on at once as install.yaml allows, and one's error is its own.
+func TestEachHost(t *testing.T) {
+	in := example(t, strings.Replace(sitetest.ExampleConfig, "network:\n", "runtime: {parallelism: 2}\nnetwork:\n", 1))
+	for range 6 {
+		in.site.Hosts = append(in.site.Hosts, &site.Host{Subject: site.Subject{Name: "another"}})
+	}
+	var now, most, done atomic.Int32
+	broken := errors.New("it is on fire")
+	err := in.engine.EachHost(t.Context(), in.site.Hosts, func(_ context.Context, h *site.Host) error {
+		if n := now.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		defer now.Add(-1)
+		done.Add(1)
+		time.Sleep(2 * time.Millisecond)
+		if h == in.site.Hosts[3] {
+			return broken
+		}
+		return nil
+	})
+	if most.Load() > 2 || done.Load() != 8 || !errors.Is(err, broken) {
+		t.Errorf("%d at once, %d done, %v", most.Load(), done.Load(), err)
+	}
+	for i, h := range in.site.Hosts {
+		if (h.Err != nil) != (i == 3) {
+			t.Errorf("host %d: %v", i, h.Err)
+		}
+	}
+}
+
+// What fails for the cluster as a whole ends with the command to run next, as hosts' failures do.
+func TestFailureOfCluster(t *testing.T) {
+	in := example(t, sitetest.ExampleConfig)
+	cause := errors.New("not rolled out")
+	err := in.engine.failure("network", cause)
+	var hinted *clusterError
+	if !errors.Is(err, site.ErrCluster) || !errors.Is(err, cause) || !errors.As(err, &hinted) || !strings.Contains(hinted.Hint(), "run the same command again") {
+		t.Errorf("%v", err)
+	}
+	if want := "the cluster cannot be brought to what was asked for: network: not rolled out"; err.Error() != want {
+		t.Errorf("got %q, want %q", err, want)
+	}
+	if err := in.engine.failure("network", fmt.Errorf("%w: no", site.ErrRefused)); errors.Is(err, site.ErrCluster) || !errors.Is(err, site.ErrRefused) {
+		t.Errorf("what is refused: %v", err)
+	}
+}

@@ -1,0 +1,6 @@
+package run
+
+import ()
+
+// RollbackLiteBoxdCommand is what the state calls it.
+const RollbackLiteBoxdCommand = "rollback liteboxd"

@@ -1,0 +1,81 @@
+package run
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/liteboxd/boxlift/install/site"
+)
+
+// Step is one thing that may have to be done, on a host or to the cluster as a whole.
+type Step struct {
+	Title string
+	// Needed looks and returns why the step is needed, or "" when all is as it is to be.
+	// It changes nothing.
+	Needed func(context.Context) (reason string, err error)
+	// Run does it. Running it again after it was interrupted must be harmless.
+	Run func(context.Context) error
+	// Follows says that the step is needed whenever one before it was. Only what does not
+	// carry out steps asks it: needed sees what they have changed.
+	Follows bool
+	// Starts says that the step's service is started, by it or because of it.
+	Starts bool
+	// Alone says that no step follows from this one.
+	Alone bool
+	// Later gets what notes the step's end, when run only lines it up to be done together
+	// with those of other hosts.
+	Later *func(error) error
+}
+
+// RunSteps goes through the steps of one phase. Unless the run changes things, steps are
+// only looked at.
+func (en *Engine) RunSteps(ctx context.Context, phase string, s *site.Subject, steps []Step) error {
+	followed := false
+	for _, step := range steps {
+		reason, err := step.Needed(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", step.Title, err)
+		}
+		if reason == "" && step.Follows && !en.Changing() && followed {
+			reason = "what it depends on changes"
+		}
+		if reason == "" {
+			if en.Journal != nil {
+				en.Journal.Unchanged(phase, s.Name, step.Title)
+			}
+			continue
+		}
+		s.Changes = append(s.Changes, site.Change{Phase: phase, Title: step.Title, Reason: reason})
+		followed = followed || !step.Alone
+		if !en.Changing() {
+			continue
+		}
+		if err := en.runStep(ctx, phase, s.Name, step, reason); err != nil {
+			return fmt.Errorf("%s: %w", step.Title, err)
+		}
+	}
+	return nil
+}
+
+func (en *Engine) runStep(ctx context.Context, phase, name string, s Step, reason string) error {
+	if err := en.Record.recordChange(ctx, phase); err != nil {
+		return err
+	}
+	end, err := en.Journal.Start(phase, name, s.Title, reason)
+	if err != nil {
+		return err
+	}
+	if name == "" {
+		name = "cluster"
+	}
+	en.Site.Reporter.Message(fmt.Sprintf("%s: %s (%s)", name, s.Title, reason))
+	if s.Later != nil {
+		*s.Later = end
+		return s.Run(ctx)
+	}
+	err = s.Run(ctx)
+	if endErr := end(err); err == nil {
+		err = endErr
+	}
+	return err
+}

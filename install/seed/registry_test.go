@@ -1,0 +1,231 @@
+package seed
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/liteboxd/boxlift/install/authority"
+	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/install/site/sitetest"
+	"github.com/liteboxd/boxlift/internal/progress"
+)
+
+// Who asks a registry learns whether it is the right one and takes the login.
+func TestRegistryLogin(t *testing.T) {
+	mine, err := authority.Open(authority.Options{Dir: filepath.Join(t.TempDir(), "mine"), Cluster: "mine"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := authority.Open(authority.Options{Dir: filepath.Join(t.TempDir(), "other"), Cluster: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := mine.Issue([]string{"127.0.0.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := tls.X509KeyPair(pair, pair)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != run.RegistryUsername || password != mine.Password() || r.URL.Path != "/v2/" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	})
+	server := httptest.NewUnstartedServer(handler)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
+	server.StartTLS()
+	defer server.Close()
+	plain := httptest.NewServer(handler)
+	defer plain.Close()
+	dial := new(net.Dialer).DialContext
+	login := RegistryLogin{Address: server.Listener.Addr().String(), Username: run.RegistryUsername, Password: mine.Password(), Ca: mine.CA()}
+
+	if err := login.Ask(t.Context(), dial); err != nil {
+		t.Errorf("the right login: %v", err)
+	}
+	for what, change := range map[string]func(*RegistryLogin){
+		"HTTP 401":                 func(l *RegistryLogin) { l.Password = "wrong" },
+		"unknown authority":        func(l *RegistryLogin) { l.Ca = other.CA() },
+		"holds no certificate":     func(l *RegistryLogin) { l.Ca = []byte("nothing") },
+		"does not look like a TLS": func(l *RegistryLogin) { l.Address = plain.Listener.Addr().String() },
+	} {
+		wrong := login
+		change(&wrong)
+		if err := wrong.Ask(t.Context(), dial); err == nil || !strings.Contains(err.Error(), what) || strings.Contains(err.Error(), mine.Password()) {
+			t.Errorf("want %q, got %v", what, err)
+		}
+	}
+	for what, change := range map[string]func(*RegistryLogin){
+		"any certificate": func(l *RegistryLogin) { l.Insecure, l.Ca = true, nil },
+		"no TLS":          func(l *RegistryLogin) { l.Plain, l.Address = true, plain.Listener.Addr().String() },
+	} {
+		other := login
+		change(&other)
+		if err := other.Ask(t.Context(), dial); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// The program is told where to listen and who may ask, and not the password.
+func TestRegistrySettings(t *testing.T) {
+	in := seeded(t, sitetest.ExampleConfig+sitetest.OwnRegistry)
+	in.site.StatePath = filepath.Join(t.TempDir(), "state.json")
+	in.site.Hosts[0].IP = netip.MustParseAddr("10.0.0.11")
+	s := &registryServer{in.seeder, in.site.Hosts[0]}
+	content, err := s.settings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := in.seeder.authority()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte(a.Password()))
+	want := map[string]string{
+		"address": "10.0.0.11:5443", "imagesDir": run.RegistryImages, "certificate": run.RegistryPair, "key": run.RegistryPair,
+		"username": run.RegistryUsername, "passwordSHA256": hex.EncodeToString(sum[:]),
+	}
+	var got map[string]string
+	if err := json.Unmarshal(content, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if again, err := s.settings(); err != nil || string(again) != string(content) {
+		t.Errorf("the second time it is another one: %v", err)
+	}
+}
+
+// A run that only looks makes no authority, and one that is there is used by both.
+func TestAuthorityIsMadeOnlyByChanges(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.json")
+	open := func(m run.Mode) *authority.Authority {
+		t.Helper()
+		in := seeded(t, sitetest.ExampleConfig+sitetest.OwnRegistry)
+		in.site.StatePath, in.engine.Mode = path, m
+		a, err := in.seeder.authority()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	dir := filepath.Join(filepath.Dir(path), "registry-ca", "example")
+	for _, m := range []run.Mode{run.Plan, run.Inspect} {
+		open(m)
+		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+			t.Fatalf("mode %d: %v", m, err)
+		}
+	}
+	made := open(run.Apply)
+	for _, m := range []run.Mode{run.Plan, run.Inspect, run.Apply} {
+		if a := open(m); a.Password() != made.Password() || string(a.CA()) != string(made.CA()) {
+			t.Errorf("mode %d uses another authority", m)
+		}
+	}
+}
+
+// What is left of boxlift's registry is looked for where the mode does without it, and
+// nowhere while a host may still pull from it.
+func TestWhatIsRetired(t *testing.T) {
+	titles := func(in *installation, h *site.Host) string {
+		var list []string
+		for _, s := range in.seeder.retireSteps(h) {
+			list = append(list, s.Title)
+		}
+		return strings.Join(list, ", ")
+	}
+	const both = "remove boxlift's registry, remove the authority of the registry"
+	for text, want := range map[string][2]string{
+		"":                   {both, both},
+		sitetest.OwnRegistry: {"", "remove boxlift's registry"},
+		sitetest.Harbor:      {both, both},
+		strings.Replace(sitetest.Harbor, "    pull:", "    caFile: ca.crt\n    pull:", 1): {"remove boxlift's registry", "remove boxlift's registry"},
+	} {
+		in := seeded(t, sitetest.ExampleConfig+text)
+		if got := [2]string{titles(in, in.site.Hosts[0]), titles(in, in.site.Hosts[1])}; got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+	in := seeded(t, sitetest.ExampleConfig)
+	in.site.Hosts[1].Fail(errors.New("is down"))
+	if err := in.seeder.Retire(t.Context()); err != nil { // it would ask hosts that are not there
+		t.Error(err)
+	}
+	in.site.Hosts[1].Err, in.engine.Only = nil, []string{}
+	if err := in.seeder.Retire(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// The password that nodes have is that of boxlift's user at one of the servers' registries.
+func TestPasswordIn(t *testing.T) {
+	in := seeded(t, sitetest.ExampleConfig+sitetest.OwnRegistry)
+	const good = "0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a"
+	for text, want := range map[string]string{
+		"": "",
+		"configs: {'10.0.0.11:5443': {auth: {username: boxlift, password: " + good + "}}}":                                                     good,
+		"configs: {'10.0.0.11:5443': {auth: {username: somebody, password: " + good + "}}}":                                                    "",
+		"configs: {'10.0.0.99:5443': {auth: {username: boxlift, password: " + good + "}}}":                                                     "",
+		"configs: {'10.0.0.11:5443': {auth: {username: boxlift, password: word}}}":                                                             "",
+		"configs: {a.lan: {auth: {username: boxlift, password: word}}, '10.0.0.11:5443': {auth: {username: boxlift, password: " + good + "}}}": good,
+	} {
+		var file RegistriesFile
+		if err := yaml.Unmarshal([]byte(text), &file); err != nil {
+			t.Fatal(err)
+		}
+		if got := in.seeder.passwordIn(&file); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// Where the cluster's authority is not at hand, all hosts get another one, or none does.
+func TestLostAuthority(t *testing.T) {
+	for _, test := range []struct {
+		name            string
+		mode            run.Mode
+		only            []string
+		lacksCA         bool
+		refused, warned bool
+	}{
+		{name: "it is the user's own", mode: run.Apply},
+		{name: "all hosts", mode: run.Apply, lacksCA: true, warned: true},
+		{name: "a plan", mode: run.Plan, lacksCA: true, warned: true},
+		{name: "status", mode: run.Inspect, lacksCA: true},
+		{name: "a host that joins", mode: run.Apply, only: []string{"10.0.0.12"}, lacksCA: true, refused: true},
+		{name: "a host that would join", mode: run.Plan, only: []string{"10.0.0.12"}, lacksCA: true, refused: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			in := seeded(t, sitetest.ExampleConfig+sitetest.OwnRegistry)
+			in.engine.Mode, in.engine.Only, in.site.Reporter = test.mode, test.only, progress.Discard
+			err := in.seeder.judgeLostAuthority("/registry-ca/example", test.lacksCA)
+			if errors.Is(err, site.ErrRefused) != test.refused || len(in.site.Warnings) > 0 != test.warned {
+				t.Errorf("%v, %q", err, in.site.Warnings)
+			}
+		})
+	}
+	in := seeded(t, sitetest.ExampleConfig+sitetest.OwnRegistry)
+	in.site.StatePath, in.seeder.registryCA.password = filepath.Join(t.TempDir(), "state.json"), strings.Repeat("0a", 32)
+	if a, err := in.seeder.authority(); err != nil || a.Password() != in.seeder.registryCA.password {
+		t.Errorf("the password that nodes have is not kept: %v", err)
+	}
+}

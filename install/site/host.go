@@ -1,0 +1,178 @@
+package site
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"path"
+	"strings"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/install/adoption"
+	"github.com/liteboxd/boxlift/install/atrest"
+	"github.com/liteboxd/boxlift/install/config"
+	machine "github.com/liteboxd/boxlift/install/host"
+	"github.com/liteboxd/boxlift/install/jointoken"
+	"github.com/liteboxd/boxlift/node/facts"
+	"github.com/liteboxd/boxlift/node/wire"
+)
+
+// HelperPath is where boxlift-node lies on every host.
+const HelperPath = wire.FilesDir + "/bin/" + bundle.NodeProgram
+
+// Host is one host of install.yaml while it is worked on. All its methods are called by
+// one goroutine at a time.
+type Host struct {
+	Subject
+	Config config.Host
+
+	Conn machine.Host // nil until it is connected to
+	Identity
+	Facts *facts.Facts
+	Packs []bundle.Pack
+	// Joined is the URL of the server that the host's k3s was told to join, and member
+	// tells whether it is a server that is in a cluster.
+	Joined string
+	Member bool
+	// AwaitsRestore tells that a restore of a backup has begun there and not ended.
+	AwaitsRestore bool
+	// Own tells that boxlift has set up k3s on the host, foreign that somebody else has, as the unit foreignUnit.
+	Own, Foreign bool
+	ForeignUnit  string
+	// Adopted is what a k3s of somebody else's runs with that was adopted, nil for any other.
+	Adopted *adoption.Found
+	// AtRest is how a server keeps Secrets.
+	AtRest atrest.Server
+	// TokenFault is what is wrong with the tokens that the host has.
+	TokenFault jointoken.Fault
+	// IP is what lanAddress stands for, if that could be found out.
+	IP netip.Addr
+	// Resolverless tells that no file on the host names a usable nameserver.
+	Resolverless bool
+
+	// Node is the name of the host's node, service the state of its unit, differences what
+	// is wrong besides steps that are needed: found by a run that only looks.
+	Node        string
+	Service     string
+	Differences []string
+
+	// Held tells that no other run may work on the host meanwhile, shipped that all packs and
+	// files of the bundle are there.
+	Held    bool
+	Shipped bool
+
+	// Err is why the host is no longer worked on; refused says that preflight found it.
+	Err     error
+	Refused bool
+
+	// Binary is the digest of the k3s in its place, once it was computed.
+	Binary string
+
+	Sent   int64
+	Pulled int64
+	Copied int64
+	Images int
+	K3s    string
+}
+
+// NodeName is what Kubernetes calls the host.
+func (h *Host) NodeName() string {
+	if h.Config.Name != "" {
+		return h.Config.Name
+	}
+	return strings.ToLower(h.Hostname)
+}
+
+// LanAddress is where other hosts reach this one.
+func (h *Host) LanAddress() string {
+	if h.Config.NodeIP.IsValid() {
+		return h.Config.NodeIP.String()
+	}
+	return h.Config.Host
+}
+
+// HostName is what messages call a host: its address, and its name if it has one.
+func HostName(h config.Host) string {
+	if h.Name != "" {
+		return h.Name + " (" + h.Host + ")"
+	}
+	return h.Host
+}
+
+// Fail keeps the first error. Errors of package remote name the host themselves.
+func (h *Host) Fail(err error) {
+	if h.Err == nil {
+		if !strings.HasPrefix(err.Error(), h.Name+": ") {
+			err = fmt.Errorf("%s: %w", h.Name, err)
+		}
+		h.Err = err
+	}
+}
+
+// Connect opens the SSH connection and finds out who the host is.
+func (s *Site) Connect(ctx context.Context, h *Host) (err error) {
+	if h.Conn, err = s.Conns.To(ctx, h.Config); err != nil {
+		return err
+	}
+	if h.IP, err = netip.ParseAddr(h.LanAddress()); err != nil {
+		// The operator may have names for hosts that they do not have for each other.
+		if found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", h.LanAddress()); err == nil && len(found) > 0 {
+			h.IP = found[0].Unmap()
+		}
+	}
+	h.Identity, err = Identify(ctx, h.Conn)
+	return err
+}
+
+// PlaceHelper puts boxlift-node on the host.
+func (h *Host) PlaceHelper(ctx context.Context, r *bundle.Reader, contents *bundle.Contents) error {
+	file, ok := contents.File(bundle.ProgramsComponent, bundle.NodeProgram, h.Platform)
+	if !ok {
+		return fmt.Errorf("the bundle carries no %s for %s", bundle.NodeProgram, h.Platform)
+	}
+	if _, err := h.Root(ctx, "make boxlift's folders", "mkdir", "-p", "-m", "0755", path.Dir(HelperPath)); err != nil {
+		return err
+	}
+	if !r.Has(file.Digest) {
+		if isThere, err := h.HasHelper(ctx, file); err != nil || isThere {
+			return err
+		}
+	}
+	content, err := r.Content(file.Digest, file.Size)
+	if err != nil {
+		return err
+	}
+	_, err = h.Conn.Put(ctx, machine.PutOptions{
+		Path: HelperPath, Mode: 0o755, Size: file.Size, SHA256: file.Digest.Encoded(), Root: true,
+	}, content)
+	return err
+}
+
+// GatherFacts runs the helper.
+func (h *Host) GatherFacts(ctx context.Context) error {
+	out, err := h.Root(ctx, "gather facts", HelperPath, "facts")
+	if err != nil {
+		return HelperError(err)
+	}
+	if h.Facts, err = facts.Parse(out); err != nil {
+		return fmt.Errorf("gather facts: %w", err)
+	}
+	return nil
+}
+
+// Root runs a program as root and returns its output.
+func (h *Host) Root(ctx context.Context, title string, args ...string) ([]byte, error) {
+	return machine.Root(ctx, h.Conn, title, args...)
+}
+
+// Read returns the content of a small file without the space around it, or "" when the
+// file is not there.
+func (h *Host) Read(ctx context.Context, name string) (string, error) {
+	return machine.Read(ctx, h.Conn, name)
+}
+
+// Put writes a file of root's, which only root can read unless mode says otherwise.
+func (h *Host) Put(ctx context.Context, name string, mode uint32, content []byte) error {
+	return machine.Write(ctx, h.Conn, name, mode, content)
+}

@@ -1,0 +1,121 @@
+// Package sitetest has sites for tests: what install.yaml and a bundle say, and hosts that nobody can reach.
+package sitetest
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/format"
+	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/install/adoption"
+	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/progress"
+	"github.com/liteboxd/boxlift/test/smallbundle"
+)
+
+// Example is the site of an install.yaml, with a bundle that has the components given as name=version.
+func Example(t *testing.T, text string, components ...string) *site.Site {
+	t.Helper()
+	c, _, err := config.Parse("install.yaml", []byte(text), func(string) (string, bool) { return "", false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site.Site{Config: c, Reporter: progress.Discard, Misfit: site.ErrConfig, Contents: &bundle.Contents{}}
+	for _, component := range components {
+		name, version, _ := strings.Cut(component, "=")
+		s.Contents.Components = append(s.Contents.Components, name)
+		s.Contents.Files = append(s.Contents.Files, bundle.File{Component: name, Version: version, Name: "file"})
+	}
+	for _, h := range c.Hosts() {
+		s.Hosts = append(s.Hosts, &site.Host{Config: h, Subject: site.Subject{Name: site.HostName(h)}})
+	}
+	return s
+}
+
+// Seeded is an example whose bundle has images of two registries.
+func Seeded(t *testing.T, text string) *site.Site {
+	t.Helper()
+	s := Example(t, text, "k3s=v1.36.4+k3s1", "cilium=1.20.0")
+	s.K3s = "v1.36.4+k3s1"
+	for _, name := range []string{
+		"docker.io/rancher/mirrored-pause:3.6", "quay.io/cilium/cilium:v1.20.0", "quay.io/cilium/cilium-envoy:v1.37",
+	} {
+		s.Contents.Images = append(s.Contents.Images, bundle.Image{Name: name})
+	}
+	return s
+}
+
+// boxConfig is an install.yaml with LiteBoxd, and a place for the parts of k3s that are turned off.
+const boxConfig = `cluster:
+  name: example
+  servers: [{host: 10.0.0.11, agent: true, k3s: {config: {disable: [%s]}}}]
+liteboxd: {extraImages: ["registry.lan/team/python:3.13"]}
+`
+
+// Carrying is a site with LiteBoxd whose bundle has these images, as reference or reference@digest.
+func Carrying(t *testing.T, disabled, k3s string, images ...string) *site.Site {
+	t.Helper()
+	s := Example(t, strings.Replace(boxConfig, "%s", disabled, 1), "k3s="+k3s, "liteboxd=v0.6.10")
+	s.K3s = k3s
+	for _, image := range images {
+		name, sum, _ := strings.Cut(image, "@")
+		platforms := []format.PlatformImage{{Platform: "linux/amd64"}}
+		s.Contents.Images = append(s.Contents.Images, bundle.Image{
+			Component: "liteboxd", Name: name, Digest: digest.Digest(sum), Platforms: platforms,
+		})
+	}
+	return s
+}
+
+// Adopted is an example of three servers and an agent, all of them adopted.
+func Adopted(t *testing.T, text string) *site.Site {
+	t.Helper()
+	s := Example(t, text, "k3s=v1.36.4+k3s1", "cilium=1.20.0")
+	s.K3s = "v1.36.4+k3s1"
+	for _, h := range s.Hosts {
+		h.Platform, h.Foreign = "linux/amd64", true
+		settings := map[string][]string{"server": {"https://10.0.0.11:6443"}, "kubelet-arg": {"max-pods=200"}}
+		if h.Config.Role == config.Server {
+			settings = map[string][]string{
+				"flannel-backend": {"none"}, "disable-network-policy": {"true"}, "disable-kube-proxy": {"true"},
+				"disable": {"traefik"}, "secrets-encryption": {"true"},
+			}
+		}
+		h.Adopted = &adoption.Found{Role: h.Config.Role, Program: site.K3sBinary, Settings: settings}
+	}
+	for _, name := range []string{site.K3sProgram, site.InstallScript} {
+		s.Contents.Files = append(s.Contents.Files, bundle.File{
+			Component: site.K3sComponent, Name: name, Platform: "linux/amd64", Digest: digest.FromString(name),
+		})
+	}
+	return s
+}
+
+// Fresh is a site with a bundle of this serial, and one server that is in a cluster which nobody can talk to.
+func Fresh(t *testing.T, serial int64) *site.Site {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "b.tar")
+	script := smallbundle.Component{
+		Name: "k3s", Version: "v1.36.4+k3s1", Files: []smallbundle.File{{Name: "install.sh", Content: "#!/bin/sh\n"}},
+	}
+	smallbundle.Write(t, path, smallbundle.Bundle{
+		Validity: lock.Validity{Serial: serial}, Components: []smallbundle.Component{script},
+	})
+	r, err := bundle.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	return &site.Site{
+		Config:    &config.Config{Cluster: config.Cluster{Name: "lan-1", Servers: []config.Host{{Host: "10.0.0.11"}}}},
+		Bundle:    r,
+		StatePath: filepath.Join(t.TempDir(), "state.json"),
+		Reporter:  progress.Discard,
+		Hosts:     []*site.Host{{Member: true}},
+	}
+}
