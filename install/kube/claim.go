@@ -42,7 +42,9 @@ func (c *Cluster) Claim(ctx context.Context, namespace, name string) (*Claim, er
 	} else if err != nil {
 		return nil, failed(err)
 	}
-	claim := &Claim{Phase: string(pvc.Status.Phase), Volume: pvc.Spec.VolumeName, Deleting: pvc.DeletionTimestamp != nil}
+	claim := &Claim{
+		Phase: string(pvc.Status.Phase), Volume: pvc.Spec.VolumeName, Deleting: pvc.DeletionTimestamp != nil,
+	}
 	if pvc.Spec.StorageClassName != nil {
 		claim.StorageClass = *pvc.Spec.StorageClassName
 	}

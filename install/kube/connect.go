@@ -1,5 +1,5 @@
-// Package kube works on a cluster through its API, as boxlift needs it: it makes the connection, reads and changes plain
-// objects (nodes, pods, Secrets, volumes, Services), and says how far rollouts are. What takes more stands on it: the
+// Package kube works on a cluster through its API, as boxlift needs it: it makes the connection, reads and changes
+// plain objects (nodes, pods, Secrets, volumes, Services), and says how far rollouts are. What takes more stands on it: the
 // packages wait, explain, drain, probe and helm.
 //
 // Contract, of those packages too: every connection is made by [Options].Dial and no proxy is ever asked, so
@@ -113,7 +113,10 @@ func Connect(o Options) (*Cluster, error) {
 	if o.Waiting == nil {
 		o.Waiting = func(wait func() error) error { return wait() }
 	}
-	c := &Cluster{Name: o.Name, Log: o.Log, Waiting: o.Waiting, absent: o.Absent, close: func() { closeIdle(transport) }}
+	c := &Cluster{
+		Name: o.Name, Log: o.Log, Waiting: o.Waiting,
+		absent: o.Absent, close: func() { closeIdle(transport) },
+	}
 	c.Config = &rest.Config{
 		Host:      access.server,
 		Transport: transport,

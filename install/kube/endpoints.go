@@ -30,7 +30,8 @@ func (c *Cluster) KeepEndpoints(ctx context.Context, node string) error {
 	var errs []error
 	for _, name := range servedOn(list.Items, node) {
 		errs = append(errs, changeKept(ctx, c, name, func(s *corev1.Service, kept []string) []string {
-			if len(s.Spec.Selector) == 0 || s.Spec.PublishNotReadyAddresses && len(kept) == 0 || slices.Contains(kept, node) {
+			if len(s.Spec.Selector) == 0 || s.Spec.PublishNotReadyAddresses && len(kept) == 0 ||
+				slices.Contains(kept, node) {
 				return kept
 			}
 			return append(kept, node)

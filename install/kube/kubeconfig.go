@@ -67,7 +67,8 @@ func parseKubeconfig(data []byte) (access, error) {
 		// The decoder's text quotes values, and values are secrets here.
 		var types *yaml.TypeError
 		if errors.As(err, &types) {
-			return access{}, fmt.Errorf("not as k3s writes it: %d entries are unknown or of another type", len(types.Errors))
+			return access{}, fmt.Errorf("not as k3s writes it: %d entries are unknown or of another type",
+				len(types.Errors))
 		}
 		return access{}, errors.New("not a YAML file with a kubeconfig")
 	}

@@ -233,7 +233,8 @@ func labelChanges(n *corev1.Node, labels map[string]string) []string {
 func ownLabels(n *corev1.Node) []string {
 	var keys []string
 	for _, entry := range n.ManagedFields {
-		if entry.Manager != FieldManager || entry.Operation != metav1.ManagedFieldsOperationApply || entry.FieldsV1 == nil {
+		if entry.Manager != FieldManager || entry.Operation != metav1.ManagedFieldsOperationApply ||
+			entry.FieldsV1 == nil {
 			continue
 		}
 		var fields struct {

@@ -39,7 +39,8 @@ func RotateToken(ctx context.Context, o Options, current, next string) error {
 	if err != nil {
 		return err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, access.server+"/v1-k3s/token", bytes.NewReader(body))
+	address := access.server + "/v1-k3s/token"
+	request, err := http.NewRequestWithContext(ctx, http.MethodPut, address, bytes.NewReader(body))
 	if err != nil {
 		return fmt.Errorf("%s: ask for another token: %w", o.Name, err)
 	}

@@ -269,7 +269,8 @@ func forbids(budgets []policyv1.PodDisruptionBudget, p *corev1.Pod) string {
 		}
 	}
 	if len(matching) > 1 {
-		return "more than one PodDisruptionBudget covers, which Kubernetes does not support: " + strings.Join(matching, ", ")
+		return "more than one PodDisruptionBudget covers, which Kubernetes does not support: " +
+			strings.Join(matching, ", ")
 	}
 	return ""
 }

@@ -133,7 +133,8 @@ func (e *explainer) conditions(depth int, o kube.Object) {
 	for _, condition := range d.Status.Conditions {
 		// Available and Progressing should be true, ReplicaFailure should not.
 		if (condition.Status == corev1.ConditionTrue) == (condition.Type == "ReplicaFailure") {
-			e.line(depth, "condition %s is %s: %s: %s", condition.Type, condition.Status, condition.Reason, condition.Message)
+			e.line(depth, "condition %s is %s: %s: %s",
+				condition.Type, condition.Status, condition.Reason, condition.Message)
 		}
 	}
 }
@@ -149,7 +150,8 @@ func (e *explainer) replicaSets(o kube.Object, selector *metav1.LabelSelector) {
 	}
 	for _, set := range sets.Items {
 		if kube.Replicas(set.Spec.Replicas) > int(set.Status.Replicas) {
-			e.line(1, "ReplicaSet %s: %d of %d pods made", set.Name, set.Status.Replicas, kube.Replicas(set.Spec.Replicas))
+			e.line(1, "ReplicaSet %s: %d of %d pods made",
+				set.Name, set.Status.Replicas, kube.Replicas(set.Spec.Replicas))
 			e.events(2, kube.Object{Kind: "ReplicaSet", Namespace: o.Namespace, Name: set.Name})
 		}
 	}
@@ -175,7 +177,8 @@ func (e *explainer) describe(depth int, p *corev1.Pod) {
 	}
 	e.line(depth, "pod %s%s: %s %s %s", p.Name, where, state, p.Status.Reason, p.Status.Message)
 	for _, condition := range p.Status.Conditions {
-		if condition.Status == corev1.ConditionFalse && condition.Message != "" && condition.Type != corev1.ContainersReady {
+		if condition.Status == corev1.ConditionFalse && condition.Message != "" &&
+			condition.Type != corev1.ContainersReady {
 			e.line(depth+1, "condition %s is False: %s: %s", condition.Type, condition.Reason, condition.Message)
 		}
 	}
@@ -262,7 +265,8 @@ func (e *explainer) node(o kube.Object) error {
 	e.line(0, "node %s: %s", n.Name, state)
 	for _, condition := range n.Status.Conditions {
 		if condition.Type != corev1.NodeReady && condition.Status != corev1.ConditionFalse {
-			e.line(1, "condition %s is %s: %s: %s", condition.Type, condition.Status, condition.Reason, condition.Message)
+			e.line(1, "condition %s is %s: %s: %s",
+				condition.Type, condition.Status, condition.Reason, condition.Message)
 		}
 	}
 	for _, taint := range seen.Taints {

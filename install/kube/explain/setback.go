@@ -97,7 +97,8 @@ func claimSetback(ctx context.Context, c *kube.Cluster, claim *corev1.Persistent
 	}
 	for _, e := range events {
 		if e.Type == corev1.EventTypeWarning {
-			return &Setback{about + e.Reason + ": " + e.Message, claimPatience, fmt.Sprintf("%s/%d", e.UID, eventCount(e))}
+			return &Setback{about + e.Reason + ": " + e.Message, claimPatience,
+				fmt.Sprintf("%s/%d", e.UID, eventCount(e))}
 		}
 	}
 	return nil

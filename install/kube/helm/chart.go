@@ -29,7 +29,8 @@ func ChartOf(name, version string, objects []byte) ([]byte, error) {
 		return nil, fmt.Errorf("chart %q of version %q: %w", name, version, err)
 	}
 	if bytes.Contains(objects, []byte(noValue)) {
-		return nil, fmt.Errorf("chart %s: the objects have the text %q, which Helm would take out: write it in another way",
+		return nil, fmt.Errorf("chart %s: the objects have the text %q, which Helm would take out: "+
+			"write it in another way",
 			name, noValue)
 	}
 	if !bytes.Equal(bytes.ToValidUTF8(objects, nil), objects) {
@@ -58,7 +59,9 @@ func ChartOf(name, version string, objects []byte) ([]byte, error) {
 		{objectsFile, objects},
 		{"templates/" + objectsFile, []byte(`{{ .Files.Get "` + objectsFile + `" }}`)},
 	} {
-		header := &tar.Header{Name: name + "/" + file.name, Mode: 0o644, Size: int64(len(file.data)), Format: tar.FormatPAX}
+		header := &tar.Header{
+			Name: name + "/" + file.name, Mode: 0o644, Size: int64(len(file.data)), Format: tar.FormatPAX,
+		}
 		begun := archive.WriteHeader(header)
 		_, written := archive.Write(file.data)
 		problems = errors.Join(problems, begun, written)

@@ -1,11 +1,11 @@
-// Package helm has releases in a cluster: it renders charts, compares releases with what is in the cluster, applies them,
-// tells their history and goes back in it. It is Helm's own library, with other ideas of when a rollout is done and of
-// what an interrupted run leaves.
+// Package helm has releases in a cluster: it renders charts, compares releases with what is in the cluster, applies
+// them, tells their history and goes back in it. It is Helm's own library, with other ideas of when a rollout is done
+// and of what an interrupted run leaves.
 //
-// Contract: that of package kube. A chart is a program of others, so it is rendered in a process of its own, with bounds:
-// see [RendersChart]. Objects that bear no mark of the release are left alone. Before anything is changed, the cluster is
-// asked whether it would refuse a change. Only Helm's warning that a value is a map in the chart and something else in
-// the release, or the reverse, goes to the process's default logger.
+// Contract: that of package kube. A chart is a program of others, so it is rendered in a process of its own, with
+// bounds: see [RendersChart]. Objects that bear no mark of the release are left alone. Before anything is changed, the
+// cluster is asked whether it would refuse a change. Only Helm's warning that a value is a map in the chart and
+// something else in the release, or the reverse, goes to the process's default logger.
 package helm
 
 import (

@@ -109,7 +109,8 @@ func revisions(ctx context.Context, c *kube.Cluster, namespace, name string) ([]
 // The error wraps ErrNoRevision when the release has no such revision, or nothing that it
 // could go back to.
 func Rollback(
-	ctx context.Context, c *kube.Cluster, namespace, name string, revision int, timeout time.Duration, report func(string),
+	ctx context.Context, c *kube.Cluster, namespace, name string, revision int,
+	timeout time.Duration, report func(string),
 ) (to int, err error) {
 	if report == nil {
 		report = func(string) {}
@@ -185,7 +186,8 @@ func rollbackTarget(revisions []*release.Release, revision int) (*release.Releas
 		case i < 0:
 			return nil, fmt.Errorf("%w: %d", ErrNoRevision, revision)
 		case !rolledOut(revisions[i]):
-			return nil, fmt.Errorf("%w that was rolled out: %d is %s", ErrNoRevision, revision, revisions[i].Info.Status)
+			return nil, fmt.Errorf("%w that was rolled out: %d is %s",
+				ErrNoRevision, revision, revisions[i].Info.Status)
 		}
 		return revisions[i], nil
 	}

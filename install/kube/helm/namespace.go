@@ -56,7 +56,8 @@ func makeNamespace(ctx context.Context, c *kube.Cluster, name string, release *k
 		if release != nil {
 			release.Mark(namespace)
 		}
-		_, err = c.Client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{FieldManager: kube.FieldManager})
+		options := metav1.CreateOptions{FieldManager: kube.FieldManager}
+		_, err = c.Client.CoreV1().Namespaces().Create(ctx, namespace, options)
 		if apierrors.IsAlreadyExists(err) {
 			return nil
 		}

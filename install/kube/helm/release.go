@@ -327,7 +327,8 @@ func ownershipHint(refusal string, o kube.ReleaseName) string {
 		way = "hand it over; do not delete it, since data would go with it. It is handed over"
 	}
 	return fmt.Sprintf("somebody else has made it: %s with the label %s=%s and the annotations %s=%s and %s=%s",
-		way, kube.ManagedByLabel, kube.ManagedByHelm, kube.ReleaseAnnotation, o.Name, kube.NamespaceAnnotation, o.Namespace)
+		way, kube.ManagedByLabel, kube.ManagedByHelm,
+		kube.ReleaseAnnotation, o.Name, kube.NamespaceAnnotation, o.Namespace)
 }
 
 // load reads the chart.

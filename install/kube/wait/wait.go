@@ -278,5 +278,6 @@ func boundLater(ctx context.Context, c *kube.Cluster, object *unstructured.Unstr
 	} else if err != nil {
 		return false, fmt.Errorf("get StorageClass %s: %w", name, err)
 	}
-	return class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer, nil
+	mode := class.VolumeBindingMode
+	return mode != nil && *mode == storagev1.VolumeBindingWaitForFirstConsumer, nil
 }
