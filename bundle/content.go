@@ -81,7 +81,8 @@ func (c *content) Read(p []byte) (int, error) {
 	case c.left == 0:
 		c.err = io.EOF
 		if got := digest.NewDigest(digest.SHA256, c.hash); got != c.want {
-			c.err = fmt.Errorf("bundle %s: %w: blob %s holds other bytes, with the digest %s", c.bundle, ErrInvalid, c.want, got)
+			c.err = fmt.Errorf("bundle %s: %w: blob %s holds other bytes, with the digest %s", c.bundle, ErrInvalid,
+				c.want, got)
 		}
 		if n > 0 && errors.Is(c.err, io.EOF) {
 			return n, nil

@@ -145,17 +145,20 @@ func TestUnsteadyMedium(t *testing.T) {
 		"packs": func(_ context.Context, r *bundle.Reader) (string, error) {
 			return asText(r.Packs("linux/amd64", bundle.PackOptions{}))
 		},
-		"extract a component": extracted(func(ctx context.Context, r *bundle.Reader, _ *bundle.Contents, path string) error {
+		"extract a component": extracted(func(ctx context.Context, r *bundle.Reader, _ *bundle.Contents,
+			path string) error {
 			return extract.Component(ctx, r, path, "k3s", "")
 		}),
 		"extract a file": extracted(func(ctx context.Context, r *bundle.Reader, c *bundle.Contents, path string) error {
 			f, _ := c.File("k3s", "install.sh", "")
 			return extract.File(ctx, r, path, f)
 		}),
-		"extract an archive": extracted(func(ctx context.Context, r *bundle.Reader, c *bundle.Contents, path string) error {
+		"extract an archive": extracted(func(ctx context.Context, r *bundle.Reader, c *bundle.Contents,
+			path string) error {
 			return extract.Archive(ctx, r, path, c.Images)
 		}),
-		"extract a layout": extracted(func(ctx context.Context, r *bundle.Reader, c *bundle.Contents, path string) error {
+		"extract a layout": extracted(func(ctx context.Context, r *bundle.Reader, c *bundle.Contents,
+			path string) error {
 			return extract.Layout(ctx, r, path, c.Images)
 		}),
 		"list of software": func(ctx context.Context, r *bundle.Reader) (string, error) {

@@ -198,7 +198,8 @@ func readContents(r *Reader) (*Contents, error) {
 			// What image.go finds wrong is wrong in the bundle here.
 			err = fmt.Errorf("%w: %w", ErrInvalid, err)
 		}
-		return nil, fmt.Errorf("index.json: entry %d (component %q): %w", i, d.Annotations[format.AnnotationComponent], err)
+		return nil, fmt.Errorf("index.json: entry %d (component %q): %w", i, d.Annotations[format.AnnotationComponent],
+			err)
 	}
 	return c, nil
 }
@@ -238,7 +239,8 @@ func (c *Contents) addFile(d ocispec.Descriptor, read format.JSONReader) error {
 		return err
 	}
 	if len(manifest.Layers) != 1 || d.Annotations[ocispec.AnnotationTitle] == "" {
-		return fmt.Errorf("%w: a file has one layer and a title, this one has %d and %q", ErrInvalid, len(manifest.Layers), d.Annotations[ocispec.AnnotationTitle])
+		return fmt.Errorf("%w: a file has one layer and a title, this one has %d and %q", ErrInvalid,
+			len(manifest.Layers), d.Annotations[ocispec.AnnotationTitle])
 	}
 	layer := manifest.Layers[0]
 	f := File{
@@ -276,7 +278,8 @@ func checkNames(names ...string) error {
 // File finds a file for a platform, or one that serves all.
 func (c *Contents) File(component, name string, platform lock.Platform) (File, bool) {
 	i := slices.IndexFunc(c.Files, func(f File) bool {
-		return f.Component == component && f.Name == name && (f.Platform == "" || platform != "" && f.Platform.Match(platform))
+		return f.Component == component && f.Name == name &&
+			(f.Platform == "" || platform != "" && f.Platform.Match(platform))
 	})
 	if i < 0 {
 		return File{}, false

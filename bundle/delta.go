@@ -86,7 +86,8 @@ func (e *MissingError) Error() string {
 	for _, blob := range e.Blobs {
 		size += blob.Size
 	}
-	fmt.Fprintf(&b, "%v: %s is a delta that leaves out %s (%s) needed here; %s:", ErrIncomplete, e.Path, blobs(len(e.Blobs)), progress.Bytes(size), SinceText(e.Since))
+	fmt.Fprintf(&b, "%v: %s is a delta that leaves out %s (%s) needed here; %s:", ErrIncomplete, e.Path,
+		blobs(len(e.Blobs)), progress.Bytes(size), SinceText(e.Since))
 	for _, blob := range e.Blobs {
 		fmt.Fprintf(&b, "\n  %s, %d bytes", blob.Digest, blob.Size)
 		if blob.Of != "" {
@@ -100,7 +101,8 @@ func (e *MissingError) Unwrap() error { return ErrIncomplete }
 
 // Hint says where to get them from.
 func (e *MissingError) Hint() string {
-	return "name the bundle that the delta was built on with --base, or take the whole bundle, which `boxlift bundle join --base` makes of both"
+	return "name the bundle that the delta was built on with --base, or take the whole bundle, which `boxlift " +
+		"bundle join --base` makes of both"
 }
 
 func blobs(n int) string {
@@ -250,7 +252,8 @@ func (d *delta) readOutline(file *ocitar.Reader) error {
 	}
 	d.whole = content[index.Offset : index.Offset+index.Size]
 	if got := digest.FromBytes(d.whole); got != d.parsed.Bundle {
-		return fmt.Errorf("%w: the outline is that of the bundle %s, and the delta is of %s", ErrInvalid, got, d.parsed.Bundle)
+		return fmt.Errorf("%w: the outline is that of the bundle %s, and the delta is of %s", ErrInvalid, got,
+			d.parsed.Bundle)
 	}
 	return nil
 }
@@ -313,7 +316,8 @@ func (d *delta) layout(file *ocitar.Reader) (*ocitar.Layout, error) {
 	}
 	takeLeft()
 	if len(left) > 0 {
-		return nil, fmt.Errorf("left out: the blob %s is to be number %d, and there are fewer", left[0].Digest, left[0].At)
+		return nil, fmt.Errorf("left out: the blob %s is to be number %d, and there are fewer", left[0].Digest,
+			left[0].At)
 	}
 	for _, e := range d.outline.Layout().Entries {
 		if e.Digest() != "" && !isLeftOut[e.Member] {

@@ -37,7 +37,8 @@ func craftDelta(t testing.TB, signer *signature.Signer) *craftedDelta {
 		t.Fatal(err)
 	}
 	manifest := whole.Index.Manifests[1].Digest
-	d := &craftedDelta{index: format.DeltaIndex{Bundle: digest.FromBytes(index), Since: []digest.Digest{digest.FromString("old")}}}
+	d := &craftedDelta{index: format.DeltaIndex{Bundle: digest.FromBytes(index),
+		Since: []digest.Digest{digest.FromString("old")}}}
 	d.index.SchemaVersion, d.index.ArtifactType = 2, format.DeltaArtifactType
 	outline := &bundletest.Crafted{}
 	for i, b := range whole.Blobs {
@@ -45,7 +46,8 @@ func craftDelta(t testing.TB, signer *signature.Signer) *craftedDelta {
 			outline.Blobs = append(outline.Blobs, b)
 		}
 		if b.Name == manifest || string(b.Content) == bundletest.CraftedLayer {
-			d.index.LeftOut = append(d.index.LeftOut, format.LeftOutBlob{Digest: b.Name, Size: int64(len(b.Content)), At: i})
+			d.index.LeftOut = append(d.index.LeftOut,
+				format.LeftOutBlob{Digest: b.Name, Size: int64(len(b.Content)), At: i})
 			continue
 		}
 		d.blobs = append(d.blobs, b)
@@ -61,7 +63,8 @@ func (d *craftedDelta) tar(t testing.TB, signer *signature.Signer) []byte {
 		t.Fatal(err)
 	}
 	outline := packed.Bytes()
-	c := &bundletest.Crafted{Blobs: append([]bundletest.CraftedBlob{{Name: digest.FromBytes(outline), Content: outline}}, d.blobs...)}
+	c := &bundletest.Crafted{Blobs: append([]bundletest.CraftedBlob{{Name: digest.FromBytes(outline),
+		Content: outline}}, d.blobs...)}
 	if d.index.Manifests == nil {
 		d.index.Manifests = []ocispec.Descriptor{format.DescriptorOf(format.OutlineMediaType, outline)}
 	}
@@ -82,7 +85,8 @@ func TestCraftedDelta(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if missing := r.Delta().Missing; len(missing) != 1 || missing[0].Digest != digest.FromString(bundletest.CraftedLayer) {
+	if missing := r.Delta().Missing; len(missing) != 1 ||
+		missing[0].Digest != digest.FromString(bundletest.CraftedLayer) {
 		t.Errorf("missing: %v", missing)
 	}
 	whole := bundletest.Craft().Tar(t, nil)
@@ -128,39 +132,50 @@ func TestRefusedDeltas(t *testing.T) {
 		"another serial": {func(_ *testing.T, d *craftedDelta) {
 			d.index.Annotations = map[string]string{format.AnnotationSerial: "7"}
 		}, "index.json of the delta: it has serial 7, audience all, end none, its bundle has serial none"},
-		"no outline": {func(_ *testing.T, d *craftedDelta) { d.index.Manifests = []ocispec.Descriptor{} }, "one outline"},
+		"no outline": {func(_ *testing.T, d *craftedDelta) { d.index.Manifests = []ocispec.Descriptor{} },
+			"one outline"},
 		"another outline": {func(_ *testing.T, d *craftedDelta) {
 			d.index.Manifests = []ocispec.Descriptor{{MediaType: format.OutlineMediaType, Digest: layer, Size: 9}}
 		}, "is not there"},
 		"an outline of MiBs": {func(_ *testing.T, d *craftedDelta) {
-			d.index.Manifests = []ocispec.Descriptor{{MediaType: format.OutlineMediaType, Digest: layer, Size: format.MaxOutline + 1}}
+			d.index.Manifests = []ocispec.Descriptor{{MediaType: format.OutlineMediaType, Digest: layer,
+				Size: format.MaxOutline + 1}}
 		}, "out of bounds"},
-		"an endless outline": {func(_ *testing.T, d *craftedDelta) { d.outline = make([]byte, format.MaxOutline+1) }, "more than 33554432 bytes"},
-		"an empty outline":   {func(_ *testing.T, d *craftedDelta) { d.outline = nil }, "outline"},
-		"another bundle":     {func(_ *testing.T, d *craftedDelta) { d.index.Bundle = layer }, "and the delta is of " + layer.String()},
-		"no bundle":          {func(_ *testing.T, d *craftedDelta) { d.index.Bundle = "" }, "bundle: digest"},
-		"since nonsense":     {func(_ *testing.T, d *craftedDelta) { d.index.Since = []digest.Digest{"x"} }, "bundle: digest"},
-		"a negative place":   {func(_ *testing.T, d *craftedDelta) { d.index.LeftOut[0].At = -1 }, "out of order"},
-		"a place twice":      {func(_ *testing.T, d *craftedDelta) { d.index.LeftOut[1].At = d.index.LeftOut[0].At }, "out of order"},
-		"a place behind all": {func(_ *testing.T, d *craftedDelta) { d.index.LeftOut[1].At = 100 }, "is to be number 100"},
-		"no such place":      {func(_ *testing.T, d *craftedDelta) { d.index.LeftOut[1].At = 1 << 40 }, "out of order"},
-		"a negative size":    {func(_ *testing.T, d *craftedDelta) { at(d, layer).Size = -1 }, "out of bounds"},
-		"sizes without end":  {func(_ *testing.T, d *craftedDelta) { at(d, layer).Size = 1 << 62 }, "out of bounds"},
-		"another size":       {func(_ *testing.T, d *craftedDelta) { at(d, layer).Size++ }, "has 10 bytes, its descriptor says 9"},
-		"another digest":     {func(_ *testing.T, d *craftedDelta) { at(d, layer).Digest = digest.FromString("x") }, "belongs to nothing"},
+		"an endless outline": {func(_ *testing.T, d *craftedDelta) { d.outline = make([]byte, format.MaxOutline+1) },
+			"more than 33554432 bytes"},
+		"an empty outline": {func(_ *testing.T, d *craftedDelta) { d.outline = nil }, "outline"},
+		"another bundle": {func(_ *testing.T, d *craftedDelta) { d.index.Bundle = layer },
+			"and the delta is of " + layer.String()},
+		"no bundle": {func(_ *testing.T, d *craftedDelta) { d.index.Bundle = "" }, "bundle: digest"},
+		"since nonsense": {func(_ *testing.T, d *craftedDelta) { d.index.Since = []digest.Digest{"x"} },
+			"bundle: digest"},
+		"a negative place": {func(_ *testing.T, d *craftedDelta) { d.index.LeftOut[0].At = -1 }, "out of order"},
+		"a place twice": {func(_ *testing.T, d *craftedDelta) { d.index.LeftOut[1].At = d.index.LeftOut[0].At },
+			"out of order"},
+		"a place behind all": {func(_ *testing.T, d *craftedDelta) { d.index.LeftOut[1].At = 100 },
+			"is to be number 100"},
+		"no such place":     {func(_ *testing.T, d *craftedDelta) { d.index.LeftOut[1].At = 1 << 40 }, "out of order"},
+		"a negative size":   {func(_ *testing.T, d *craftedDelta) { at(d, layer).Size = -1 }, "out of bounds"},
+		"sizes without end": {func(_ *testing.T, d *craftedDelta) { at(d, layer).Size = 1 << 62 }, "out of bounds"},
+		"another size": {func(_ *testing.T, d *craftedDelta) { at(d, layer).Size++ },
+			"has 10 bytes, its descriptor says 9"},
+		"another digest": {func(_ *testing.T, d *craftedDelta) { at(d, layer).Digest = digest.FromString("x") },
+			"belongs to nothing"},
 		"carried as well": {func(_ *testing.T, d *craftedDelta) {
 			d.blobs = append(d.blobs, bundletest.CraftedBlob{Name: layer, Content: []byte(bundletest.CraftedLayer)})
 		}, "the member is there twice"},
 		"carried instead of another": {func(_ *testing.T, d *craftedDelta) {
 			d.blobs[len(d.blobs)-1] = bundletest.CraftedBlob{Name: digest.FromString("x"), Content: []byte("x")}
 		}, "is missing"},
-		"nothing left out":           {func(_ *testing.T, d *craftedDelta) { d.index.LeftOut = nil }, "which is not left out"},
+		"nothing left out": {func(_ *testing.T, d *craftedDelta) { d.index.LeftOut = nil },
+			"which is not left out"},
 		"a manifest that is nowhere": {func(t *testing.T, d *craftedDelta) { reoutline(t, d) }, "incomplete bundle"},
 		"something else in the outline": {func(t *testing.T, d *craftedDelta) {
 			reoutline(t, d, "x")
 		}, "which is not left out"},
 		"a manifest that is another": {func(_ *testing.T, d *craftedDelta) {
-			d.outline = bytes.Replace(d.outline, []byte(`"mediaType":"application/octet-stream"`), []byte(`"mediaType":"application/octet-strean"`), 1)
+			d.outline = bytes.Replace(d.outline, []byte(`"mediaType":"application/octet-stream"`),
+				[]byte(`"mediaType":"application/octet-strean"`), 1)
 		}, "holds bytes with the digest"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,7 +10,8 @@ import (
 // TestDependencies keeps the packages, and with them every program that uses bundles, free
 // of what it has no use for.
 func TestDependencies(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".", "./build", "./rebuild", "./pins", "./extract").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".", "./build", "./rebuild", "./pins",
+		"./extract").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,7 +24,8 @@ func TestDependencies(t *testing.T) {
 			"golang.org/x/crypto/ssh", "github.com/skeema/knownhosts", "github.com/pkg/sftp",
 			"k8s.io/", "sigs.k8s.io/", "helm.sh/", "github.com/distribution/distribution/",
 			"github.com/spf13/cobra", "testing",
-			"github.com/liteboxd/boxlift/install", "github.com/liteboxd/boxlift/node", "github.com/liteboxd/boxlift/test",
+			"github.com/liteboxd/boxlift/install", "github.com/liteboxd/boxlift/node",
+			"github.com/liteboxd/boxlift/test",
 		} {
 			if name == heavy || strings.HasPrefix(name, strings.TrimSuffix(heavy, "/")+"/") {
 				t.Errorf("bundle depends on %s", name)

@@ -155,7 +155,8 @@ func compareComponents(from, to []Component) []ComponentChange {
 		case i < 0:
 			changes = append(changes, ComponentChange{Name: a.Name, Change: Removed, From: a.Version})
 		case to[i].Version != a.Version:
-			changes = append(changes, ComponentChange{Name: a.Name, Change: Changed, From: a.Version, To: to[i].Version})
+			changes = append(changes, ComponentChange{Name: a.Name, Change: Changed, From: a.Version,
+				To: to[i].Version})
 		}
 	}
 	for _, b := range to {
@@ -223,7 +224,8 @@ type itemPair struct{ from, to *Item }
 func pairItems(from, to []Item) []itemPair {
 	partners := make(map[*Item]*Item)
 	taken := make(map[*Item]bool)
-	for _, name := range []func(*Item) string{func(i *Item) string { return i.key }, func(i *Item) string { return i.kin }} {
+	for _, name := range []func(*Item) string{func(i *Item) string { return i.key },
+		func(i *Item) string { return i.kin }} {
 		left, right := make(map[string][]*Item), make(map[string][]*Item)
 		for i := range from {
 			if item := &from[i]; partners[item] == nil {

@@ -64,29 +64,42 @@ func TestCompare(t *testing.T) {
 		from, to smallbundle.Component
 		want     []string
 	}{
-		{"nothing", smallbundle.Component{Files: []smallbundle.File{file("k3s", "1")}}, smallbundle.Component{Files: []smallbundle.File{file("k3s", "1")}}, nil},
-		{"a file", smallbundle.Component{Files: []smallbundle.File{file("k3s", "1"), file("x", "x")}}, smallbundle.Component{Files: []smallbundle.File{file("k3s", "2"), file("y", "x")}}, []string{
-			"lock changed versions.lock > versions.lock + -", "k3s changed k3s > k3s + -", "k3s removed x", "k3s added > y",
-		}},
-		{"a chart of another version", smallbundle.Component{Name: "cilium", Version: "1.20.0", Charts: []smallbundle.File{file("cilium", "1")}},
-			smallbundle.Component{Name: "cilium", Version: "1.20.1", Charts: []smallbundle.File{file("cilium", "2")}}, []string{
-				"component cilium changed 1.20.0 > 1.20.1", "lock changed versions.lock > versions.lock + -", "cilium changed cilium-1.20.0.tgz > cilium-1.20.1.tgz + -",
+		{"nothing", smallbundle.Component{Files: []smallbundle.File{file("k3s", "1")}},
+			smallbundle.Component{Files: []smallbundle.File{file("k3s", "1")}}, nil},
+		{"a file", smallbundle.Component{Files: []smallbundle.File{file("k3s", "1"), file("x", "x")}},
+			smallbundle.Component{Files: []smallbundle.File{file("k3s", "2"), file("y", "x")}}, []string{
+				"lock changed versions.lock > versions.lock + -", "k3s changed k3s > k3s + -", "k3s removed x",
+				"k3s added > y",
 			}},
-		{"an image under another tag", smallbundle.Component{Images: []smallbundle.Image{image("r.lan/a:1", amd64), image("r.lan/b:1", amd64)}},
-			smallbundle.Component{Images: []smallbundle.Image{image("r.lan/a:1", amd64), image("r.lan/b:2", amd64)}}, []string{
+		{"a chart of another version", smallbundle.Component{Name: "cilium", Version: "1.20.0",
+			Charts: []smallbundle.File{file("cilium", "1")}},
+			smallbundle.Component{Name: "cilium", Version: "1.20.1", Charts: []smallbundle.File{file("cilium", "2")}},
+			[]string{
+				"component cilium changed 1.20.0 > 1.20.1", "lock changed versions.lock > versions.lock + -",
+				"cilium changed cilium-1.20.0.tgz > cilium-1.20.1.tgz + -",
+			}},
+		{"an image under another tag", smallbundle.Component{Images: []smallbundle.Image{image("r.lan/a:1", amd64),
+			image("r.lan/b:1", amd64)}},
+			smallbundle.Component{Images: []smallbundle.Image{image("r.lan/a:1", amd64), image("r.lan/b:2", amd64)}},
+			[]string{
 				"lock changed versions.lock > versions.lock + -", "k3s changed r.lan/b:1 > r.lan/b:2",
 			}},
-		{"which of several tags is not clear", smallbundle.Component{Images: []smallbundle.Image{image("r.lan/a:1", amd64)}},
-			smallbundle.Component{Images: []smallbundle.Image{image("r.lan/a:2", amd64), image("r.lan/a:3", amd64)}}, []string{
-				"lock changed versions.lock > versions.lock + -", "k3s removed r.lan/a:1", "k3s added > r.lan/a:2", "k3s added > r.lan/a:3",
+		{"which of several tags is not clear",
+			smallbundle.Component{Images: []smallbundle.Image{image("r.lan/a:1", amd64)}},
+			smallbundle.Component{Images: []smallbundle.Image{image("r.lan/a:2", amd64), image("r.lan/a:3", amd64)}},
+			[]string{
+				"lock changed versions.lock > versions.lock + -", "k3s removed r.lan/a:1", "k3s added > r.lan/a:2",
+				"k3s added > r.lan/a:3",
 			}},
 		{"a platform more", smallbundle.Component{Images: []smallbundle.Image{image("r.lan:5000/a:1", amd64)}},
 			smallbundle.Component{Images: []smallbundle.Image{image("r.lan:5000/a:1", amd64, arm64)}}, []string{
 				"lock changed versions.lock > versions.lock + -", "k3s changed r.lan:5000/a:1 > r.lan:5000/a:1 + -",
 			}},
-		{"a component for another", smallbundle.Component{Name: "a", Version: "v1.0.0"}, smallbundle.Component{Name: "b", Version: "v1.0.0"}, []string{
-			"component a removed v1.0.0 >", "component b added  > v1.0.0", "lock changed versions.lock > versions.lock + -",
-		}},
+		{"a component for another", smallbundle.Component{Name: "a", Version: "v1.0.0"},
+			smallbundle.Component{Name: "b", Version: "v1.0.0"}, []string{
+				"component a removed v1.0.0 >", "component b added  > v1.0.0", "lock changed versions.lock > " +
+					"versions.lock + -",
+			}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -96,7 +109,8 @@ func TestCompare(t *testing.T) {
 				from.Files, to.Files = []smallbundle.File{file("f", "f")}, []smallbundle.File{file("f", "f")}
 				test.want = append(test.want, from.Name+" removed f", to.Name+" added > f")
 			}
-			d := compare(t, smallbundle.Bundle{Components: []smallbundle.Component{from}}, smallbundle.Bundle{Components: []smallbundle.Component{to}})
+			d := compare(t, smallbundle.Bundle{Components: []smallbundle.Component{from}},
+				smallbundle.Bundle{Components: []smallbundle.Component{to}})
 			if diff := cmp.Diff(test.want, changes(d)); diff != "" {
 				t.Error(diff)
 			}
@@ -112,8 +126,9 @@ func TestCompareCountsBytes(t *testing.T) {
 	with := func(texts ...string) smallbundle.Bundle {
 		return smallbundle.Bundle{Components: []smallbundle.Component{{
 			Name: "k3s", Version: "v1.0.0",
-			Images: []smallbundle.Image{{Ref: "r.lan/a:1", Platforms: []smallbundle.Platform{bundletest.On(t, "linux/amd64", texts...)}}},
-			Files:  []smallbundle.File{{Name: "f", Content: strings.Join(texts, " ")}},
+			Images: []smallbundle.Image{{Ref: "r.lan/a:1",
+				Platforms: []smallbundle.Platform{bundletest.On(t, "linux/amd64", texts...)}}},
+			Files: []smallbundle.File{{Name: "f", Content: strings.Join(texts, " ")}},
 		}}}
 	}
 	from, to := with("base", "old"), with("base", "new", "more")
@@ -133,10 +148,12 @@ func TestCompareCountsBytes(t *testing.T) {
 		}
 	}
 	back := compare(t, to, from)
-	if diff := cmp.Diff([]bundle.Amount{d.New, d.Gone, d.Kept}, []bundle.Amount{back.Gone, back.New, back.Kept}); diff != "" {
+	if diff := cmp.Diff([]bundle.Amount{d.New, d.Gone, d.Kept},
+		[]bundle.Amount{back.Gone, back.New, back.Kept}); diff != "" {
 		t.Errorf("back again: %s", diff)
 	}
-	if same := compare(t, from, from); same.New.Blobs+same.Gone.Blobs > 0 || same.Kept.Bytes != d.Kept.Bytes+d.Gone.Bytes {
+	if same := compare(t, from, from); same.New.Blobs+same.Gone.Blobs > 0 || same.Kept.Bytes != d.Kept.Bytes+
+		d.Gone.Bytes {
 		t.Errorf("%+v", same)
 	}
 }

@@ -168,7 +168,8 @@ func (r *Reader) ImageLayout(images []Image, artifactType string) (*ImageLayout,
 	}
 	blobs := make(map[digest.Digest]ocitar.Entry)
 	for _, image := range images {
-		root := ocispec.Descriptor{MediaType: format.OCIMediaType(image.MediaType), Digest: image.Digest, Size: image.Size}
+		root := ocispec.Descriptor{MediaType: format.OCIMediaType(image.MediaType), Digest: image.Digest,
+			Size: image.Size}
 		needed := []ocispec.Descriptor{root}
 		for _, p := range image.Platforms {
 			needed = append(needed, p.Blobs()...)

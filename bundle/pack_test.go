@@ -57,7 +57,8 @@ func checkPack(t *testing.T, r *bundle.Reader, contents *bundle.Contents, p bund
 	want := make(map[digest.Digest]bool)
 	var images []string
 	for _, image := range contents.Images {
-		i := slices.IndexFunc(image.Platforms, func(has format.PlatformImage) bool { return platform.Match(has.Platform) })
+		i := slices.IndexFunc(image.Platforms,
+			func(has format.PlatformImage) bool { return platform.Match(has.Platform) })
 		if image.Component != p.Component || i < 0 {
 			continue
 		}
@@ -95,7 +96,8 @@ func checkPack(t *testing.T, r *bundle.Reader, contents *bundle.Contents, p bund
 		if d.MediaType != ocispec.MediaTypeImageIndex && d.MediaType != ocispec.MediaTypeImageManifest {
 			t.Errorf("media type %s, which OCI layouts do not have", d.MediaType)
 		}
-		if d.Annotations[format.AnnotationImageName] == "" || d.Annotations[format.AnnotationImageName] != d.Annotations[ocispec.AnnotationRefName] {
+		if d.Annotations[format.AnnotationImageName] == "" ||
+			d.Annotations[format.AnnotationImageName] != d.Annotations[ocispec.AnnotationRefName] {
 			t.Errorf("names %v", d.Annotations)
 		}
 	}
@@ -119,7 +121,8 @@ func TestPackNames(t *testing.T) {
 	moved := s.MoveTag(bundletest.BusyboxRef)
 	before := bundletest.ImageOf(t, bundletest.BusyboxRef).Digest
 	changed := bundletest.Replaced(t, bundletest.SmallLock(t), before.String(), moved.String())
-	bundletest.MustBuild(t, changed, bundletest.NewClient(s), filepath.Join(dir, "b.tar"), bundletest.SignerOf(t, 0), func(o *plan.Options) { o.Version = "v9.9.9" })
+	bundletest.MustBuild(t, changed, bundletest.NewClient(s), filepath.Join(dir, "b.tar"), bundletest.SignerOf(t, 0),
+		func(o *plan.Options) { o.Version = "v9.9.9" })
 	a, b := names(bundletest.Reference(t)), names(filepath.Join(dir, "b.tar"))
 	if a["cilium"] != b["cilium"] || a["liteboxd"] != b["liteboxd"] {
 		t.Error("packs with the same images differ")
@@ -138,8 +141,10 @@ const (
 func bootable(t *testing.T, change func(string) string) *bundle.Reader {
 	t.Helper()
 	s := bundletest.UpstreamServer(t)
-	text := strings.Replace(bundletest.Unpinned, `      - {ref: "`+bundletest.PauseRef+`"}`, `      - {ref: "`+bundletest.PauseRef+`"}`+"\n"+`      - {ref: "`+dnsRef+`"}`, 1)
-	text = strings.Replace(text, `      - {ref: "`+bundletest.OperatorRef+`"}`, `      - {ref: "`+bundletest.OperatorRef+`"}`+"\n"+`      - {ref: "`+agentRef+`"}`, 1)
+	text := strings.Replace(bundletest.Unpinned, `      - {ref: "`+bundletest.PauseRef+`"}`,
+		`      - {ref: "`+bundletest.PauseRef+`"}`+"\n"+`      - {ref: "`+dnsRef+`"}`, 1)
+	text = strings.Replace(text, `      - {ref: "`+bundletest.OperatorRef+`"}`,
+		`      - {ref: "`+bundletest.OperatorRef+`"}`+"\n"+`      - {ref: "`+agentRef+`"}`, 1)
 	document, err := lock.ParseDocument(bundle.LockFile, []byte(change(text)))
 	if err != nil {
 		t.Fatal(err)
@@ -215,8 +220,10 @@ func TestBootPacksMissing(t *testing.T) {
 		reader *bundle.Reader
 		want   []string
 	}{
-		"no DNS":  {bundletest.MustOpen(t, bundletest.Reference(t)), []string{"linux/amd64", "component k3s", "the cluster's DNS", "/mirrored-coredns-coredns or /coredns"}},
-		"no pods": {bootable(t, without(bundletest.PauseRef, "docker.io/rancher/mirrored-metrics-server:v0.9.0")), []string{"the sandboxes of pods", "/mirrored-pause or /pause"}},
+		"no DNS": {bundletest.MustOpen(t, bundletest.Reference(t)),
+			[]string{"linux/amd64", "component k3s", "the cluster's DNS", "/mirrored-coredns-coredns or /coredns"}},
+		"no pods": {bootable(t, without(bundletest.PauseRef, "docker.io/rancher/mirrored-metrics-server:v0.9.0")),
+			[]string{"the sandboxes of pods", "/mirrored-pause or /pause"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -115,7 +115,9 @@ func newReader(source io.ReaderAt, size int64, path string, key *signature.Publi
 		return nil, fmt.Errorf("%w: index.json: %w", ErrInvalid, err)
 	}
 	if r.parsed.SchemaVersion != 2 || r.parsed.ArtifactType != format.ArtifactType {
-		return nil, fmt.Errorf("%w: index.json has the artifact type %q, expected %q: this is not a boxlift bundle, or one of a later format", ErrInvalid, r.parsed.ArtifactType, format.ArtifactType)
+		return nil, fmt.Errorf(
+			"%w: index.json has the artifact type %q, expected %q: this is not a boxlift bundle, or one of a later "+
+				"format", ErrInvalid, r.parsed.ArtifactType, format.ArtifactType)
 	}
 	if err := checkNames(r.Version()); err != nil {
 		return nil, fmt.Errorf("index.json: %w", err)

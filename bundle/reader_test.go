@@ -122,7 +122,8 @@ func mustReadAt(t *testing.T, path string, at int64) byte {
 func TestEveryTruncation(t *testing.T) {
 	file := bundletest.Craft().Tar(t, nil)
 	for n := range file {
-		if _, err := bundle.NewReader(bytes.NewReader(file[:n]), int64(n), "bundle.tar"); !errors.Is(err, ocitar.ErrMalformed) {
+		if _, err := bundle.NewReader(bytes.NewReader(file[:n]), int64(n), "bundle.tar"); !errors.Is(err,
+			ocitar.ErrMalformed) {
 			t.Errorf("cut off after %d of %d bytes: %v", n, len(file), err)
 		}
 	}
@@ -144,11 +145,13 @@ func TestRefused(t *testing.T) {
 	}{
 		"layer missing": {
 			func(c *bundletest.Crafted) { c.Remove(bundletest.CraftedLayer) },
-			[]string{"blob " + digest.FromString(bundletest.CraftedLayer).String() + " of " + bundletest.CraftedImage + " (linux/amd64) is missing"},
+			[]string{"blob " + digest.FromString(bundletest.CraftedLayer).String() + " of " + bundletest.CraftedImage +
+				" (linux/amd64) is missing"},
 		},
 		"layer and file missing": {
 			func(c *bundletest.Crafted) { c.Remove(bundletest.CraftedLayer); c.Remove(bundletest.CraftedFile) },
-			[]string{digest.FromString(bundletest.CraftedLayer).String(), digest.FromString(bundletest.CraftedFile).String() + " of f is missing"},
+			[]string{digest.FromString(bundletest.CraftedLayer).String(),
+				digest.FromString(bundletest.CraftedFile).String() + " of f is missing"},
 		},
 		"empty config missing": {
 			func(c *bundletest.Crafted) { c.Remove("{}") },
@@ -164,7 +167,8 @@ func TestRefused(t *testing.T) {
 		},
 		"blob under another's name": {
 			func(c *bundletest.Crafted) { c.Blobs[1].Content = []byte("the liver") },
-			[]string{"blob " + digest.FromString(bundletest.CraftedLayer).String(), "holds bytes with the digest " + digest.FromString("the liver").String()},
+			[]string{"blob " + digest.FromString(bundletest.CraftedLayer).String(),
+				"holds bytes with the digest " + digest.FromString("the liver").String()},
 		},
 		"blob of another size": {
 			func(c *bundletest.Crafted) { c.Blobs[1].Content = []byte("the layer, longer") },
@@ -209,7 +213,8 @@ func TestRefused(t *testing.T) {
 		"lock that is none": {
 			func(c *bundletest.Crafted) {
 				c.Index.Manifests = c.Index.Manifests[1:]
-				c.AddFile(bundle.LockComponent, bundle.LockFile, format.LockArtifactType, format.LockMediaType, []byte("kind: None"))
+				c.AddFile(bundle.LockComponent, bundle.LockFile, format.LockArtifactType, format.LockMediaType,
+					[]byte("kind: None"))
 			},
 			[]string{"versions.lock:1:"},
 		},
@@ -227,8 +232,10 @@ func TestRefused(t *testing.T) {
 		},
 		"another image under the name": {
 			func(c *bundletest.Crafted) {
-				config := c.AddJSON(ocispec.MediaTypeImageConfig, ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}, Author: "x"})
-				d := c.AddJSON(ocispec.MediaTypeImageManifest, ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Config: config})
+				config := c.AddJSON(ocispec.MediaTypeImageConfig,
+					ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}, Author: "x"})
+				d := c.AddJSON(ocispec.MediaTypeImageManifest,
+					ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Config: config})
 				d.Annotations = image(c).Annotations
 				c.Index.Manifests[2] = d
 			},
@@ -236,8 +243,10 @@ func TestRefused(t *testing.T) {
 		},
 		"platform missing": {
 			func(c *bundletest.Crafted) {
-				config := c.AddJSON(ocispec.MediaTypeImageConfig, ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "arm64"}})
-				d := c.AddJSON(ocispec.MediaTypeImageManifest, ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Config: config})
+				config := c.AddJSON(ocispec.MediaTypeImageConfig,
+					ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "arm64"}})
+				d := c.AddJSON(ocispec.MediaTypeImageManifest,
+					ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, Config: config})
 				d.Annotations = image(c).Annotations
 				c.Index.Manifests[2] = d
 			},
@@ -269,7 +278,8 @@ func TestRefused(t *testing.T) {
 		},
 		"serial that the lock does not have": {
 			func(c *bundletest.Crafted) { c.Index.Annotations[format.AnnotationSerial] = "7" },
-			[]string{"index.json has serial 7, audience all, end none", "versions.lock has serial none, audience all, end none"},
+			[]string{"index.json has serial 7, audience all, end none",
+				"versions.lock has serial none, audience all, end none"},
 		},
 		"audience that the lock does not have": {
 			func(c *bundletest.Crafted) { c.Index.Annotations[format.AnnotationAudience] = "lan-1" },
@@ -296,7 +306,8 @@ func TestRefused(t *testing.T) {
 		"file with a config": {
 			func(c *bundletest.Crafted) {
 				d := c.AddJSON(ocispec.MediaTypeImageManifest, ocispec.Manifest{
-					Config: format.DescriptorOf("", []byte(bundletest.CraftedFile)), Layers: []ocispec.Descriptor{format.DescriptorOf("", []byte(bundletest.CraftedFile))},
+					Config: format.DescriptorOf("", []byte(bundletest.CraftedFile)),
+					Layers: []ocispec.Descriptor{format.DescriptorOf("", []byte(bundletest.CraftedFile))},
 				})
 				d.ArtifactType, d.Annotations = format.FileArtifactType, file(c).Annotations
 				c.Index.Manifests[1] = d
@@ -306,7 +317,9 @@ func TestRefused(t *testing.T) {
 		"foreign layer": {
 			func(c *bundletest.Crafted) {
 				d := c.AddJSON(ocispec.MediaTypeImageManifest, ocispec.Manifest{
-					Config: ocispec.DescriptorEmptyJSON, Layers: []ocispec.Descriptor{{Digest: digest.FromString("x"), URLs: []string{"https://example.com"}}},
+					Config: ocispec.DescriptorEmptyJSON,
+					Layers: []ocispec.Descriptor{{Digest: digest.FromString("x"),
+						URLs: []string{"https://example.com"}}},
 				})
 				d.Annotations = image(c).Annotations
 				c.Index.Manifests[2] = d
@@ -317,7 +330,8 @@ func TestRefused(t *testing.T) {
 			func(c *bundletest.Crafted) {
 				for i := range 300 {
 					d := *file(c)
-					d.Annotations = map[string]string{format.AnnotationComponent: fmt.Sprint(i), ocispec.AnnotationTitle: "f"}
+					d.Annotations = map[string]string{format.AnnotationComponent: fmt.Sprint(i),
+						ocispec.AnnotationTitle: "f"}
 					c.Index.Manifests = append(c.Index.Manifests, d)
 				}
 			},
@@ -350,8 +364,10 @@ func TestContentsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := c.Add(ocispec.MediaTypeImageManifest, append(manifest, bytes.Repeat([]byte(" "), format.MaxManifestSize-len(manifest))...))
-	d.Annotations = map[string]string{format.AnnotationComponent: "a", format.AnnotationImageName: bundletest.CraftedImage}
+	d := c.Add(ocispec.MediaTypeImageManifest,
+		append(manifest, bytes.Repeat([]byte(" "), format.MaxManifestSize-len(manifest))...))
+	d.Annotations = map[string]string{format.AnnotationComponent: "a",
+		format.AnnotationImageName: bundletest.CraftedImage}
 	const most = 128 << 20
 	for range most/format.MaxManifestSize + 1 {
 		c.Index.Manifests = append(c.Index.Manifests, d)
@@ -426,7 +442,8 @@ func TestOpenRefuses(t *testing.T) {
 	} {
 		_, err := bundle.Open(filepath.Join(dir, name))
 		bundletest.WantError(t, err, "open bundle "+filepath.Join(dir, name)+": ", want)
-		if refused := errors.Is(err, ocitar.ErrMalformed) || errors.Is(err, volume.ErrDamaged); refused == (name == "none") {
+		if refused := errors.Is(err, ocitar.ErrMalformed) ||
+			errors.Is(err, volume.ErrDamaged); refused == (name == "none") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -94,7 +94,8 @@ func TestSignatureForm(t *testing.T) {
 			if err == nil {
 				defer r.Close()
 			}
-			if refused := new(bundle.SignatureError); test.accepted != (err == nil) || err != nil && !errors.As(err, &refused) {
+			if refused := new(bundle.SignatureError); test.accepted != (err == nil) || err != nil &&
+				!errors.As(err, &refused) {
 				t.Errorf("got %v", err)
 			}
 		})

@@ -34,5 +34,6 @@ func checkValidity(r *Reader, l *lock.Lock) error {
 	if l.Validity.Equal(r.validity) {
 		return nil
 	}
-	return fmt.Errorf("%w: index.json has %s, %s has %s", ErrInvalid, format.ValidityText(r.validity), LockFile, format.ValidityText(l.Validity))
+	return fmt.Errorf("%w: index.json has %s, %s has %s", ErrInvalid, format.ValidityText(r.validity), LockFile,
+		format.ValidityText(l.Validity))
 }

@@ -42,7 +42,8 @@ func TestValidity(t *testing.T) {
 	old, all := lock.Validity{}, lock.Validity{
 		Serial: 7, Audience: []string{"lan-1", "site-*"}, NotAfter: time.Date(2027, 6, 30, 0, 0, 0, 0, time.UTC),
 	}
-	plain, full, delta := filepath.Join(dir, "plain.tar"), filepath.Join(dir, "full.tar"), filepath.Join(dir, "delta.tar")
+	plain, full, delta := filepath.Join(dir, "plain.tar"), filepath.Join(dir, "full.tar"), filepath.Join(dir,
+		"delta.tar")
 	smallbundle.Build(t, plain, script("#!/bin/sh\n", old), nil)
 	base := wantValidity(t, plain, old)
 	smallbundle.Build(t, full, script("#!/bin/sh\n", all), nil)

@@ -67,7 +67,8 @@ func (r *Reader) CheckStructure() error {
 		case !ok:
 			errs = append(errs, errMissing(d.Digest, of))
 		case e.Size != d.Size:
-			errs = append(errs, fmt.Errorf("%w: blob %s of %s has %d bytes, its descriptor says %d", ErrInvalid, d.Digest, of, e.Size, d.Size))
+			errs = append(errs, fmt.Errorf("%w: blob %s of %s has %d bytes, its descriptor says %d", ErrInvalid,
+				d.Digest, of, e.Size, d.Size))
 		}
 	}
 	for _, d := range r.parsed.Manifests {
@@ -137,7 +138,9 @@ func hasAll(l *lock.Lock, contents *Contents) []error {
 		}
 		for _, image := range contents.Images {
 			for _, p := range platforms {
-				if image.Component == c.Name && !slices.ContainsFunc(image.Platforms, func(has format.PlatformImage) bool { return p.Match(has.Platform) }) {
+				if image.Component == c.Name &&
+					!slices.ContainsFunc(image.Platforms,
+						func(has format.PlatformImage) bool { return p.Match(has.Platform) }) {
 					fail(c.Name, "image %s is not there for %s, which the lock claims", image.Name, p)
 				}
 			}
@@ -177,7 +180,8 @@ func verifyBlobs(ctx context.Context, r *Reader, reporter progress.Reporter) err
 		source, e.Offset, _ = blobs[i].Outer()
 		got, err := hashEntry(ctx, source, e, task)
 		if err == nil && got != e.Digest() {
-			err = fmt.Errorf("%w: blob %s, %d bytes at offset %d, holds bytes with the digest %s", ErrInvalid, e.Digest(), e.Size, e.Offset, got)
+			err = fmt.Errorf("%w: blob %s, %d bytes at offset %d, holds bytes with the digest %s", ErrInvalid,
+				e.Digest(), e.Size, e.Offset, got)
 		}
 		if from := blobs[i].from; err != nil && from != r {
 			err = fmt.Errorf("%s: %w", from.path, err)

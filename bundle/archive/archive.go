@@ -38,7 +38,9 @@ const (
 // Read hands every regular file of a tar, plain or compressed with gzip or zstd,
 // to visit, and every symbolic link to link; and then reads what is left of r, so that all
 // of r has passed.
-func Read(r io.Reader, visit func(path string, size int64, content io.Reader) error, link func(path, target string) error) error {
+func Read(
+	r io.Reader, visit func(path string, size int64, content io.Reader) error, link func(path, target string) error,
+) error {
 	buffered := bufio.NewReaderSize(r, pieces.Size)
 	plain, closeReader, err := decompress(buffered)
 	if err != nil {
@@ -96,7 +98,8 @@ func decompress(r *bufio.Reader) (plain io.Reader, closeReader func(), err error
 		}
 		return z, func() { _ = z.Close() }, nil
 	case string(magic) == zstdMagic:
-		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return nil, nil, err
 		}

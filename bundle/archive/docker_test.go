@@ -30,7 +30,8 @@ func TestCompressedLayers(t *testing.T) {
 	content := []byte(strings.Repeat("some layer, ", 30_000))
 	var compressor Compressor // what it has made before does not matter
 	for name, r := range map[string]io.Reader{
-		"at once": bytes.NewReader(content), "in halves": iotest.HalfReader(bytes.NewReader(content)), "byte by byte": iotest.OneByteReader(bytes.NewReader(content)),
+		"at once": bytes.NewReader(content), "in halves": iotest.HalfReader(bytes.NewReader(content)),
+		"byte by byte": iotest.OneByteReader(bytes.NewReader(content)),
 	} {
 		var b bytes.Buffer
 		if err := compressor.compress(&b, r); err != nil {

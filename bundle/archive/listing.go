@@ -81,7 +81,8 @@ func (a *Listing) add(name string, size int64, content io.Reader) error {
 // ReadBounded reads a small member of size bytes whole, unless it has more than the limit.
 func ReadBounded(r io.Reader, size, limit int64) ([]byte, error) {
 	if size > limit {
-		return nil, fmt.Errorf("read the archive: a manifest of %d bytes is larger than the %d that are allowed", size, limit)
+		return nil, fmt.Errorf("read the archive: a manifest of %d bytes is larger than the %d that are allowed", size,
+			limit)
 	}
 	content := make([]byte, size)
 	_, err := io.ReadFull(r, content)
@@ -108,7 +109,9 @@ func (a *Listing) Contents(platform lock.Platform) (*lock.Contents, error) {
 		}
 	}
 	if a.index == nil {
-		return nil, fmt.Errorf("the archive has neither %s nor %s: it is not an image archive, as `docker save`, `ctr images export` and `skopeo copy` write them", ocitar.IndexFile, DockerIndex)
+		return nil, fmt.Errorf(
+			"the archive has neither %s nor %s: it is not an image archive, as `docker save`, `ctr images export` "+
+				"and `skopeo copy` write them", ocitar.IndexFile, DockerIndex)
 	}
 	var index ocispec.Index
 	if err := boundedjson.Unmarshal(a.index, &index, format.MaxIndexValues); err != nil {
@@ -126,7 +129,8 @@ func (a *Listing) Contents(platform lock.Platform) (*lock.Contents, error) {
 		}
 		if !listed[d.Digest] {
 			listed[d.Digest] = true
-			contents.Blobs = append(contents.Blobs, lock.ArchiveBlob{Path: m.path, Digest: d.Digest, Size: d.Size, MediaType: d.MediaType})
+			contents.Blobs = append(contents.Blobs,
+				lock.ArchiveBlob{Path: m.path, Digest: d.Digest, Size: d.Size, MediaType: d.MediaType})
 		}
 		return nil
 	}
@@ -150,7 +154,8 @@ func (a *Listing) Contents(platform lock.Platform) (*lock.Contents, error) {
 				return nil, fmt.Errorf("image %s: %w", name, err)
 			}
 		}
-		contents.Images = append(contents.Images, lock.ArchiveImage{Ref: name, Digest: root.Digest, Size: root.Size, MediaType: root.MediaType})
+		contents.Images = append(contents.Images,
+			lock.ArchiveImage{Ref: name, Digest: root.Digest, Size: root.Size, MediaType: root.MediaType})
 	}
 	if len(contents.Images) == 0 {
 		return nil, errors.New("the archive holds no images")

@@ -67,7 +67,8 @@ func TestAge(t *testing.T) {
 	}
 
 	theirs := filepath.Join(dir, "theirs.age")
-	if out, err := exec.CommandContext(t.Context(), program, "--encrypt", "--recipient", identity.Recipient().String(), "--output", theirs, bundletest.Reference(t)).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), program, "--encrypt", "--recipient", identity.Recipient().String(),
+		"--output", theirs, bundletest.Reference(t)).CombinedOutput(); err != nil {
 		t.Fatalf("age --encrypt: %v\n%s", err, out)
 	}
 	r, err := bundle.Open(theirs, identity)

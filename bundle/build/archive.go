@@ -71,8 +71,9 @@ func (b *builder) storeArchive(ctx context.Context, f *plan.Fetch, stream io.Rea
 	}
 	if got := hex(whole); got != f.Archive.SHA256 {
 		return &download.DiffersError{
-			Want: ocispec.Descriptor{Digest: digest.NewDigestFromEncoded(digest.SHA256, f.Archive.SHA256), Size: f.Size},
-			Got:  digest.NewDigestFromEncoded(digest.SHA256, got), Size: f.Size,
+			Want: ocispec.Descriptor{Digest: digest.NewDigestFromEncoded(digest.SHA256, f.Archive.SHA256),
+				Size: f.Size},
+			Got: digest.NewDigestFromEncoded(digest.SHA256, got), Size: f.Size,
 		}
 	}
 	if err != nil {
@@ -86,7 +87,8 @@ func (b *builder) storeArchive(ctx context.Context, f *plan.Fetch, stream io.Rea
 
 // storeMember stores a member of an archive as the blob that it is, or becomes.
 func (b *builder) storeMember(
-	ctx context.Context, name string, d ocispec.Descriptor, size int64, content io.Reader, compressor *archive.Compressor,
+	ctx context.Context, name string, d ocispec.Descriptor, size int64, content io.Reader,
+	compressor *archive.Compressor,
 ) error {
 	buffered := bufio.NewReaderSize(content, pieces.WriteSize)
 	made, err := archive.IsMade(name, d, buffered)
@@ -112,7 +114,9 @@ func (b *builder) storeMember(
 }
 
 // storeManifests makes the manifests that the lock lists of an archive in docker's form.
-func (b *builder) storeManifests(locked *plan.Archive, index []byte, links archive.Links, left map[string]ocispec.Descriptor) error {
+func (b *builder) storeManifests(
+	locked *plan.Archive, index []byte, links archive.Links, left map[string]ocispec.Descriptor,
+) error {
 	if index == nil {
 		return nil // what is missing is told by whoever looks at what is left
 	}
@@ -123,7 +127,9 @@ func (b *builder) storeManifests(locked *plan.Archive, index []byte, links archi
 	find := func(name string) (ocispec.Descriptor, error) {
 		d, ok := locked.All[links.Follow(name)]
 		if !ok {
-			return d, fmt.Errorf("the lock does not list %s, which the archive's %s names: run `boxlift bundle lock` again", name, archive.DockerIndex)
+			return d, fmt.Errorf(
+				"the lock does not list %s, which the archive's %s names: run `boxlift bundle lock` again", name,
+				archive.DockerIndex)
 		}
 		return d, nil
 	}
@@ -163,5 +169,6 @@ func (e *lockedByAnotherError) Error() string {
 }
 
 func (e *lockedByAnotherError) Hint() string {
-	return "another version of boxlift has locked this archive; remove its contents from the lock and run `boxlift bundle lock` to lock it anew"
+	return "another version of boxlift has locked this archive; remove its contents from the lock and run `boxlift " +
+		"bundle lock` to lock it anew"
 }

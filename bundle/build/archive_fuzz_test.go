@@ -24,11 +24,14 @@ func FuzzOCIArchive(f *testing.F) {
 		whole    = 1 << 20
 	)
 	for _, form := range []string{"plain", "gzip", "zstd"} {
-		f.Add([]byte(index), []byte(manifest), []byte(config), []byte("a layer"), form, uint32(0), byte(0), uint32(whole))
-		f.Add([]byte(index), []byte(manifest), []byte(config), []byte("a layer"), form, uint32(20), byte(1), uint32(whole))
+		f.Add([]byte(index), []byte(manifest), []byte(config), []byte("a layer"), form, uint32(0), byte(0),
+			uint32(whole))
+		f.Add([]byte(index), []byte(manifest), []byte(config), []byte("a layer"), form, uint32(20), byte(1),
+			uint32(whole))
 		f.Add([]byte(index), []byte(manifest), []byte(config), []byte("a layer"), form, uint32(0), byte(0), uint32(100))
 	}
-	f.Fuzz(func(t *testing.T, index, manifest, config, layer []byte, form string, changeAt uint32, change byte, cutAt uint32) {
+	f.Fuzz(func(t *testing.T, index, manifest, config, layer []byte, form string, changeAt uint32, change byte,
+		cutAt uint32) {
 		files := map[string]string{"oci-layout": `{"imageLayoutVersion":"1.0.0"}`}
 		add := func(content string) string {
 			d := digest.FromString(content)

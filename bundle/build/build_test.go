@@ -106,7 +106,8 @@ func TestEverything(t *testing.T) {
 func describe(c *bundle.Contents) string {
 	var b strings.Builder
 	for _, component := range c.Describe() {
-		fmt.Fprintf(&b, "%s %s %v files=%d images=%d\n", component.Name, component.Version, component.Platforms, component.Files, component.Images)
+		fmt.Fprintf(&b, "%s %s %v files=%d images=%d\n", component.Name, component.Version, component.Platforms,
+			component.Files, component.Images)
 	}
 	for _, f := range c.Files {
 		fmt.Fprintf(&b, "\nfile %s %s %s [%s]\n  %s\n", f.Component, f.Version, f.Name, f.Platform, f.MediaType)
@@ -173,7 +174,8 @@ func checkImages(t *testing.T, s *upstream.Server, contents *bundle.Contents) {
 			continue
 		}
 		if got.Digest != image.Digest || got.MediaType != image.MediaType {
-			t.Errorf("%s is %s %s, in its registry %s %s", image.Ref, got.MediaType, got.Digest, image.MediaType, image.Digest)
+			t.Errorf("%s is %s %s, in its registry %s %s", image.Ref, got.MediaType, got.Digest, image.MediaType,
+				image.Digest)
 		}
 		var platforms []string
 		for _, p := range got.Platforms {
@@ -216,7 +218,8 @@ func TestBuildAgain(t *testing.T) {
 	damaged := slices.Clone(before)
 	damaged[len(damaged)-2000] ^= 1
 	bundletest.MustWrite(t, path, damaged)
-	if again := bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path, signer); again.Unchanged {
+	if again := bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path,
+		signer); again.Unchanged {
 		t.Error("a damaged bundle was taken for complete")
 	}
 	if !bytes.Equal(before, bundletest.MustRead(t, path)) {
@@ -233,17 +236,21 @@ func TestSameBytes(t *testing.T) {
 	dir := t.TempDir()
 	content := bundletest.SmallLock(t)
 	signer := bundletest.SignerOf(t, 0)
-	bundletest.MustBuild(t, content, bundletest.NewClient(s), filepath.Join(dir, "signed-1.tar"), signer, func(o *plan.Options) { o.Parallelism = 1 })
+	bundletest.MustBuild(t, content, bundletest.NewClient(s), filepath.Join(dir, "signed-1.tar"), signer,
+		func(o *plan.Options) { o.Parallelism = 1 })
 
 	s.Inject(upstream.Rule{Path: "cilium", Fault: upstream.Slow{BytesPerSecond: 2_000_000}})
 	s.Inject(upstream.Rule{Path: "pause", Fault: upstream.Slow{BytesPerSecond: 100_000}})
-	bundletest.MustBuild(t, content, bundletest.NewClient(s), filepath.Join(dir, "signed-8.tar"), signer, func(o *plan.Options) { o.Parallelism = 8 })
-	bundletest.MustBuild(t, content, bundletest.NewClient(s), filepath.Join(dir, "8.tar"), nil, func(o *plan.Options) { o.Parallelism = 8 })
+	bundletest.MustBuild(t, content, bundletest.NewClient(s), filepath.Join(dir, "signed-8.tar"), signer,
+		func(o *plan.Options) { o.Parallelism = 8 })
+	bundletest.MustBuild(t, content, bundletest.NewClient(s), filepath.Join(dir, "8.tar"), nil,
+		func(o *plan.Options) { o.Parallelism = 8 })
 	s.Heal()
 
 	bundletest.SameFiles(t, filepath.Join(dir, "signed-1.tar"), filepath.Join(dir, "signed-8.tar"))
 	bundletest.SameFiles(t, bundletest.Reference(t), filepath.Join(dir, "8.tar"))
-	if bundletest.MustOpen(t, bundletest.Reference(t)).Digest() != bundletest.MustOpen(t, filepath.Join(dir, "signed-1.tar")).Digest() {
+	if bundletest.MustOpen(t, bundletest.Reference(t)).Digest() != bundletest.MustOpen(t,
+		filepath.Join(dir, "signed-1.tar")).Digest() {
 		t.Error("the signature changed the bundle digest")
 	}
 }
@@ -277,7 +284,8 @@ func TestChartCheck(t *testing.T) {
 	}
 	s.ResetRequests()
 
-	if _, err := bundletest.Build(t.Context(), content, bundletest.NewClient(s), path, nil, check("cilium", refused)); !errors.Is(err, refused) {
+	if _, err := bundletest.Build(t.Context(), content, bundletest.NewClient(s), path, nil,
+		check("cilium", refused)); !errors.Is(err, refused) {
 		t.Errorf("a chart that is refused: %v", err)
 	}
 	fetch(strings.TrimPrefix(bundletest.ChartURL, "https:/"))
@@ -287,7 +295,8 @@ func TestChartCheck(t *testing.T) {
 	}
 	i := slices.IndexFunc(contents.Images, func(i bundle.Image) bool { return i.Name == bundletest.OperatorRef })
 	moved := bundletest.Replaced(t, content, string(contents.Images[i].Digest), string(digest.FromString("other")))
-	if _, err := bundletest.Build(t.Context(), moved, bundletest.NewClient(s), path, nil, check("cilium", refused)); !errors.Is(err, format.ErrUpstream) || errors.Is(err, refused) {
+	if _, err := bundletest.Build(t.Context(), moved, bundletest.NewClient(s), path, nil,
+		check("cilium", refused)); !errors.Is(err, format.ErrUpstream) || errors.Is(err, refused) {
 		t.Errorf("a plan that cannot be made, and a chart that is refused: %v", err)
 	}
 	fetch(strings.TrimPrefix(bundletest.ChartURL, "https:/"))
@@ -307,7 +316,8 @@ func TestChartCheck(t *testing.T) {
 	older := bundletest.MustOpen(t, path)
 	other := append(slices.Clip(content), "# not the lock of the older bundle\n"...)
 	for _, component := range []string{"cilium", "k3s"} {
-		if _, err := bundletest.Build(t.Context(), other, bundletest.NewClient(s), filepath.Join(t.TempDir(), "b.tar"), nil, check(component, nil), func(o *plan.Options) { o.Reuse = []*bundle.Reader{older} }); err != nil {
+		if _, err := bundletest.Build(t.Context(), other, bundletest.NewClient(s), filepath.Join(t.TempDir(), "b.tar"),
+			nil, check(component, nil), func(o *plan.Options) { o.Reuse = []*bundle.Reader{older} }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -339,7 +349,9 @@ func TestChartCheckWhileCopying(t *testing.T) {
 	identity := bundletest.NewIdentity(t)
 	encrypt := func(o *build.Options) { o.Recipients = []age.Recipient{identity.Recipient()} }
 	half := filepath.Join(t.TempDir(), "half.tar")
-	bundletest.MustBuild(t, bundletest.Replaced(t, bundletest.SmallLock(t), "      - {ref: \""+bundletest.BusyboxRef+"\", digest: "+bundletest.ImageOf(t, bundletest.BusyboxRef).Digest.String()+"}\n", ""), bundletest.NewClient(s), half, nil)
+	bundletest.MustBuild(t, bundletest.Replaced(t, bundletest.SmallLock(t),
+		"      - {ref: \""+bundletest.BusyboxRef+"\", digest: "+
+			bundletest.ImageOf(t, bundletest.BusyboxRef).Digest.String()+"}\n", ""), bundletest.NewClient(s), half, nil)
 	for name, c := range map[string]struct {
 		answer error
 		change func(*build.Options)
@@ -405,9 +417,11 @@ func TestChartCheckWhileCopying(t *testing.T) {
 	// Nor is a bundle that is there already as good as one that is accepted.
 	path := filepath.Join(t.TempDir(), "b.tar")
 	bundletest.MustWrite(t, path, bundletest.MustRead(t, bundletest.Reference(t)))
-	_, err := bundletest.Build(t.Context(), bundletest.SmallLock(t), bundletest.NewClient(s), path, nil, bundletest.Reusing(t, half), func(o *plan.Options) {
-		o.Chart = &plan.ChartCheck{Component: "cilium", Check: func(context.Context, []byte) error { return refused }}
-	})
+	_, err := bundletest.Build(t.Context(), bundletest.SmallLock(t), bundletest.NewClient(s), path, nil,
+		bundletest.Reusing(t, half), func(o *plan.Options) {
+			o.Chart = &plan.ChartCheck{Component: "cilium",
+				Check: func(context.Context, []byte) error { return refused }}
+		})
 	if !errors.Is(err, refused) {
 		t.Errorf("a bundle that is there: %v", err)
 	}
@@ -415,9 +429,11 @@ func TestChartCheckWhileCopying(t *testing.T) {
 
 	// What was built before was checked before.
 	again := filepath.Join(t.TempDir(), "b.tar")
-	if _, err := bundletest.Build(t.Context(), bundletest.SmallLock(t), bundletest.NewClient(s), again, nil, bundletest.Reusing(t, bundletest.Reference(t)), func(o *plan.Options) {
-		o.Chart = &plan.ChartCheck{Component: "cilium", Check: func(context.Context, []byte) error { return refused }}
-	}); err != nil {
+	if _, err := bundletest.Build(t.Context(), bundletest.SmallLock(t), bundletest.NewClient(s), again, nil,
+		bundletest.Reusing(t, bundletest.Reference(t)), func(o *plan.Options) {
+			o.Chart = &plan.ChartCheck{Component: "cilium",
+				Check: func(context.Context, []byte) error { return refused }}
+		}); err != nil {
 		t.Errorf("from the same bundle: %v", err)
 	}
 	bundletest.SameFiles(t, bundletest.Reference(t), again)
@@ -453,7 +469,8 @@ func TestArchives(t *testing.T) {
 	}
 	o.Lock = l
 	_, err = plan.New(t.Context(), o)
-	bundletest.WantError(t, err, "k3s: docker.io/rancher/klipper-helm:", "not published for linux/arm64, only for [linux/amd64]")
+	bundletest.WantError(t, err, "k3s: docker.io/rancher/klipper-helm:",
+		"not published for linux/arm64, only for [linux/amd64]")
 	if !errors.Is(err, format.ErrUpstream) {
 		t.Errorf("not ErrUpstream: %v", err)
 	}
@@ -463,7 +480,8 @@ func TestArchives(t *testing.T) {
 // is in it.
 func TestLockedContentsAreWrong(t *testing.T) {
 	s := bundletest.UpstreamServer(t)
-	content, err := s.PinnedLockYAML(upstream.LockOptions{Components: []string{"k3s"}, Platforms: []string{"linux/amd64"}})
+	content, err := s.PinnedLockYAML(
+		upstream.LockOptions{Components: []string{"k3s"}, Platforms: []string{"linux/amd64"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -479,17 +497,22 @@ func TestLockedContentsAreWrong(t *testing.T) {
 		},
 		"a blob that is not there": {
 			func(c *lock.Contents) {
-				c.Blobs = append(c.Blobs, lock.ArchiveBlob{Path: "blobs/sha256/none", Digest: digest.FromString("none"), Size: 4, MediaType: "text/plain"})
+				c.Blobs = append(c.Blobs,
+					lock.ArchiveBlob{Path: "blobs/sha256/none", Digest: digest.FromString("none"), Size: 4,
+						MediaType: "text/plain"})
 			},
-			[]string{"k3s: k3s-airgap-images-amd64.tar.zst (linux/amd64): the archive does not hold blobs/sha256/none", "boxlift bundle lock"},
+			[]string{"k3s: k3s-airgap-images-amd64.tar.zst (linux/amd64): the archive does not hold blobs/sha256/none",
+				"boxlift bundle lock"},
 		},
 		"a blob of more bytes": {
 			func(c *lock.Contents) { c.Blobs[0].Size++ },
-			[]string{"k3s: k3s-airgap-images-amd64.tar.zst (linux/amd64): blobs/sha256/", " bytes came, the lock says "},
+			[]string{"k3s: k3s-airgap-images-amd64.tar.zst (linux/amd64): blobs/sha256/",
+				" bytes came, the lock says "},
 		},
 		"a blob of fewer bytes": {
 			func(c *lock.Contents) { c.Blobs[0].Size-- },
-			[]string{"k3s: k3s-airgap-images-amd64.tar.zst (linux/amd64): blobs/sha256/", " bytes came, the lock says "},
+			[]string{"k3s: k3s-airgap-images-amd64.tar.zst (linux/amd64): blobs/sha256/",
+				" bytes came, the lock says "},
 		},
 	}
 	for name, test := range tests {
@@ -519,7 +542,8 @@ func TestLockedContentsAreWrong(t *testing.T) {
 func TestTwoBuildsAtOnce(t *testing.T) {
 	s := bundletest.UpstreamServer(t)
 	path := filepath.Join(t.TempDir(), "b.tar")
-	stall := s.Inject(upstream.Rule{Path: upstream.FilePath(bundletest.ChartURL), Fault: upstream.Slow{BytesPerSecond: 10}})
+	stall := s.Inject(upstream.Rule{Path: upstream.FilePath(bundletest.ChartURL),
+		Fault: upstream.Slow{BytesPerSecond: 10}})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -629,7 +653,8 @@ func TestBuildTargets(t *testing.T) {
 	if len(got) > 0 {
 		t.Errorf("fetched in vain: %v", got)
 	}
-	_, err = bundletest.Build(t.Context(), bundletest.SmallLock(t), bundletest.NewClient(s), filepath.Join(dir, "none", "b.tar"), nil)
+	_, err = bundletest.Build(t.Context(), bundletest.SmallLock(t), bundletest.NewClient(s),
+		filepath.Join(dir, "none", "b.tar"), nil)
 	bundletest.WantError(t, err, filepath.Join(dir, "none", "b.tar"), "the folder", "is not there")
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) > 0 {
@@ -668,7 +693,8 @@ func TestUnpinned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = plan.New(t.Context(), plan.Options{Lock: l, LockName: "my.lock", LockContent: []byte(bundletest.Unpinned), Source: source.New(source.Options{})})
+	_, err = plan.New(t.Context(), plan.Options{Lock: l, LockName: "my.lock", LockContent: []byte(bundletest.Unpinned),
+		Source: source.New(source.Options{})})
 	var missing *plan.UnpinnedError
 	if !errors.As(err, &missing) {
 		t.Fatal(err)
@@ -768,7 +794,8 @@ func TestManifestsNeedTheirComponent(t *testing.T) {
 	i := slices.IndexFunc(o.Lock.Components, func(c lock.Component) bool { return c.Name == bundle.ManifestsComponent })
 	o.Manifests = []byte("manifests")
 	o.Lock.Components[i].Files = append(o.Lock.Components[i].Files, lock.File{
-		Name: bundle.ManifestsFile, URL: "https://example.com/m", SHA256: digest.FromString("m").Encoded(), Size: 1, Line: 7,
+		Name: bundle.ManifestsFile, URL: "https://example.com/m", SHA256: digest.FromString("m").Encoded(), Size: 1,
+		Line: 7,
 	})
 	_, err = plan.New(t.Context(), o)
 	bundletest.WantError(t, err, bundle.ManifestsComponent+": "+bundle.ManifestsFile, bundle.LockFile+":7")

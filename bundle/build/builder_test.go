@@ -54,7 +54,9 @@ func TestEndlessArchive(t *testing.T) {
 func TestWrittenLength(t *testing.T) {
 	const size = 3 * pieces.Size
 	for _, split := range []int64{0, size / 2} {
-		f, err := volume.NewDraft(volume.DraftOptions{Path: filepath.Join(t.TempDir(), "b.tar"), Suffix: ".partial", Size: 2 * size, VolumeSize: split})
+		f, err := volume.NewDraft(
+			volume.DraftOptions{Path: filepath.Join(t.TempDir(), "b.tar"), Suffix: ".partial", Size: 2 * size,
+				VolumeSize: split})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,8 @@ func cloneBlocks(to *os.File, toOffset int64, from *os.File, fromOffset, size in
 		return 0, 0, nil
 	}
 	err = unix.IoctlFileCloneRange(int(to.Fd()), &unix.FileCloneRange{
-		Src_fd: int64(from.Fd()), Src_offset: uint64(fromOffset + start), Src_length: uint64(end - start), Dest_offset: uint64(toOffset + start),
+		Src_fd: int64(from.Fd()), Src_offset: uint64(fromOffset + start), Src_length: uint64(end - start),
+		Dest_offset: uint64(toOffset + start),
 	})
 	if err != nil {
 		return 0, 0, os.NewSyscallError("ioctl", err)

@@ -51,12 +51,15 @@ func TestDeltaOfArchives(t *testing.T) {
 		}
 		warned := 0
 		for _, m := range told.All() {
-			if strings.Contains(m, ".tar.zst (linux/") && strings.HasSuffix(m, " of its manifests, which every delta carries; --reuse with a bundle that has them saves that") {
+			if strings.Contains(m, ".tar.zst (linux/") &&
+				strings.HasSuffix(
+					m, " of its manifests, which every delta carries; --reuse with a bundle that has them saves that") {
 				warned++
 			}
 		}
 		if want := 2 * i; fetched != want || warned != want {
-			t.Errorf("%d archives were fetched, and the user told of %d, expected %d:\n%q", fetched, warned, want, told.All())
+			t.Errorf("%d archives were fetched, and the user told of %d, expected %d:\n%q", fetched, warned, want,
+				told.All())
 		}
 	}
 	bundletest.SameFiles(t, paths[0], paths[1])

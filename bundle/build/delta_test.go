@@ -43,7 +43,8 @@ func TestDeltaSize(t *testing.T) {
 	if most := d.New.Bytes + d.New.Bytes/100; info.Size() > most {
 		t.Errorf("the delta has %d bytes; %d are new, so %d is the most", info.Size(), d.New.Bytes, most)
 	}
-	t.Logf("new: %d bytes, delta: %d (%.3f%% more), whole: %d", d.New.Bytes, info.Size(), 100*float64(info.Size()-d.New.Bytes)/float64(d.New.Bytes), m.Open(whole).Size())
+	t.Logf("new: %d bytes, delta: %d (%.3f%% more), whole: %d", d.New.Bytes, info.Size(),
+		100*float64(info.Size()-d.New.Bytes)/float64(d.New.Bytes), m.Open(whole).Size())
 	if result.Size != info.Size() || result.Digest != m.Open(whole).Digest() || result.LeftOut.Blobs == 0 {
 		t.Errorf("the build says %+v", result)
 	}
@@ -131,7 +132,8 @@ func TestDelta(t *testing.T) {
 	if !errors.As(err, &missing) || !errors.Is(err, bundle.ErrIncomplete) || missing.Blobs[0].Digest != k3s.Digest {
 		t.Errorf("a blob that is left out: %v", err)
 	}
-	for _, part := range []string{string(k3s.Digest), "300000 bytes", "of k3s linux/arm64", "the bundle " + m.Open(old).Digest().String() + " holds them"} {
+	for _, part := range []string{string(k3s.Digest), "300000 bytes", "of k3s linux/arm64",
+		"the bundle " + m.Open(old).Digest().String() + " holds them"} {
 		if err := alone.Require(k3s.Digest); err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("what is required: %v, expected %q", err, part)
 		}
@@ -182,8 +184,10 @@ func TestDeltasSinceTheSame(t *testing.T) {
 	}
 	hosts := func(change func(h []have.Host)) *plan.Base {
 		list := []have.Host{
-			{Name: "10.0.0.1", Platform: "linux/arm64", Bundles: []digest.Digest{m.Open(old).Digest()}, Blobs: clone(held)},
-			{Name: "10.0.0.2", Platform: "linux/amd64", Bundles: []digest.Digest{m.Open(old).Digest()}, Blobs: clone(held)},
+			{Name: "10.0.0.1", Platform: "linux/arm64", Bundles: []digest.Digest{m.Open(old).Digest()},
+				Blobs: clone(held)},
+			{Name: "10.0.0.2", Platform: "linux/amd64", Bundles: []digest.Digest{m.Open(old).Digest()},
+				Blobs: clone(held)},
 		}
 		if change != nil {
 			change(list)
@@ -255,7 +259,8 @@ func TestDeltaOfDelta(t *testing.T) {
 	if len(r.Delta().Missing) == 0 {
 		t.Error("a delta alone supplies what it does not have")
 	}
-	if _, err := build.Join(t.Context(), r, build.JoinOptions{Path: filepath.Join(m.Dir, "x.tar")}); !errors.Is(err, bundle.ErrIncomplete) {
+	if _, err := build.Join(t.Context(), r, build.JoinOptions{Path: filepath.Join(m.Dir, "x.tar")}); !errors.Is(err,
+		bundle.ErrIncomplete) {
 		t.Errorf("joined without the first bundle: %v", err)
 	}
 
@@ -285,11 +290,13 @@ func TestDeltaForms(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, form := range map[string]build.Output{
-		"volumes":   {VolumeSize: 1 << 20},
-		"encrypted": {VolumeSize: 1 << 20, Recipients: []age.Recipient{identity.Recipient()}, Identities: []age.Identity{identity}},
+		"volumes": {VolumeSize: 1 << 20},
+		"encrypted": {VolumeSize: 1 << 20, Recipients: []age.Recipient{identity.Recipient()},
+			Identities: []age.Identity{identity}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path, result := m.Build(name+".tar", bundletest.Release(5), m.Since(old), func(o *build.Options) { o.Output = form })
+			path, result := m.Build(name+".tar", bundletest.Release(5), m.Since(old),
+				func(o *build.Options) { o.Output = form })
 			if result.Volumes < 3 {
 				t.Errorf("%d volumes", result.Volumes)
 			}
@@ -365,7 +372,8 @@ func TestDamagedDelta(t *testing.T) {
 		t.Fatal(err)
 	}
 	both := m.Open(path, damaged)
-	for name, err := range map[string]error{"verify": both.Verify(t.Context(), nil), "join": joinError(t, both, filepath.Join(m.Dir, "x.tar"))} {
+	for name, err := range map[string]error{"verify": both.Verify(t.Context(), nil),
+		"join": joinError(t, both, filepath.Join(m.Dir, "x.tar"))} {
 		if !errors.Is(err, bundle.ErrInvalid) || !strings.Contains(err.Error(), k3s.Digest.Encoded()) {
 			t.Errorf("%s with a damaged base: %v", name, err)
 		}
@@ -408,7 +416,8 @@ func TestHostsOfOnePlatform(t *testing.T) {
 			t.Errorf("%s is left out", blob.Of)
 		}
 	}
-	if err := r.Require(r.Delta().Missing[0].Digest); err == nil || !strings.Contains(err.Error(), "no bundle is on record that holds them") {
+	if err := r.Require(r.Delta().Missing[0].Digest); err == nil ||
+		!strings.Contains(err.Error(), "no bundle is on record that holds them") {
 		t.Errorf("what no bundle holds: %v", err)
 	}
 }

@@ -67,7 +67,8 @@ func TestReuseSharesBlocks(t *testing.T) {
 	content := bundletest.MustRead(t, bundletest.Reference(t))
 	bundletest.MustWrite(t, older, content)
 	path := filepath.Join(dir, "b.tar")
-	result := bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path, nil, bundletest.Reusing(t, older))
+	result := bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path, nil,
+		bundletest.Reusing(t, older))
 	bundletest.SameFiles(t, bundletest.Reference(t), path)
 	if result.Shared < result.Copied/2 || result.Shared > result.Copied {
 		t.Errorf("%d bytes are shared, of %d that were copied", result.Shared, result.Copied)
@@ -90,7 +91,8 @@ func TestReuseSharesBlocks(t *testing.T) {
 	}
 
 	// In another order, or on another filesystem, it is copied.
-	if result := bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), filepath.Join(dir, "d.tar"), nil, bundletest.Reusing(t, bundletest.Reference(t))); result.Shared != 0 || result.Copied == 0 {
+	if result := bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), filepath.Join(dir, "d.tar"),
+		nil, bundletest.Reusing(t, bundletest.Reference(t))); result.Shared != 0 || result.Copied == 0 {
 		t.Errorf("%+v", result)
 	}
 
@@ -105,7 +107,8 @@ func TestReuseSharesBlocks(t *testing.T) {
 	}
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere.tar")
 	bundletest.MustWrite(t, elsewhere, content)
-	result = bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), filepath.Join(dir, "e.tar"), nil, bundletest.Reusing(t, elsewhere, older))
+	result = bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), filepath.Join(dir, "e.tar"), nil,
+		bundletest.Reusing(t, elsewhere, older))
 	if result.Shared < result.Copied/2 {
 		t.Errorf("%d bytes are shared, of %d that were copied", result.Shared, result.Copied)
 	}
@@ -124,7 +127,8 @@ func TestGoesOnAfterDamagedBlocks(t *testing.T) {
 	bundletest.MustWrite(t, older, content)
 	s.Inject(upstream.Rule{Path: upstream.BlobPath(layer), Times: 1, Fault: upstream.Cut{After: e.Size * 9 / 10}})
 	s.Inject(upstream.Rule{Path: upstream.BlobPath(layer), Skip: 1, Fault: upstream.Status{Code: 404}})
-	if _, err := bundletest.Build(t.Context(), bundletest.SmallLock(t), bundletest.NewClient(s), path, nil, bundletest.Reusing(t, older)); err == nil {
+	if _, err := bundletest.Build(t.Context(), bundletest.SmallLock(t), bundletest.NewClient(s), path, nil,
+		bundletest.Reusing(t, older)); err == nil {
 		t.Fatal("it succeeded")
 	}
 	s.Heal()

@@ -46,12 +46,17 @@ var disturbances = map[string]disturbance{
 
 // disturbedForms make something of upstream's bytes in a folder, and read what that is. Their
 // errors are the user's to answer with the same command.
-func disturbedForms(t *testing.T, s *upstream.Server) map[string]func(t *testing.T, dir string, client *source.Client) (map[string][]byte, error) {
+func disturbedForms(
+	t *testing.T, s *upstream.Server,
+) map[string]func(t *testing.T, dir string, client *source.Client) (map[string][]byte, error) {
 	identity := bundletest.NewIdentity(t)
 	half := filepath.Join(t.TempDir(), "half.tar")
-	from, to := bytes.Index(bundletest.SmallLock(t), []byte("  cilium:\n")), bytes.Index(bundletest.SmallLock(t), []byte("  liteboxd:\n"))
-	bundletest.MustBuild(t, append(bytes.Clone(bundletest.SmallLock(t)[:from]), bundletest.SmallLock(t)[to:]...), bundletest.NewClient(s), half, nil)
-	built := func(change func(*plan.Options), output func(*build.Options)) func(*testing.T, string, *source.Client) (map[string][]byte, error) {
+	from, to := bytes.Index(bundletest.SmallLock(t), []byte("  cilium:\n")), bytes.Index(bundletest.SmallLock(t),
+		[]byte("  liteboxd:\n"))
+	bundletest.MustBuild(t, append(bytes.Clone(bundletest.SmallLock(t)[:from]), bundletest.SmallLock(t)[to:]...),
+		bundletest.NewClient(s), half, nil)
+	built := func(change func(*plan.Options), output func(*build.Options)) func(*testing.T, string,
+		*source.Client) (map[string][]byte, error) {
 		return func(t *testing.T, dir string, client *source.Client) (map[string][]byte, error) {
 			o, err := bundletest.PlanOptions(bundletest.SmallLock(t), client)
 			if err != nil {
@@ -98,7 +103,8 @@ func resolveAnew(t *testing.T, dir string, client *source.Client) (map[string][]
 	t.Helper()
 	path := filepath.Join(dir, bundle.LockFile)
 	if len(readFiles(t, dir)) == 0 {
-		bundletest.MustWrite(t, path, regexp.MustCompile(`, (size: \d+|digest: sha256:[0-9a-f]+)`).ReplaceAll(bundletest.SmallLock(t), nil))
+		bundletest.MustWrite(t, path, regexp.MustCompile(`, (size: \d+|digest: sha256:[0-9a-f]+)`).ReplaceAll(
+			bundletest.SmallLock(t), nil))
 	}
 	document, err := lock.ParseDocument(bundle.LockFile, bundletest.MustRead(t, path))
 	if err != nil {
@@ -114,7 +120,8 @@ func resolveAnew(t *testing.T, dir string, client *source.Client) (map[string][]
 // failed, makes what it makes of an upstream that does nothing wrong.
 func TestDisturbed(t *testing.T) {
 	s := bundletest.UpstreamServer(t)
-	large := upstream.BlobPath(bundletest.LayerOf(t, bundletest.OperatorRef, "linux/arm64")) + "|" + upstream.FilePath(bundletest.ChartURL)
+	large := upstream.BlobPath(bundletest.LayerOf(t, bundletest.OperatorRef, "linux/arm64")) + "|" +
+		upstream.FilePath(bundletest.ChartURL)
 	path := large + "|/operator-generic/manifests/|/web/blobs/"
 	for form, run := range disturbedForms(t, s) {
 		want, err := run(t, t.TempDir(), bundletest.NewClient(s))
@@ -127,7 +134,8 @@ func TestDisturbed(t *testing.T) {
 					s.Heal()
 					fault := s.Inject(upstream.Rule{Path: path, Times: times, Fault: d.fault})
 					if d.cuts {
-						s.Inject(upstream.Rule{Method: "GET", Path: large, Times: times, Fault: upstream.Cut{After: 3000}})
+						s.Inject(
+							upstream.Rule{Method: "GET", Path: large, Times: times, Fault: upstream.Cut{After: 3000}})
 					}
 					client := bundletest.NewClient(s, func(o *source.Options) {
 						if name == "slow" {

@@ -76,9 +76,11 @@ func FuzzDockerArchive(f *testing.F) {
 func buildListed(t *testing.T, content []byte, contents *lock.Contents) {
 	t.Helper()
 	sum := sha256.Sum256(content)
-	archive := &plan.Archive{SHA256: digest.NewDigestFromBytes(digest.SHA256, sum[:]).Encoded(), Blobs: make(map[string]ocispec.Descriptor)}
+	archive := &plan.Archive{SHA256: digest.NewDigestFromBytes(digest.SHA256, sum[:]).Encoded(),
+		Blobs: make(map[string]ocispec.Descriptor)}
 	b := &builder{plan: &plan.Plan{Index: []byte("{}"), Reporter: progress.Discard}}
-	b.plan.Members = []ocitar.Member{{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))}, {Name: ocitar.IndexFile, Size: 2}}
+	b.plan.Members = []ocitar.Member{{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
+		{Name: ocitar.IndexFile, Size: 2}}
 	for _, blob := range contents.Blobs {
 		archive.Blobs[blob.Path] = ocispec.Descriptor{MediaType: blob.MediaType, Digest: blob.Digest, Size: blob.Size}
 		b.plan.Members = append(b.plan.Members, ocitar.Blob(blob.Digest, blob.Size))
@@ -87,7 +89,8 @@ func buildListed(t *testing.T, content []byte, contents *lock.Contents) {
 	if err := b.layOut(nil); err != nil {
 		t.Fatalf("what is listed cannot be laid out: %v", err)
 	}
-	draft, err := volume.NewDraft(volume.DraftOptions{Path: filepath.Join(t.TempDir(), "b.tar"), Suffix: ".partial", Size: b.layout.Size})
+	draft, err := volume.NewDraft(
+		volume.DraftOptions{Path: filepath.Join(t.TempDir(), "b.tar"), Suffix: ".partial", Size: b.layout.Size})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +99,8 @@ func buildListed(t *testing.T, content []byte, contents *lock.Contents) {
 	if err := draft.Allocate(); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.storeArchive(t.Context(), &plan.Fetch{Size: int64(len(content)), Archive: archive}, io.Reader(bytes.NewReader(content))); err != nil {
+	if err := b.storeArchive(t.Context(), &plan.Fetch{Size: int64(len(content)), Archive: archive},
+		io.Reader(bytes.NewReader(content))); err != nil {
 		t.Fatalf("what was locked cannot be built: %v", err)
 	}
 	for _, blob := range contents.Blobs {

@@ -60,7 +60,8 @@ func TestDockerForm(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(map[string][][]byte{
-		"docker.io/library/first:1": {shared}, "quay.io/a/first:1": {shared}, "docker.io/library/second:2": {shared, own},
+		"docker.io/library/first:1": {shared}, "quay.io/a/first:1": {shared},
+		"docker.io/library/second:2": {shared, own},
 	}, got); diff != "" {
 		t.Error("the images do not have the layers of the archive")
 	}
@@ -69,7 +70,8 @@ func TestDockerForm(t *testing.T) {
 	layer := layerDigest(t, shared)
 	other := bytes.ReplaceAll(content, []byte(layer), []byte(digest.FromString("another")))
 	_, err = bundletest.Build(t.Context(), other, client, filepath.Join(dir, "other.tar"), nil)
-	bundletest.WantError(t, err, "app: saved.tar (linux/amd64): aaa/layer.tar: what is made from aaa/layer.tar has "+layer)
+	bundletest.WantError(t, err, "app: saved.tar (linux/amd64): aaa/layer.tar: what is made from aaa/layer.tar has "+
+		layer)
 }
 
 func layerDigest(t *testing.T, plain []byte) string {
@@ -86,7 +88,8 @@ func TestDockerFormOfSkopeo(t *testing.T) {
 	skopeo := program(t, "skopeo", "skopeo")
 	dir := t.TempDir()
 	mustRun(t, skopeo, "copy", "--quiet", "--insecure-policy", "--override-os", "linux", "--override-arch", "amd64",
-		"oci-archive:"+bundletest.Reference(t)+":"+bundletest.BusyboxRef, "docker-archive:"+filepath.Join(dir, "saved.tar")+":example.com/busybox:1")
+		"oci-archive:"+bundletest.Reference(t)+":"+bundletest.BusyboxRef,
+		"docker-archive:"+filepath.Join(dir, "saved.tar")+":example.com/busybox:1")
 	client := source.New(source.Options{Folder: dir})
 	path := filepath.Join(dir, "b.tar")
 	bundletest.MustBuild(t, bundletest.LockOf(t, client, "file:saved.tar"), client, path, nil)
@@ -105,7 +108,8 @@ func TestDockerFormOfSkopeo(t *testing.T) {
 // TestLayoutFolder builds from an OCI layout in a folder, and from the same in a tar.
 func TestLayoutFolder(t *testing.T) {
 	dir := t.TempDir()
-	files := imagearchive.LayoutFiles(t, ocispec.Platform{OS: "linux", Architecture: "amd64"}, func(*ocispec.Descriptor, *ocispec.Manifest) {})
+	files := imagearchive.LayoutFiles(t, ocispec.Platform{OS: "linux", Architecture: "amd64"},
+		func(*ocispec.Descriptor, *ocispec.Manifest) {})
 	for name, content := range files {
 		path := filepath.Join(dir, "layout", filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -47,7 +47,8 @@ func TestFaultsWhileFetching(t *testing.T) {
 	}{
 		"wrong byte in a file": {
 			upstream.Rule{Path: chartPath, Fault: upstream.WrongByte{At: 1000}}, bundletest.ChartURL[len("https://"):],
-			[]string{"cilium: cilium-1.20.0.tgz: what upstream has now is not what was locked: the bytes that came have sha256:"}, 1,
+			[]string{"cilium: cilium-1.20.0.tgz: what upstream has now is not what was locked: the bytes that came " +
+				"have sha256:"}, 1,
 		},
 		"wrong byte in a layer": {
 			upstream.Rule{Path: operatorPath, Fault: upstream.WrongByte{At: 0}}, operator.String(),
@@ -74,8 +75,10 @@ func TestFaultsWhileFetching(t *testing.T) {
 			[]string{"cilium: " + bundletest.OperatorRef, "the server answered 500 Internal Server Error"}, 2,
 		},
 		"not there": {
-			upstream.Rule{Path: "^/helm.cilium.io/", Fault: upstream.Status{Code: 404}}, bundletest.ChartURL[len("https://"):],
-			[]string{"cilium: cilium-1.20.0.tgz: get https://", "/cilium-1.20.0.tgz: the server answered 404 Not Found"}, 1,
+			upstream.Rule{Path: "^/helm.cilium.io/", Fault: upstream.Status{Code: 404}},
+			bundletest.ChartURL[len("https://"):],
+			[]string{"cilium: cilium-1.20.0.tgz: get https://",
+				"/cilium-1.20.0.tgz: the server answered 404 Not Found"}, 1,
 		},
 		"forbidden": {
 			upstream.Rule{Path: operatorPath, Fault: upstream.Status{Code: 403}}, operator.String(),
@@ -144,11 +147,14 @@ func TestFaultsThatPass(t *testing.T) {
 	}{
 		"500":                {upstream.Rule{Path: operator, Times: 1, Fault: upstream.Status{Code: 500}}, ""},
 		"500 for a manifest": {upstream.Rule{Path: manifest, Times: 1, Fault: upstream.Status{Code: 503}}, ""},
-		"cut":                {upstream.Rule{Path: operator, Times: 3, Fault: upstream.Cut{After: 3000}}, "the connection broke after 3000 of "},
-		"cut at once":        {upstream.Rule{Path: upstream.FilePath(bundletest.ChartURL), Times: 1, Fault: upstream.Cut{After: 0}}, "cilium-1.20.0.tgz: the connection broke after 0 of "},
-		"manifest cut":       {upstream.Rule{Path: manifest, Method: "GET", Times: 1, Fault: upstream.Cut{After: 20}}, ""},
-		"slow manifest":      {upstream.Rule{Path: manifest, Method: "GET", Times: 1, Fault: upstream.Slow{BytesPerSecond: 1}}, ""},
-		"redirect":           {upstream.Rule{Path: "/blobs/", Fault: upstream.Redirect{}}, ""},
+		"cut": {upstream.Rule{Path: operator, Times: 3, Fault: upstream.Cut{After: 3000}},
+			"the connection broke after 3000 of "},
+		"cut at once": {upstream.Rule{Path: upstream.FilePath(bundletest.ChartURL), Times: 1,
+			Fault: upstream.Cut{After: 0}}, "cilium-1.20.0.tgz: the connection broke after 0 of "},
+		"manifest cut": {upstream.Rule{Path: manifest, Method: "GET", Times: 1, Fault: upstream.Cut{After: 20}}, ""},
+		"slow manifest": {upstream.Rule{Path: manifest, Method: "GET", Times: 1,
+			Fault: upstream.Slow{BytesPerSecond: 1}}, ""},
+		"redirect": {upstream.Rule{Path: "/blobs/", Fault: upstream.Redirect{}}, ""},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -184,7 +190,8 @@ func TestRefusedPlans(t *testing.T) {
 	}{
 		"moved tag": {
 			fault: func(s *upstream.Server) { s.MoveTag(bundletest.BusyboxRef) },
-			want:  []string{"k3s: " + bundletest.BusyboxRef + ": versions.lock:", "the tag has moved: it was locked as sha256:", "and is now sha256:"},
+			want: []string{"k3s: " + bundletest.BusyboxRef + ": versions.lock:",
+				"the tag has moved: it was locked as sha256:", "and is now sha256:"},
 		},
 		"two moved tags": {
 			fault: func(s *upstream.Server) { s.MoveTag(bundletest.BusyboxRef); s.MoveTag(bundletest.WebRef) },
@@ -194,7 +201,8 @@ func TestRefusedPlans(t *testing.T) {
 			fault: func(s *upstream.Server) {
 				s.Inject(upstream.Rule{Method: "GET", Path: "pause/manifests/", Fault: upstream.WrongByte{At: 30}})
 			},
-			want: []string{"k3s: " + bundletest.PauseRef + ": versions.lock:", "the bytes that came have the digest sha256:"},
+			want: []string{"k3s: " + bundletest.PauseRef + ": versions.lock:",
+				"the bytes that came have the digest sha256:"},
 		},
 		"config with a wrong byte": {
 			fault: func(s *upstream.Server) {
@@ -223,7 +231,8 @@ func TestRefusedPlans(t *testing.T) {
 		},
 		"stalled manifest": {
 			fault: func(s *upstream.Server) {
-				s.Inject(upstream.Rule{Method: "GET", Path: "pause/manifests/", Fault: upstream.Slow{BytesPerSecond: 1}})
+				s.Inject(upstream.Rule{Method: "GET", Path: "pause/manifests/",
+					Fault: upstream.Slow{BytesPerSecond: 1}})
 			},
 			want: []string{"k3s: " + bundletest.PauseRef, "nothing arrived for 300ms"},
 		},
@@ -269,7 +278,8 @@ func TestAllowMovedTags(t *testing.T) {
 	s := bundletest.UpstreamServer(t)
 	s.MoveTag(bundletest.BusyboxRef)
 	path := filepath.Join(t.TempDir(), "b.tar")
-	bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path, nil, func(o *plan.Options) { o.AllowMovedTags = true })
+	bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path, nil,
+		func(o *plan.Options) { o.AllowMovedTags = true })
 	bundletest.SameFiles(t, bundletest.Reference(t), path)
 }
 
@@ -281,10 +291,12 @@ func TestWrongSizeInLock(t *testing.T) {
 			size = f.Size
 		}
 	}
-	content := bundletest.Replaced(t, bundletest.SmallLock(t), fmt.Sprintf("size: %d", size), fmt.Sprintf("size: %d", size-1))
+	content := bundletest.Replaced(t, bundletest.SmallLock(t), fmt.Sprintf("size: %d", size),
+		fmt.Sprintf("size: %d", size-1))
 	path := filepath.Join(t.TempDir(), "b.tar")
 	_, err := bundletest.Build(t.Context(), content, bundletest.NewClient(s), path, nil)
-	bundletest.WantError(t, err, fmt.Sprintf("k3s: install.sh: what upstream has now is not what was locked: %d bytes came, the lock says %d", size, size-1))
+	bundletest.WantError(t, err, fmt.Sprintf(
+		"k3s: install.sh: what upstream has now is not what was locked: %d bytes came, the lock says %d", size, size-1))
 	if !errors.Is(err, format.ErrUpstream) {
 		t.Error("not ErrUpstream")
 	}
@@ -294,7 +306,8 @@ func TestWrongSizeInLock(t *testing.T) {
 // TestFaultsInArchives has one archive as the only source of 24 blobs.
 func TestFaultsInArchives(t *testing.T) {
 	s := bundletest.UpstreamServer(t)
-	content, err := s.PinnedLockYAML(upstream.LockOptions{Components: []string{"k3s"}, Platforms: []string{"linux/amd64"}})
+	content, err := s.PinnedLockYAML(
+		upstream.LockOptions{Components: []string{"k3s"}, Platforms: []string{"linux/amd64"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -329,7 +342,8 @@ func TestFaultsInArchives(t *testing.T) {
 			times := test.times
 			if times < 0 {
 				times = -times
-				s.Inject(upstream.Rule{Path: upstream.FilePath(bundletest.ArchiveURL), Skip: times, Fault: upstream.Cut{After: 0}})
+				s.Inject(upstream.Rule{Path: upstream.FilePath(bundletest.ArchiveURL), Skip: times,
+					Fault: upstream.Cut{After: 0}})
 			}
 			s.Inject(upstream.Rule{Path: upstream.FilePath(bundletest.ArchiveURL), Times: times, Fault: test.fault})
 			path := filepath.Join(t.TempDir(), "b.tar")
@@ -383,7 +397,8 @@ func fileSizes(t *testing.T, path string) int64 {
 // TestRetryAfter does as the server says.
 func TestRetryAfter(t *testing.T) {
 	s := bundletest.UpstreamServer(t)
-	fault := s.Inject(upstream.Rule{Path: "pause/blobs/", Times: 1, Fault: upstream.Status{Code: http.StatusTooManyRequests, RetryAfter: time.Second}})
+	fault := s.Inject(upstream.Rule{Path: "pause/blobs/", Times: 1,
+		Fault: upstream.Status{Code: http.StatusTooManyRequests, RetryAfter: time.Second}})
 	var pauses []time.Duration
 	client := bundletest.NewClient(s, func(o *source.Options) {
 		o.Retrying = func(err error, pause time.Duration) {

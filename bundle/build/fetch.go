@@ -109,10 +109,12 @@ func (b *builder) fetch(ctx context.Context, f *plan.Fetch, meter *download.Mete
 	}
 	meter.Skip(beginning)
 	inPieces, err := b.fetchFrom(ctx, f, meter, beginning, h)
-	if !inPieces || ctx.Err() != nil || !errors.As(err, new(*download.DiffersError)) && !errors.Is(err, source.ErrAnew) {
+	if !inPieces || ctx.Err() != nil || !errors.As(err, new(*download.DiffersError)) &&
+		!errors.Is(err, source.ErrAnew) {
 		return err
 	}
-	b.plan.Reporter.Message(fmt.Sprintf("%s: it came in pieces that do not fit together: %v; fetching it once more", f.Label, err))
+	b.plan.Reporter.Message(fmt.Sprintf("%s: it came in pieces that do not fit together: %v; fetching it once more",
+		f.Label, err))
 	meter.Restart()
 	_, err = b.fetchFrom(ctx, f, meter, 0, sha256.New())
 	return err
@@ -159,7 +161,9 @@ func (b *builder) writtenLength(offset, size int64) (int64, error) {
 
 // fetchFrom fetches what comes after the beginning, of which h is the hash. It reports
 // whether the whole is made of more than one piece.
-func (b *builder) fetchFrom(ctx context.Context, f *plan.Fetch, meter *download.Meter, beginning int64, h hash.Hash) (inPieces bool, err error) {
+func (b *builder) fetchFrom(
+	ctx context.Context, f *plan.Fetch, meter *download.Meter, beginning int64, h hash.Hash,
+) (inPieces bool, err error) {
 	body, err := f.Open(ctx, beginning)
 	if err != nil {
 		return beginning > 0, err
@@ -184,7 +188,9 @@ func (b *builder) storeBlob(ctx context.Context, d ocispec.Descriptor, stream io
 }
 
 // storeRest does so for a blob of which done bytes are in place, with the hash h.
-func (b *builder) storeRest(ctx context.Context, d ocispec.Descriptor, stream io.Reader, done int64, h hash.Hash) error {
+func (b *builder) storeRest(
+	ctx context.Context, d ocispec.Descriptor, stream io.Reader, done int64, h hash.Hash,
+) error {
 	e := b.places[ocitar.BlobName(d.Digest)]
 	buffer := pieces.Take()
 	defer pieces.Give(buffer)
@@ -316,7 +322,10 @@ func (b *builder) tellOfManifests(archives []*plan.Fetch) {
 			}
 		}
 		if onlyManifests {
-			b.plan.Reporter.Message(fmt.Sprintf("%s: all of it, %s, is fetched for the %s of its manifests, which every delta carries; --reuse with a bundle that has them saves that", f.Label, progress.Bytes(f.Size), progress.Bytes(size)))
+			b.plan.Reporter.Message(
+				fmt.Sprintf("%s: all of it, %s, is fetched for the %s of its manifests, which every delta carries; "+
+					"--reuse with a bundle that has them saves that", f.Label, progress.Bytes(f.Size),
+					progress.Bytes(size)))
 		}
 	}
 }

@@ -52,7 +52,8 @@ func run(t *testing.T, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "HOME="+bundletest.Dir(), "COSIGN_PASSWORD=password",
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "HOME="+bundletest.Dir(),
+		"COSIGN_PASSWORD=password",
 		// Whatever a program would fetch, it does not get.
 		"HTTP_PROXY=http://127.0.0.1:1", "HTTPS_PROXY=http://127.0.0.1:1", "NO_PROXY=127.0.0.1")
 	if strings.HasSuffix(args[0], "apt-get") {
@@ -166,7 +167,8 @@ func TestContainerd(t *testing.T) {
 				t.Fatalf("%s is not for linux/amd64", image.Name)
 			}
 			for _, blob := range on.Platforms[0].Blobs() {
-				if got := digest.FromBytes(bundletest.MustRead(t, filepath.Join(d.Content, blob.Digest.Encoded()))); got != blob.Digest {
+				if got := digest.FromBytes(
+					bundletest.MustRead(t, filepath.Join(d.Content, blob.Digest.Encoded()))); got != blob.Digest {
 					t.Errorf("%s: blob %s was imported as %s", image.Name, blob.Digest, got)
 				}
 			}
@@ -294,7 +296,8 @@ func TestCrane(t *testing.T) {
 		}
 		// An index can be pushed when all that it names is in the bundle.
 		if whole && image.Component != "liteboxd" {
-			cranePush(t, crane, dir, ocispec.Descriptor{MediaType: format.OCIMediaType(image.MediaType), Digest: image.Digest, Size: image.Size}, repository+":all")
+			cranePush(t, crane, dir, ocispec.Descriptor{MediaType: format.OCIMediaType(image.MediaType),
+				Digest: image.Digest, Size: image.Size}, repository+":all")
 			if got := strings.TrimSpace(mustRun(t, crane, "digest", repository+":all")); got != image.Digest.String() {
 				t.Errorf("%s is %s, expected %s", image.Name, got, image.Digest)
 			}
@@ -311,7 +314,8 @@ func cranePush(t *testing.T, crane, dir string, d ocispec.Descriptor, to string)
 // onlyEntry makes one manifest the only entry of a layout, where crane looks for it.
 func onlyEntry(t *testing.T, dir string, d ocispec.Descriptor) {
 	t.Helper()
-	index, err := json.Marshal(ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{d}})
+	index, err := json.Marshal(
+		ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{d}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,7 +344,8 @@ func TestCosignVerifiesBundles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			makeKey(t, dir)
-			signer, err := signature.LoadSigner(bundletest.MustRead(t, filepath.Join(dir, "cosign.key")), []byte("password"))
+			signer, err := signature.LoadSigner(bundletest.MustRead(t, filepath.Join(dir, "cosign.key")),
+				[]byte("password"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -358,14 +363,16 @@ func TestCosignVerifiesBundles(t *testing.T) {
 			files := untar(t, path)
 			at := func(name string) string { return filepath.Join(files, name) }
 			pub := filepath.Join(dir, "cosign.pub")
-			byBundle := []string{cosign, "verify-blob", "--key", pub, "--insecure-ignore-tlog", "--bundle", at("index.json.sigstore.json"), at("index.json")}
+			byBundle := []string{cosign, "verify-blob", "--key", pub, "--insecure-ignore-tlog", "--bundle",
+				at("index.json.sigstore.json"), at("index.json")}
 			mustRun(t, byBundle...)
 			der, err := base64.StdEncoding.DecodeString(string(bundletest.MustRead(t, at("index.json.sig"))))
 			if err != nil {
 				t.Fatal(err)
 			}
 			bundletest.MustWrite(t, at("index.der"), der)
-			byOpenSSL := []string{openssl, "dgst", "-sha256", "-verify", pub, "-signature", at("index.der"), at("index.json")}
+			byOpenSSL := []string{openssl, "dgst", "-sha256", "-verify", pub, "-signature", at("index.der"),
+				at("index.json")}
 			mustRun(t, byOpenSSL...)
 
 			bundletest.MustWrite(t, at("index.json"), append(bundletest.MustRead(t, at("index.json")), ' '))

@@ -44,7 +44,8 @@ func (o *Options) isForm(f *volume.File) bool {
 func (o *Options) Check() error {
 	for _, dir := range []string{filepath.Dir(o.Path), o.WorkDir} {
 		if _, err := os.Stat(dir); dir != "" && err != nil {
-			return &outputError{o.Path, fmt.Sprintf("the folder %s is not there", dir), "make the folder, or name another output"}
+			return &outputError{o.Path, fmt.Sprintf("the folder %s is not there", dir),
+				"make the folder, or name another output"}
 		}
 	}
 	if err := volume.CheckName(o.Path, o.VolumeSize > 0); err != nil {
@@ -61,7 +62,8 @@ func (o *Options) Check() error {
 	case isSet && o.VolumeSize == 0:
 		return &outputError{o.Path, "volumes of a set of that name are there", "name another output, or move them away"}
 	case isFile && o.VolumeSize > 0:
-		return &outputError{o.Path, "one file of that name is there, which readers would take for the bundle", "name another output, or move that file away"}
+		return &outputError{o.Path, "one file of that name is there, which readers would take for the bundle",
+			"name another output, or move that file away"}
 	case isFile && info.Mode().IsRegular() && info.Size() == 0:
 		return nil // as mktemp makes it
 	case isFile && !info.Mode().IsRegular():
@@ -71,7 +73,8 @@ func (o *Options) Check() error {
 }
 
 func (o *Options) occupied() error {
-	return &outputError{o.Path, "something that is not a bundle is there", "name another output, or move that file away"}
+	return &outputError{o.Path, "something that is not a bundle is there",
+		"name another output, or move that file away"}
 }
 
 // checkContent looks at how what is there begins.
@@ -94,7 +97,8 @@ func (o *Options) checkContent() error {
 		return nil // whose volumes they are is known, although they cannot be opened as they are
 	}
 	if err != nil {
-		return &outputError{o.Path, "an encrypted file is there, and it cannot be seen to be a bundle: " + err.Error(), "name another output, move that file away, or name an identity that opens it"}
+		return &outputError{o.Path, "an encrypted file is there, and it cannot be seen to be a bundle: " + err.Error(),
+			"name another output, move that file away, or name an identity that opens it"}
 	}
 	return r.Close()
 }

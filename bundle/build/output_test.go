@@ -83,7 +83,8 @@ func TestForms(t *testing.T) {
 				t.Errorf("once more: %+v, %v", again, err)
 			}
 			r := verified(t, path, identity)
-			if first.Stored != r.File().Stored() || first.Volumes != r.File().Volumes() || again.Stored != first.Stored || again.Volumes != first.Volumes {
+			if first.Stored != r.File().Stored() || first.Volumes != r.File().Volumes() ||
+				again.Stored != first.Stored || again.Volumes != first.Volumes {
 				t.Errorf("it says %+v, then %+v", first, again)
 			}
 			whole, err := io.ReadAll(io.NewSectionReader(r.File(), 0, r.File().Size()))
@@ -101,7 +102,8 @@ func TestForms(t *testing.T) {
 func TestPartials(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	t.Chdir(dir)
-	for _, name := range []string{"b.tar", "b.tar.1.partial", "b.tar.2.partial", "c.tar.1.partial", filepath.Join(other, "b.tar.3.partial")} {
+	for _, name := range []string{"b.tar", "b.tar.1.partial", "b.tar.2.partial", "c.tar.1.partial",
+		filepath.Join(other, "b.tar.3.partial")} {
 		bundletest.MustWrite(t, name, nil)
 	}
 	both := []string{"b.tar.1.partial", "b.tar.2.partial"}
@@ -184,7 +186,8 @@ func TestInterruptedNaming(t *testing.T) {
 // build finishes it.
 func TestInterruptedReplacing(t *testing.T) {
 	identity := bundletest.NewIdentity(t)
-	content := slices.DeleteFunc(strings.SplitAfter(string(bundletest.SmallLock(t)), "\n"), func(line string) bool { return strings.Contains(line, bundletest.WebRef) })
+	content := slices.DeleteFunc(strings.SplitAfter(string(bundletest.SmallLock(t)), "\n"),
+		func(line string) bool { return strings.Contains(line, bundletest.WebRef) })
 	oldLock := []byte(strings.Join(content, ""))
 	volumes := func(o *build.Options) { o.VolumeSize = bundletest.VolumeSize }
 	encrypted := func(o *build.Options) {
@@ -193,8 +196,9 @@ func TestInterruptedReplacing(t *testing.T) {
 	}
 	forOthers := func(o *build.Options) { encrypted(o); o.Identities = nil }
 	for name, c := range map[string]struct{ old, next func(*build.Options) }{
-		"plain over plain":                         {volumes, volumes},
-		"plain over encrypted":                     {encrypted, func(o *build.Options) { volumes(o); o.Identities = []age.Identity{identity} }},
+		"plain over plain": {volumes, volumes},
+		"plain over encrypted": {encrypted,
+			func(o *build.Options) { volumes(o); o.Identities = []age.Identity{identity} }},
 		"encrypted over plain":                     {volumes, encrypted},
 		"encrypted over encrypted":                 {encrypted, encrypted},
 		"encrypted over plain, without identities": {volumes, forOthers},
@@ -213,7 +217,8 @@ func TestInterruptedReplacing(t *testing.T) {
 			next := readFiles(t, dir)
 			suffix := "." + result.Digest.Encoded()[:12] + ".partial"
 			unfinished := map[string][]byte{}
-			if whole := bundletest.MustRead(t, bundletest.Reference(t)); result.Stored > int64(len(whole)) { // encrypted
+			// encrypted
+			if whole := bundletest.MustRead(t, bundletest.Reference(t)); result.Stored > int64(len(whole)) {
 				unfinished["b.tar"+suffix] = whole
 				suffix = ".encrypted" + suffix
 			}
@@ -238,9 +243,11 @@ func TestInterruptedReplacing(t *testing.T) {
 					t.Errorf("with %d of %d volumes named: nothing was there", named, result.Volumes)
 				}
 				if got := verified(t, path, identity).Digest(); got != result.Digest {
-					t.Errorf("with %d of %d volumes named: it is %s, expected %s", named, result.Volumes, got, result.Digest)
+					t.Errorf("with %d of %d volumes named: it is %s, expected %s", named, result.Volumes, got,
+						result.Digest)
 				}
-				if diff := cmp.Diff(slices.Sorted(maps.Keys(next)), slices.Sorted(maps.Keys(readFiles(t, dir)))); diff != "" {
+				if diff := cmp.Diff(slices.Sorted(maps.Keys(next)),
+					slices.Sorted(maps.Keys(readFiles(t, dir)))); diff != "" {
 					t.Errorf("with %d of %d volumes named: files (-want +got):\n%s", named, result.Volumes, diff)
 				}
 			}
@@ -294,7 +301,8 @@ func TestInterruptedForms(t *testing.T) {
 			}
 			options := build.Options{Path: path}
 			change(&options)
-			fault := s.Inject(upstream.Rule{Path: upstream.FilePath(bundletest.ChartURL), Fault: upstream.Status{Code: 404}})
+			fault := s.Inject(upstream.Rule{Path: upstream.FilePath(bundletest.ChartURL),
+				Fault: upstream.Status{Code: 404}})
 			if _, err := build.Write(t.Context(), planned, options); err == nil || fault.Hits() == 0 {
 				t.Fatal("it was built all the same")
 			}
@@ -335,19 +343,25 @@ func TestCheckOutput(t *testing.T) {
 		o    build.Options
 		want string
 	}{
-		"new":                  {build.Options{Path: filepath.Join(dir, "new")}, ""},
-		"bundle":               {build.Options{Path: plain}, ""},
-		"empty":                {build.Options{Path: empty}, ""},
-		"set":                  {build.Options{Path: set, Output: build.Output{VolumeSize: bundletest.VolumeSize}}, ""},
-		"no folder":            {build.Options{Path: filepath.Join(dir, "none", "b.tar")}, "none is not there"},
-		"no work folder":       {build.Options{Path: plain, Output: build.Output{WorkDir: dir + "/none"}}, "none is not there"},
-		"text":                 {build.Options{Path: text}, "something that is not a bundle is there"},
-		"folder":               {build.Options{Path: filepath.Join(dir, "folder")}, "something that is not a bundle is there"},
-		"a file for a set":     {build.Options{Path: plain, Output: build.Output{VolumeSize: bundletest.VolumeSize}}, "one file of that name is there"},
-		"a set for a file":     {build.Options{Path: set}, "volumes of a set of that name are there"},
-		"another set":          {build.Options{Path: otherSet, Output: build.Output{VolumeSize: bundletest.VolumeSize}}, "something that is not a bundle is there"},
-		"encrypted":            {build.Options{Path: sealed}, "an encrypted file is there, and it cannot be seen to be a bundle"},
-		"the name of a volume": {build.Options{Path: filepath.Join(dir, "new.000")}, "ends as only the first volume of a set and its list do"},
+		"new":       {build.Options{Path: filepath.Join(dir, "new")}, ""},
+		"bundle":    {build.Options{Path: plain}, ""},
+		"empty":     {build.Options{Path: empty}, ""},
+		"set":       {build.Options{Path: set, Output: build.Output{VolumeSize: bundletest.VolumeSize}}, ""},
+		"no folder": {build.Options{Path: filepath.Join(dir, "none", "b.tar")}, "none is not there"},
+		"no work folder": {build.Options{Path: plain, Output: build.Output{WorkDir: dir + "/none"}},
+			"none is not there"},
+		"text": {build.Options{Path: text}, "something that is not a bundle is there"},
+		"folder": {build.Options{Path: filepath.Join(dir, "folder")},
+			"something that is not a bundle is there"},
+		"a file for a set": {build.Options{Path: plain, Output: build.Output{VolumeSize: bundletest.VolumeSize}},
+			"one file of that name is there"},
+		"a set for a file": {build.Options{Path: set}, "volumes of a set of that name are there"},
+		"another set": {build.Options{Path: otherSet, Output: build.Output{VolumeSize: bundletest.VolumeSize}},
+			"something that is not a bundle is there"},
+		"encrypted": {build.Options{Path: sealed},
+			"an encrypted file is there, and it cannot be seen to be a bundle"},
+		"the name of a volume": {build.Options{Path: filepath.Join(dir, "new.000")},
+			"ends as only the first volume of a set and its list do"},
 	} {
 		err := test.o.Check()
 		if test.want == "" && err != nil {

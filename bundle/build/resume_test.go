@@ -72,7 +72,8 @@ func TestGoesOnInsideBlobs(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "b.tar")
 				s.Inject(upstream.Rule{Path: blob.path, Times: 1, Fault: upstream.Cut{After: e.Size * 9 / 10}})
 				s.Inject(upstream.Rule{Path: blob.path, Skip: 1, Fault: upstream.Status{Code: 404}})
-				if _, err := bundletest.Build(t.Context(), bundletest.SmallLock(t), bundletest.NewClient(s), path, nil); err == nil {
+				if _, err := bundletest.Build(t.Context(), bundletest.SmallLock(t), bundletest.NewClient(s), path,
+					nil); err == nil {
 					t.Fatal("it succeeded")
 				}
 				if test.spoil != nil {
@@ -162,7 +163,8 @@ func TestReuseOfDamaged(t *testing.T) {
 	bundletest.MustWrite(t, damaged, content)
 	path := filepath.Join(t.TempDir(), "b.tar")
 	var told bundletest.Recorder
-	bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path, nil, bundletest.Reusing(t, damaged), func(o *plan.Options) { o.Reporter = &told })
+	bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path, nil, bundletest.Reusing(t, damaged),
+		func(o *plan.Options) { o.Reporter = &told })
 	bundletest.SameFiles(t, bundletest.Reference(t), path)
 	got := bundletest.Downloads(s)
 	if len(got) > 2 || got[layer.String()] != 1 {
@@ -177,7 +179,8 @@ func TestReuseOfDamaged(t *testing.T) {
 	// The second of two has it.
 	s.ResetRequests()
 	path = filepath.Join(t.TempDir(), "b.tar")
-	bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path, nil, bundletest.Reusing(t, damaged, bundletest.Reference(t)))
+	bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path, nil,
+		bundletest.Reusing(t, damaged, bundletest.Reference(t)))
 	bundletest.SameFiles(t, bundletest.Reference(t), path)
 	if got := bundletest.Downloads(s); len(got) > 0 {
 		t.Errorf("fetched %v", got)
@@ -189,7 +192,8 @@ func TestReuseOfItself(t *testing.T) {
 	s := bundletest.UpstreamServer(t)
 	path := filepath.Join(t.TempDir(), "b.tar")
 	bundletest.MustWrite(t, path, bundletest.MustRead(t, bundletest.Reference(t)))
-	bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path, bundletest.SignerOf(t, 0), bundletest.Reusing(t, path))
+	bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path, bundletest.SignerOf(t, 0),
+		bundletest.Reusing(t, path))
 	if err := bundletest.MustOpen(t, path).Verify(t.Context(), nil); err != nil {
 		t.Error(err)
 	}

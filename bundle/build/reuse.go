@@ -60,7 +60,8 @@ func (b *builder) copyAll(ctx context.Context) (int64, error) {
 				return fmt.Errorf("%w: %s cannot be copied: %w", bundle.ErrInvalid, e.Name, err)
 			}
 			meter.Restart()
-			b.plan.Reporter.Message(fmt.Sprintf("an older bundle cannot supply %s, which is fetched instead: %v", e.Name, err))
+			b.plan.Reporter.Message(
+				fmt.Sprintf("an older bundle cannot supply %s, which is fetched instead: %v", e.Name, err))
 		}
 		return nil
 	})

@@ -45,12 +45,17 @@ func TestSBOM(t *testing.T) {
 	}
 	other := bundletest.Replaced(t, bundletest.SmallLock(t), "version: 1.20.0", "version: 1.20.1")
 	for name, change := range map[string]func(*build.Options){
-		"one file":              func(*build.Options) {},
-		"signed":                func(o *build.Options) { o.Signer = bundletest.SignerOf(t, 0) },
-		"volumes":               func(o *build.Options) { o.VolumeSize = bundletest.VolumeSize },
-		"encrypted":             encrypt,
-		"encrypted and volumes": func(o *build.Options) { encrypt(o); o.VolumeSize = bundletest.VolumeSize; o.WorkDir = t.TempDir() },
-		"delta":                 func(o *build.Options) { o.Signer = bundletest.SignerOf(t, 0) },
+		"one file":  func(*build.Options) {},
+		"signed":    func(o *build.Options) { o.Signer = bundletest.SignerOf(t, 0) },
+		"volumes":   func(o *build.Options) { o.VolumeSize = bundletest.VolumeSize },
+		"encrypted": encrypt,
+		"encrypted and volumes": func(
+			o *build.Options) {
+			encrypt(o)
+			o.VolumeSize = bundletest.VolumeSize
+			o.WorkDir = t.TempDir()
+		},
+		"delta": func(o *build.Options) { o.Signer = bundletest.SignerOf(t, 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := bundletest.UpstreamServer(t)
@@ -104,7 +109,8 @@ func TestSBOM(t *testing.T) {
 			}
 			plain := filepath.Join(t.TempDir(), "plain.tar")
 			bundletest.MustBuild(t, content, bundletest.NewClient(s), plain, nil)
-			if want, err := bundletest.ListBlobs(t.Context(), bundletest.MustOpen(t, plain)); err != nil || !bytes.Equal(document, want) {
+			if want, err := bundletest.ListBlobs(t.Context(), bundletest.MustOpen(t, plain)); err != nil ||
+				!bytes.Equal(document, want) {
 				t.Errorf("the list is\n%s", document)
 			}
 
@@ -135,7 +141,8 @@ func TestSBOM(t *testing.T) {
 			if blobs[len(blobs)-1] != ocitar.BlobName(list.Digest) {
 				t.Error("the list is not the last blob")
 			}
-			blobs = slices.DeleteFunc(blobs, func(name string) bool { return name == ocitar.BlobName(list.Digest) || name == manifest })
+			blobs = slices.DeleteFunc(blobs,
+				func(name string) bool { return name == ocitar.BlobName(list.Digest) || name == manifest })
 			if diff := cmp.Diff(want, blobs); diff != "" {
 				t.Errorf("blobs (-without +with):\n%s", diff)
 			}
@@ -183,9 +190,10 @@ func TestSBOMGoesOn(t *testing.T) {
 	s := bundletest.UpstreamServer(t)
 	path := filepath.Join(t.TempDir(), "b.tar")
 	broken := errors.New("broken")
-	_, err := bundletest.Build(t.Context(), bundletest.SmallLock(t), bundletest.NewClient(s), path, nil, func(o *plan.Options) {
-		o.SBOM = func(context.Context, *bundle.Reader) ([]byte, error) { return nil, broken }
-	})
+	_, err := bundletest.Build(t.Context(), bundletest.SmallLock(t), bundletest.NewClient(s), path, nil,
+		func(o *plan.Options) {
+			o.SBOM = func(context.Context, *bundle.Reader) ([]byte, error) { return nil, broken }
+		})
 	if !errors.Is(err, broken) {
 		t.Fatalf("got %v", err)
 	}
@@ -204,16 +212,19 @@ func TestSBOMGoesOn(t *testing.T) {
 	// What a process left that was killed when all was done.
 	left := partials[0]
 	bundletest.MustWrite(t, left, []byte("x"))
-	if result := bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path, nil, bundletest.Listing); !result.Unchanged {
+	if result := bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path, nil,
+		bundletest.Listing); !result.Unchanged {
 		t.Errorf("got %+v", result)
 	}
 	bundletest.NoFile(t, left)
 
 	// Another list than that of these layers is no such bundle.
-	result = bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path, nil, func(o *plan.Options) {
-		o.SBOM = func(context.Context, *bundle.Reader) ([]byte, error) { return []byte("another"), nil }
-	})
-	if document, _, err := bundletest.MustOpen(t, path).SBOM(); err != nil || string(document) != "another" || result.Unchanged {
+	result = bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path, nil,
+		func(o *plan.Options) {
+			o.SBOM = func(context.Context, *bundle.Reader) ([]byte, error) { return []byte("another"), nil }
+		})
+	if document, _, err := bundletest.MustOpen(t, path).SBOM(); err != nil || string(document) != "another" ||
+		result.Unchanged {
 		t.Errorf("%q, %v, %+v", document, err, result)
 	}
 }
@@ -260,7 +271,8 @@ func TestSBOMOfDeltaForHosts(t *testing.T) {
 	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
-	bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path, nil, hosts, bundletest.Reusing(t, bundletest.Reference(t)))
+	bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), path, nil, hosts,
+		bundletest.Reusing(t, bundletest.Reference(t)))
 	if _, ok, err := bundletest.MustOpen(t, path).SBOM(); err != nil || !ok {
 		t.Errorf("%v, %v", ok, err)
 	}

@@ -47,15 +47,18 @@ type DiffersError struct {
 
 func (e *DiffersError) Error() string {
 	if e.Got == "" || e.Size != e.Want.Size {
-		return fmt.Sprintf("what upstream has now is not what was locked: %d bytes came, the lock says %d", e.Size, e.Want.Size)
+		return fmt.Sprintf("what upstream has now is not what was locked: %d bytes came, the lock says %d", e.Size,
+			e.Want.Size)
 	}
-	return fmt.Sprintf("what upstream has now is not what was locked: the bytes that came have %s, the lock says %s", e.Got, e.Want.Digest)
+	return fmt.Sprintf("what upstream has now is not what was locked: the bytes that came have %s, the lock says %s",
+		e.Got, e.Want.Digest)
 }
 
 func (e *DiffersError) Is(target error) bool { return target == format.ErrUpstream }
 
 func (e *DiffersError) Hint() string {
-	return "run the command again in case it was a fault on the way; if it persists, find out why upstream changed before you lock it anew"
+	return "run the command again in case it was a fault on the way; if it persists, find out why upstream changed " +
+		"before you lock it anew"
 }
 
 // Metered meters a download and marks its errors as those of the line.

@@ -53,7 +53,10 @@ func archive(ctx context.Context, r *bundle.Reader, path string, images []bundle
 	if err := requireMembers(r, layout.Blobs); err != nil {
 		return err
 	}
-	return writeNew(path, func(w io.Writer) (bool, error) { return false, writeLayout(ctx, r, w, placed, layout.Index) })
+	return writeNew(path, func(w io.Writer) (bool, error) {
+		return false,
+			writeLayout(ctx, r, w, placed, layout.Index)
+	})
 }
 
 // writeLayout writes the tar of a layout.

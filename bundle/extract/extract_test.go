@@ -32,12 +32,16 @@ func toExtract(t *testing.T) *bundle.Reader {
 	return bundletest.OpenNew(t, smallbundle.Bundle{Components: []smallbundle.Component{{
 		Name: "k3s", Version: "v1.0.0",
 		Files: []smallbundle.File{
-			{Name: "k3s", Platform: "linux/amd64", Content: "\x7fELF amd64"}, {Name: "k3s", Platform: "linux/arm64", Content: "\x7fELF arm64"},
-			{Name: "install.sh", Content: "#!/bin/sh\n"}, {Name: "notes", Content: strings.Repeat("notes ", 100_000)}, {Name: "nothing", Content: "x"},
+			{Name: "k3s", Platform: "linux/amd64", Content: "\x7fELF amd64"},
+			{Name: "k3s", Platform: "linux/arm64", Content: "\x7fELF arm64"},
+			{Name: "install.sh", Content: "#!/bin/sh\n"}, {Name: "notes", Content: strings.Repeat("notes ", 100_000)},
+			{Name: "nothing", Content: "x"},
 		},
 		Images: []smallbundle.Image{
-			{Ref: extractedRef, Platforms: []smallbundle.Platform{bundletest.On(t, "linux/amd64", "base", "a"), bundletest.On(t, "linux/arm64", "base", "b")}},
-			{Ref: "registry.lan:5000/group/b:1", Platforms: []smallbundle.Platform{bundletest.On(t, "linux/amd64", "base", "c")}},
+			{Ref: extractedRef, Platforms: []smallbundle.Platform{bundletest.On(t, "linux/amd64", "base", "a"),
+				bundletest.On(t, "linux/arm64", "base", "b")}},
+			{Ref: "registry.lan:5000/group/b:1",
+				Platforms: []smallbundle.Platform{bundletest.On(t, "linux/amd64", "base", "c")}},
 		},
 	}}})
 }
@@ -100,7 +104,8 @@ func TestExtractedImages(t *testing.T) {
 			}
 			for _, p := range test.image.Platforms {
 				to := t.TempDir()
-				skopeo(t, "copy", "--quiet", "--insecure-policy", "--preserve-digests", "--override-os", p.Platform.OS(), "--override-arch", p.Platform.Architecture(), from, "dir:"+to)
+				skopeo(t, "copy", "--quiet", "--insecure-policy", "--preserve-digests", "--override-os",
+					p.Platform.OS(), "--override-arch", p.Platform.Architecture(), from, "dir:"+to)
 				manifest, err := os.ReadFile(filepath.Join(to, "manifest.json"))
 				if err != nil {
 					t.Fatal(err)
@@ -133,7 +138,8 @@ func onlyName(t *testing.T, path string) {
 
 func TestExtractFile(t *testing.T) {
 	r := toExtract(t)
-	for name, mode := range map[string]fs.FileMode{"install.sh": 0o755, "notes": 0o644, "nothing": 0o644, "k3s": 0o755} {
+	for name, mode := range map[string]fs.FileMode{"install.sh": 0o755, "notes": 0o644, "nothing": 0o644,
+		"k3s": 0o755} {
 		f, ok := contentsOf(t, r).File("k3s", name, "linux/arm64")
 		if !ok {
 			t.Fatal(name)
@@ -246,8 +252,11 @@ func TestExtractRefusesDamage(t *testing.T) {
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, extract := range map[string]func(path string) error{
-		"file":      func(path string) error { return extract.File(t.Context(), damaged, path, notes) },
-		"archive":   func(path string) error { return extract.Archive(t.Context(), damaged, path, contents.Images[:1]) },
+		"file": func(path string) error { return extract.File(t.Context(), damaged, path, notes) },
+		"archive": func(path string) error {
+			return extract.Archive(t.Context(), damaged, path,
+				contents.Images[:1])
+		},
 		"folder":    func(path string) error { return extract.Layout(t.Context(), damaged, path, contents.Images[:1]) },
 		"component": func(path string) error { return extract.Component(t.Context(), damaged, path, "k3s", "") },
 		"canceled":  func(path string) error { return extract.Archive(canceled, r, path, contents.Images) },

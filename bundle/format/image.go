@@ -191,7 +191,8 @@ func ReadManifest(d ocispec.Descriptor, read JSONReader) (PlatformImage, error) 
 			return PlatformImage{}, fmt.Errorf("manifest %s: layer %d: %w", d.Digest, i, err)
 		}
 		if len(layer.URLs) > 0 {
-			return PlatformImage{}, fmt.Errorf("manifest %s: layer %d is to be fetched from foreign addresses, which no bundle can carry", d.Digest, i)
+			return PlatformImage{}, fmt.Errorf(
+				"manifest %s: layer %d is to be fetched from foreign addresses, which no bundle can carry", d.Digest, i)
 		}
 	}
 	return PlatformImage{Manifest: Plain(d), Config: Plain(manifest.Config), Layers: plainAll(manifest.Layers)}, nil

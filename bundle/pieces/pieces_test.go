@@ -25,7 +25,8 @@ func TestHash(t *testing.T) {
 	content := []byte(strings.Repeat("0123456789abcdef", 3*Size/16+5))
 	var read int64
 	got, err := Hash(t.Context(), bytes.NewReader(content), 7, int64(len(content)-9), func(n int64) { read += n })
-	if want := digest.FromBytes(content[7 : len(content)-2]); err != nil || got != want || read != int64(len(content)-9) {
+	if want := digest.FromBytes(content[7 : len(content)-2]); err != nil || got != want ||
+		read != int64(len(content)-9) {
 		t.Errorf("%s of %d bytes (%v), expected %s", got, read, err, want)
 	}
 	if _, err := Hash(t.Context(), bytes.NewReader(content), 7, int64(len(content)), func(int64) {}); err == nil {

@@ -60,32 +60,38 @@ func Fill(ctx context.Context, o Options) error {
 		platforms := c.PlatformsIn(l)
 		for i, f := range c.Files {
 			if (f.SHA256 == "" || f.Size == 0) && format.Wanted(f.Platform, platforms) {
-				r.add(format.Label(c.Name, f.Name, f.Platform), f.URL+" "+f.SHA256, r.file(f.URL, f.SHA256), func(pin found) error {
-					return o.Document.SetFilePin(c.Name, i, pin.Digest.Encoded(), pin.Size)
-				})
+				r.add(format.Label(c.Name, f.Name, f.Platform), f.URL+" "+f.SHA256, r.file(f.URL, f.SHA256),
+					func(pin found) error {
+						return o.Document.SetFilePin(c.Name, i, pin.Digest.Encoded(), pin.Size)
+					})
 			}
 		}
 		for i, chart := range c.Charts {
 			if chart.SHA256 == "" || chart.Size == 0 {
-				r.add(format.Label(c.Name, chart.Name, ""), chart.URL+" "+chart.SHA256, r.file(chart.URL, chart.SHA256), func(pin found) error {
-					return o.Document.SetChartPin(c.Name, i, pin.Digest.Encoded(), pin.Size)
-				})
+				r.add(format.Label(c.Name, chart.Name, ""), chart.URL+" "+chart.SHA256, r.file(chart.URL, chart.SHA256),
+					func(pin found) error {
+						return o.Document.SetChartPin(c.Name, i, pin.Digest.Encoded(), pin.Size)
+					})
 			}
 		}
 		for i, image := range c.Images {
 			switch {
 			case image.Ref != "" && image.Digest == "":
-				r.add(format.Label(c.Name, image.Ref, ""), fmt.Sprint(image.Ref, platforms), r.image(image.Ref, r.pinned(image.Ref), platforms), func(pin found) error {
-					return o.Document.SetImageDigest(c.Name, i, pin.Digest)
-				})
+				r.add(format.Label(c.Name, image.Ref, ""), fmt.Sprint(image.Ref, platforms),
+					r.image(image.Ref, r.pinned(image.Ref), platforms), func(pin found) error {
+						return o.Document.SetImageDigest(c.Name, i, pin.Digest)
+					})
 			case image.Ref != "" && image.Digest != "" && o.CheckPinned:
 				key := fmt.Sprint(image.Ref, "@", image.Digest, platforms)
-				r.add(format.Label(c.Name, image.Ref, ""), key, r.published(image, platforms), func(found) error { return nil })
-			case image.Archive != "" && (image.SHA256 == "" || image.Size == 0 || image.Contents == nil) && format.Wanted(image.Platform, platforms):
+				r.add(format.Label(c.Name, image.Ref, ""), key, r.published(image, platforms),
+					func(found) error { return nil })
+			case image.Archive != "" && (image.SHA256 == "" || image.Size == 0 || image.Contents == nil) &&
+				format.Wanted(image.Platform, platforms):
 				key := fmt.Sprint(image.Archive, " ", image.Platform, " ", image.SHA256)
-				r.add(format.Label(c.Name, source.BaseName(image.Archive), image.Platform), key, r.archive(image), func(pin found) error {
-					return o.Document.SetArchivePin(c.Name, i, pin.Digest.Encoded(), pin.Size, pin.contents)
-				})
+				r.add(format.Label(c.Name, source.BaseName(image.Archive), image.Platform), key, r.archive(image),
+					func(pin found) error {
+						return o.Document.SetArchivePin(c.Name, i, pin.Digest.Encoded(), pin.Size, pin.contents)
+					})
 			}
 		}
 	}
@@ -165,7 +171,9 @@ func (r *resolver) run(ctx context.Context) error {
 // download passes a file to read and returns its digest and size. A pin that is there
 // must agree. When the line breaks for good, or what came in several answers is not what is
 // pinned, read is called again with the file from its start.
-func (r *resolver) download(ctx context.Context, name, url, pinned string, read func(io.Reader) error) (d ocispec.Descriptor, err error) {
+func (r *resolver) download(
+	ctx context.Context, name, url, pinned string, read func(io.Reader) error,
+) (d ocispec.Descriptor, err error) {
 	err = download.Again(ctx, r.options.Reporter, name, func() error {
 		d, err = r.downloadOnce(ctx, name, url, pinned, read)
 		return err
@@ -173,7 +181,9 @@ func (r *resolver) download(ctx context.Context, name, url, pinned string, read 
 	return d, err
 }
 
-func (r *resolver) downloadOnce(ctx context.Context, name, url, pinned string, read func(io.Reader) error) (d ocispec.Descriptor, err error) {
+func (r *resolver) downloadOnce(
+	ctx context.Context, name, url, pinned string, read func(io.Reader) error,
+) (d ocispec.Descriptor, err error) {
 	stream, err := r.open(ctx, url, pinned)
 	if err != nil {
 		return d, err
@@ -272,12 +282,15 @@ func (r *resolver) published(image lock.Image, platforms []lock.Platform) finder
 		if unknown.Status == 0 {
 			r.silent.Store(host, nil)
 		}
-		r.options.Reporter.Message(fmt.Sprintf("%s: it is pinned, and whether it is published for %v is not known: %v", name, platforms, err))
+		r.options.Reporter.Message(
+			fmt.Sprintf("%s: it is pinned, and whether it is published for %v is not known: %v", name, platforms, err))
 		return found{}, nil
 	}
 }
 
-func (r *resolver) checkPublished(ctx context.Context, repository string, pinned digest.Digest, platforms []lock.Platform) error {
+func (r *resolver) checkPublished(
+	ctx context.Context, repository string, pinned digest.Digest, platforms []lock.Platform,
+) error {
 	content, mediaType, err := r.registry.Manifest(ctx, repository, pinned)
 	if err != nil {
 		return err
@@ -304,7 +317,9 @@ type registryAnswer struct {
 }
 
 // Manifest asks once.
-func (r *onceRegistry) Manifest(ctx context.Context, repository string, d digest.Digest) (content []byte, mediaType string, err error) {
+func (r *onceRegistry) Manifest(
+	ctx context.Context, repository string, d digest.Digest,
+) (content []byte, mediaType string, err error) {
 	a, err := r.once(repository+"@"+d.String(), func() (a registryAnswer, err error) {
 		a.content, a.mediaType, err = r.Registry.Manifest(ctx, repository, d)
 		return a, err

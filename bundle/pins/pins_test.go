@@ -101,12 +101,18 @@ func TestArchiveListing(t *testing.T) {
 			want:  "the archive is damaged: blobs/sha256/",
 		},
 		"foreign layer": {
-			change: func(_ *ocispec.Descriptor, m *ocispec.Manifest) { m.Layers[0].URLs = []string{"https://example.com"} },
-			want:   "layer 0 is to be fetched from foreign addresses",
+			change: func(_ *ocispec.Descriptor,
+				m *ocispec.Manifest) {
+				m.Layers[0].URLs = []string{"https://example.com"}
+			},
+			want: "layer 0 is to be fetched from foreign addresses",
 		},
 		"sha512": {
-			change: func(_ *ocispec.Descriptor, m *ocispec.Manifest) { m.Layers[0].Digest = digest.SHA512.FromString("") },
-			want:   "only sha256 is supported",
+			change: func(_ *ocispec.Descriptor,
+				m *ocispec.Manifest) {
+				m.Layers[0].Digest = digest.SHA512.FromString("")
+			},
+			want: "only sha256 is supported",
 		},
 		"negative size": {
 			change: func(_ *ocispec.Descriptor, m *ocispec.Manifest) { m.Layers[0].Size = -1 },
@@ -187,7 +193,8 @@ func TestResolveReportsAll(t *testing.T) {
 	}
 
 	s.Heal()
-	if err := pins.Fill(t.Context(), pins.Options{Document: document, Source: bundletest.NewClient(s)}); err == nil || strings.Contains(err.Error(), "install.sh") {
+	if err := pins.Fill(t.Context(), pins.Options{Document: document, Source: bundletest.NewClient(s)}); err == nil ||
+		strings.Contains(err.Error(), "install.sh") {
 		t.Errorf("the next run: %v", err)
 	}
 }
@@ -196,7 +203,8 @@ func TestResolveReportsAll(t *testing.T) {
 func TestResolveKeepsPins(t *testing.T) {
 	s := bundletest.UpstreamServer(t)
 	wrong := strings.Repeat("0", 64)
-	text := strings.Replace(bundletest.Unpinned, bundletest.InstallURL+`"`, bundletest.InstallURL+`", sha256: "`+wrong+`"`, 1)
+	text := strings.Replace(bundletest.Unpinned, bundletest.InstallURL+`"`,
+		bundletest.InstallURL+`", sha256: "`+wrong+`"`, 1)
 	document, err := lock.ParseDocument(bundle.LockFile, []byte(text))
 	if err != nil {
 		t.Fatal(err)
@@ -226,7 +234,8 @@ func TestResolveSharedRef(t *testing.T) {
 	if err := json.Unmarshal(content, &index); err != nil {
 		t.Fatal(err)
 	}
-	at := slices.IndexFunc(index.Manifests, func(d ocispec.Descriptor) bool { return d.Platform.Architecture == "amd64" })
+	at := slices.IndexFunc(index.Manifests,
+		func(d ocispec.Descriptor) bool { return d.Platform.Architecture == "amd64" })
 	before := string(index.Manifests[at].Digest)
 	gone := "sha256:" + strings.Repeat("0", 64)
 	for name, c := range map[string]struct {
@@ -237,7 +246,8 @@ func TestResolveSharedRef(t *testing.T) {
 		"pinned in the second": {"linux/amd64", "", before, before, nil},
 		"pinned in none":       {"linux/amd64", "", "", string(now.Digest), nil},
 		"for another platform": {"linux/arm64", "", before, "", []string{
-			"a: " + bundletest.BusyboxRef + ": the lock has it in another component, as " + before, "not published for linux/arm64, only for [linux/amd64]"}},
+			"a: " + bundletest.BusyboxRef + ": the lock has it in another component, as " + before,
+			"not published for linux/arm64, only for [linux/amd64]"}},
 		"no longer upstream": {"linux/amd64", gone, "", "", []string{
 			"b: " + bundletest.BusyboxRef + ": the lock has it in another component, as " + gone, "404"}},
 	} {
@@ -246,7 +256,8 @@ func TestResolveSharedRef(t *testing.T) {
 				if pin != "" {
 					pin = ", digest: " + pin
 				}
-				return "  " + name + ": {version: v1, platforms: [" + platform + `], images: [{ref: "` + bundletest.BusyboxRef + `"` + pin + "}]}\n"
+				return "  " + name + ": {version: v1, platforms: [" + platform + `], images: [{ref: "` +
+					bundletest.BusyboxRef + `"` + pin + "}]}\n"
 			}
 			text := "apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64, linux/arm64]\ncomponents:\n" +
 				component("a", c.platform, c.first) + component("b", "linux/amd64", c.second)
@@ -263,7 +274,9 @@ func TestResolveSharedRef(t *testing.T) {
 				t.Fatal(err)
 			}
 			components := document.Lock().Components
-			if diff := cmp.Diff(want, []string{string(components[0].Images[0].Digest), string(components[1].Images[0].Digest)}); diff != "" {
+			if diff := cmp.Diff(
+				want, []string{string(components[0].Images[0].Digest),
+					string(components[1].Images[0].Digest)}); diff != "" {
 				t.Errorf("digests (-want +got):\n%s", diff)
 			}
 		})
@@ -274,7 +287,8 @@ func TestResolveSharedRef(t *testing.T) {
 // all images have: which these are is found with the small manifests alone.
 func TestResolveChecksPinned(t *testing.T) {
 	s := bundletest.UpstreamServer(t)
-	archives, err := s.PinnedLockYAML(upstream.LockOptions{Components: []string{"k3s"}, Platforms: []string{"linux/amd64"}})
+	archives, err := s.PinnedLockYAML(
+		upstream.LockOptions{Components: []string{"k3s"}, Platforms: []string{"linux/amd64"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,16 +307,21 @@ func TestResolveChecksPinned(t *testing.T) {
 		"wider": {
 			content: string(bundletest.Replaced(t, small, "    platforms: [linux/amd64]\n", "")), asked: all,
 			want: []string{
-				"liteboxd: " + bundletest.GatewayRef + ": the image is not published for linux/arm64, only for [linux/amd64]",
-				"liteboxd: " + bundletest.WebRef + ": the image is not published for linux/arm64, only for [linux/amd64]",
+				"liteboxd: " + bundletest.GatewayRef +
+					": the image is not published for linux/arm64, only for [linux/amd64]",
+				"liteboxd: " + bundletest.WebRef +
+					": the image is not published for linux/arm64, only for [linux/amd64]",
 			},
 		},
 		"not asked for": {content: string(small), unchecked: true},
-		"no answer":     {content: string(small), fault: upstream.Status{Code: 503}, says: "is published for [linux/amd64 linux/arm64] is not known: get https://"},
-		"archives":      {content: string(archives)},
+		"no answer": {content: string(small), fault: upstream.Status{Code: 503},
+			says: "is published for [linux/amd64 linux/arm64] is not known: get https://"},
+		"archives": {content: string(archives)},
 		"archives, wider": {
-			content: string(bundletest.Replaced(t, archives, "platforms: [linux/amd64]", "platforms: [linux/amd64, linux/arm64]")),
-			want:    []string{"k3s: " + bundletest.PauseRef + ": the image is not published for linux/arm64, only for [linux/amd64]"},
+			content: string(bundletest.Replaced(t, archives, "platforms: [linux/amd64]",
+				"platforms: [linux/amd64, linux/arm64]")),
+			want: []string{"k3s: " + bundletest.PauseRef +
+				": the image is not published for linux/arm64, only for [linux/amd64]"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -316,14 +335,16 @@ func TestResolveChecksPinned(t *testing.T) {
 				t.Fatal(err)
 			}
 			var told bundletest.Recorder
-			err = pins.Fill(t.Context(), pins.Options{Document: document, Source: bundletest.NewClient(s), CheckPinned: !c.unchecked, Reporter: &told})
+			err = pins.Fill(t.Context(), pins.Options{Document: document, Source: bundletest.NewClient(s),
+				CheckPinned: !c.unchecked, Reporter: &told})
 			if c.want == nil && err != nil {
 				t.Errorf("%v", err)
 			}
 			if c.want != nil {
 				bundletest.WantError(t, err, c.want...)
 			}
-			if !slices.ContainsFunc(told.All(), func(m string) bool { return strings.Contains(m, c.says) }) && c.says != "" {
+			if !slices.ContainsFunc(told.All(), func(m string) bool { return strings.Contains(m, c.says) }) &&
+				c.says != "" {
 				t.Errorf("the user was told %q, not %q", told.All(), c.says)
 			}
 			if c.fault != nil {
@@ -363,12 +384,14 @@ func TestResolveElsewhere(t *testing.T) {
 		"linux/amd64": "",
 		"linux/arm64": "addon: " + bundletest.GatewayRef + ": the lock has it in another component, as sha256:",
 	} {
-		document, err := lock.ParseDocument(bundle.LockFile, []byte("apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: ["+platform+"]\ncomponents:\n"+
-			"  addon: {version: v1, images: [{ref: \""+bundletest.GatewayRef+"\"}]}\n"))
+		document, err := lock.ParseDocument(bundle.LockFile,
+			[]byte("apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: ["+platform+"]\ncomponents:\n"+
+				"  addon: {version: v1, images: [{ref: \""+bundletest.GatewayRef+"\"}]}\n"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = pins.Fill(t.Context(), pins.Options{Document: document, Source: bundletest.NewClient(s), Elsewhere: elsewhere})
+		err = pins.Fill(t.Context(), pins.Options{Document: document, Source: bundletest.NewClient(s),
+			Elsewhere: elsewhere})
 		want := digest.Digest("")
 		if wantErr != "" {
 			bundletest.WantError(t, err, wantErr, "the image is not published for linux/arm64, only for [linux/amd64]")
@@ -395,8 +418,10 @@ func TestResolveTriesAgain(t *testing.T) {
 	archive := s.Files()[at]
 	resolve := func(t *testing.T, pin string) (string, error) {
 		t.Helper()
-		document, err := lock.ParseDocument(bundle.LockFile, []byte("apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\ncomponents:\n"+
-			"  k3s: {version: v1.36.4+k3s1, images: [{archive: \""+bundletest.ArchiveURL+"\", platform: linux/amd64"+pin+"}]}\n"))
+		document, err := lock.ParseDocument(bundle.LockFile,
+			[]byte("apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\ncomponents:\n"+
+				"  k3s: {version: v1.36.4+k3s1, images: [{archive: \""+bundletest.ArchiveURL+
+				"\", platform: linux/amd64"+pin+"}]}\n"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -419,14 +444,20 @@ func TestResolveTriesAgain(t *testing.T) {
 		atMost int64 // bytes over the line
 		want   string
 	}{
-		"with a tag":                        {atMost: whole},
-		"with a tag and a pin":              {pin: pinned, atMost: whole},
-		"with a pin, without a tag":         {pin: pinned, more: []upstream.Rule{noTag}, atMost: whole},
-		"with a pin and a weak tag":         {pin: pinned, more: []upstream.Rule{{Method: "GET", Path: path, Fault: upstream.NewETag{Tag: `W/"1"`}}}, atMost: whole},
-		"without a tag":                     {more: []upstream.Rule{noTag}, atMost: after + whole},
-		"with a pin, and a wrong rest":      {pin: pinned, more: []upstream.Rule{{Method: "GET", Path: path, Skip: 1, Times: 1, Fault: upstream.WrongByte{At: after + 1000}}}, atMost: archive.Size + whole},
-		"with a pin, and a wrong beginning": {pin: pinned, more: []upstream.Rule{{Method: "GET", Path: path, Times: 1, Fault: upstream.WrongByte{At: after - 1000}}}, atMost: archive.Size + whole},
-		"with the pin of something else":    {pin: wrong, atMost: archive.Size + whole, want: "the lock says sha256:" + strings.Repeat("0", 64)},
+		"with a tag":                {atMost: whole},
+		"with a tag and a pin":      {pin: pinned, atMost: whole},
+		"with a pin, without a tag": {pin: pinned, more: []upstream.Rule{noTag}, atMost: whole},
+		"with a pin and a weak tag": {pin: pinned,
+			more: []upstream.Rule{{Method: "GET", Path: path, Fault: upstream.NewETag{Tag: `W/"1"`}}}, atMost: whole},
+		"without a tag": {more: []upstream.Rule{noTag}, atMost: after + whole},
+		"with a pin, and a wrong rest": {pin: pinned,
+			more: []upstream.Rule{{Method: "GET", Path: path, Skip: 1, Times: 1,
+				Fault: upstream.WrongByte{At: after + 1000}}}, atMost: archive.Size + whole},
+		"with a pin, and a wrong beginning": {pin: pinned,
+			more:   []upstream.Rule{{Method: "GET", Path: path, Times: 1, Fault: upstream.WrongByte{At: after - 1000}}},
+			atMost: archive.Size + whole},
+		"with the pin of something else": {pin: wrong, atMost: archive.Size + whole,
+			want: "the lock says sha256:" + strings.Repeat("0", 64)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s.Heal()
@@ -449,7 +480,8 @@ func TestResolveTriesAgain(t *testing.T) {
 				sent += r.Bytes
 			}
 			if cut.Hits() != 1 || sent > c.atMost || sent < archive.Size {
-				t.Errorf("cut %d times, %d bytes came of something with %d, at most %d may", cut.Hits(), sent, archive.Size, c.atMost)
+				t.Errorf("cut %d times, %d bytes came of something with %d, at most %d may", cut.Hits(), sent,
+					archive.Size, c.atMost)
 			}
 		})
 	}

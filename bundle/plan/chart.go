@@ -88,5 +88,6 @@ func (p *planner) keep(content []byte) {
 		return
 	}
 	p.plan.Content[d] = content
-	p.plan.Fetches = slices.DeleteFunc(p.plan.Fetches, func(f *Fetch) bool { return f.Archive == nil && f.Blob.Digest == d })
+	p.plan.Fetches = slices.DeleteFunc(p.plan.Fetches,
+		func(f *Fetch) bool { return f.Archive == nil && f.Blob.Digest == d })
 }

@@ -63,7 +63,9 @@ func (p *Plan) Delta(signed *signature.Signature) (*Plan, bundle.Amount, error) 
 		return nil, leftOut, fmt.Errorf("make index.json: %w", err)
 	}
 	if len(content) > format.MaxIndexSize {
-		return nil, leftOut, fmt.Errorf("make index.json: %d bytes are more than the %d that readers accept: build the whole bundle", len(content), format.MaxIndexSize)
+		return nil, leftOut, fmt.Errorf(
+			"make index.json: %d bytes are more than the %d that readers accept: build the whole bundle", len(content),
+			format.MaxIndexSize)
 	}
 	result := &Plan{
 		Index: content, Content: map[digest.Digest][]byte{d.Digest: outline},
@@ -95,7 +97,8 @@ func (p *Plan) outline(signed *signature.Signature, blobs []ocitar.Member) ([]by
 	}
 	if layout.Size > format.MaxOutline {
 		return nil, fmt.Errorf(
-			"the manifests that a delta has to list have %d bytes, %d is the most: build the whole bundle", layout.Size, format.MaxOutline)
+			"the manifests that a delta has to list have %d bytes, %d is the most: build the whole bundle", layout.Size,
+			format.MaxOutline)
 	}
 	whole := ocitar.Assemble(layout, func(m ocitar.Member) (io.ReaderAt, error) {
 		content, ok := fixed[m.Name]

@@ -53,7 +53,8 @@ func (p *planner) fetchManifests(ctx context.Context) ([][]resolvedImage, error)
 		w := all[i]
 		image, err := p.resolve(ctx, w.image, w.component.PlatformsIn(p.options.Lock))
 		if err != nil {
-			return fmt.Errorf("%s: %s:%d: %w", format.Label(w.component.Name, w.image.Ref, ""), p.options.LockName, w.image.Line, err)
+			return fmt.Errorf("%s: %s:%d: %w", format.Label(w.component.Name, w.image.Ref, ""), p.options.LockName,
+				w.image.Line, err)
 		}
 		*w.result = *image
 		return nil
@@ -132,7 +133,8 @@ func (e *movedTagError) Error() string {
 func (e *movedTagError) Is(target error) bool { return target == format.ErrUpstream }
 
 func (e *movedTagError) Hint() string {
-	return "find out why it moved; to take the new image, remove the digest from all components of the lock and run `boxlift bundle lock`; --allow-moved-tags builds with the locked one"
+	return "find out why it moved; to take the new image, remove the digest from all components of the lock and run " +
+		"`boxlift bundle lock`; --allow-moved-tags builds with the locked one"
 }
 
 // oldRoot returns the manifest or index of an image that an older bundle holds under some

@@ -25,7 +25,8 @@ func (e *UnpinnedError) Error() string {
 
 // Hint says how to fill the pins.
 func (e *UnpinnedError) Hint() string {
-	return fmt.Sprintf("run `boxlift bundle lock -f %s` on a host with internet access to fill them in, and review the change", e.Name)
+	return fmt.Sprintf("run `boxlift bundle lock -f %s` on a host with internet access to fill them in, and review "+
+		"the change", e.Name)
 }
 
 // CheckPins returns an [*UnpinnedError] unless every entry of the lock is pinned. It needs

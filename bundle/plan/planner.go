@@ -100,7 +100,8 @@ func (p *planner) finish() error {
 		return fmt.Errorf("make index.json: %w", err)
 	}
 	if len(index) > format.MaxIndexSize {
-		return fmt.Errorf("make index.json: %d bytes are more than the %d that readers accept: there are too many images and files", len(index), format.MaxIndexSize)
+		return fmt.Errorf("make index.json: %d bytes are more than the %d that readers accept: there are too many "+
+			"images and files", len(index), format.MaxIndexSize)
 	}
 	if n := boundedjson.Count(index); n > format.MaxIndexValues {
 		return fmt.Errorf(
@@ -133,7 +134,9 @@ func (p *planner) place(part *[]ocitar.Member, d ocispec.Descriptor, platforms .
 }
 
 // placeContent places a blob whose bytes are at hand.
-func (p *planner) placeContent(part *[]ocitar.Member, d ocispec.Descriptor, content []byte, platforms ...lock.Platform) {
+func (p *planner) placeContent(
+	part *[]ocitar.Member, d ocispec.Descriptor, content []byte, platforms ...lock.Platform,
+) {
 	if p.place(part, d, platforms...) {
 		p.plan.Content[d.Digest] = content
 	}
@@ -151,7 +154,8 @@ func (p *planner) addArtifact(f bundle.File, artifactType string) error {
 	d.Annotations = format.Annotations(f.Component, f.Version)
 	d.Annotations[ocispec.AnnotationTitle] = f.Name
 	if f.Platform != "" {
-		d.Platform = &ocispec.Platform{OS: f.Platform.OS(), Architecture: f.Platform.Architecture(), Variant: f.Platform.Variant()}
+		d.Platform = &ocispec.Platform{OS: f.Platform.OS(), Architecture: f.Platform.Architecture(),
+			Variant: f.Platform.Variant()}
 	}
 	p.plan.Entries = append(p.plan.Entries, d)
 	p.placeContent(&p.json, format.Plain(d), content, f.Platform)
@@ -162,7 +166,8 @@ func (p *planner) addLock() error {
 	d := format.DescriptorOf(format.LockMediaType, p.options.LockContent)
 	p.placeContent(&p.json, d, p.options.LockContent, "")
 	p.placeContent(&p.json, ocispec.DescriptorEmptyJSON, ocispec.DescriptorEmptyJSON.Data, "")
-	return p.addArtifact(bundle.File{Component: bundle.LockComponent, Name: bundle.LockFile, MediaType: d.MediaType, Digest: d.Digest, Size: d.Size}, format.LockArtifactType)
+	return p.addArtifact(bundle.File{Component: bundle.LockComponent, Name: bundle.LockFile, MediaType: d.MediaType,
+		Digest: d.Digest, Size: d.Size}, format.LockArtifactType)
 }
 
 // addManifests carries the manifests, if c is the component that they install.
@@ -191,7 +196,8 @@ func (p *planner) addFiles(c lock.Component) error {
 		if !format.Wanted(f.Platform, platforms) {
 			continue
 		}
-		if err := p.addDownload(c, f.Name, f.Platform, f.URL, f.SHA256, f.Size, format.FileMediaType, format.FileArtifactType); err != nil {
+		if err := p.addDownload(c, f.Name, f.Platform, f.URL, f.SHA256, f.Size, format.FileMediaType,
+			format.FileArtifactType); err != nil {
 			return err
 		}
 	}
@@ -201,14 +207,18 @@ func (p *planner) addFiles(c lock.Component) error {
 func (p *planner) addCharts(c lock.Component) error {
 	for _, chart := range c.Charts {
 		// The file of a chart is called by its own name, which holds the version.
-		if err := p.addDownload(c, source.BaseName(chart.URL), "", chart.URL, chart.SHA256, chart.Size, format.ChartMediaType, format.ChartArtifactType); err != nil {
+		if err := p.addDownload(c, source.BaseName(chart.URL), "", chart.URL, chart.SHA256, chart.Size,
+			format.ChartMediaType, format.ChartArtifactType); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p *planner) addDownload(c lock.Component, name string, platform lock.Platform, url, sha256 string, size int64, mediaType, artifactType string) error {
+func (p *planner) addDownload(
+	c lock.Component, name string, platform lock.Platform, url, sha256 string, size int64, mediaType,
+	artifactType string,
+) error {
 	file := bundle.File{
 		Component: c.Name, Version: c.Version, Name: name, Platform: platform,
 		MediaType: mediaType, Digest: digest.NewDigestFromEncoded(digest.SHA256, sha256), Size: size,
@@ -218,7 +228,8 @@ func (p *planner) addDownload(c lock.Component, name string, platform lock.Platf
 	}
 	d := ocispec.Descriptor{MediaType: mediaType, Digest: file.Digest, Size: size}
 	if p.place(&p.large, d, platform) {
-		p.plan.Fetches = append(p.plan.Fetches, &Fetch{Label: format.Label(c.Name, name, platform), Size: size, Blob: d, Open: p.openURL(url)})
+		p.plan.Fetches = append(p.plan.Fetches,
+			&Fetch{Label: format.Label(c.Name, name, platform), Size: size, Blob: d, Open: p.openURL(url)})
 	}
 	return nil
 }
@@ -265,9 +276,12 @@ func (p *planner) addImage(c lock.Component, ref string, r resolvedImage) {
 }
 
 // fetchBlob places a blob that a registry has.
-func (p *planner) fetchBlob(part *[]ocitar.Member, d ocispec.Descriptor, label, repository string, platform lock.Platform) {
+func (p *planner) fetchBlob(
+	part *[]ocitar.Member, d ocispec.Descriptor, label, repository string, platform lock.Platform,
+) {
 	if p.place(part, d, platform) {
-		p.plan.Fetches = append(p.plan.Fetches, &Fetch{Label: label, Size: d.Size, Blob: d, Open: p.openBlob(repository, d.Digest)})
+		p.plan.Fetches = append(p.plan.Fetches,
+			&Fetch{Label: label, Size: d.Size, Blob: d, Open: p.openBlob(repository, d.Digest)})
 	}
 }
 
@@ -276,7 +290,8 @@ func (p *planner) addArchive(c lock.Component, image lock.Image, roots *imageRoo
 	if err := roots.addArchive(c, image); err != nil {
 		return err
 	}
-	archive := &Archive{SHA256: image.SHA256, Blobs: make(map[string]ocispec.Descriptor), All: make(map[string]ocispec.Descriptor)}
+	archive := &Archive{SHA256: image.SHA256, Blobs: make(map[string]ocispec.Descriptor),
+		All: make(map[string]ocispec.Descriptor)}
 	for _, blob := range image.Contents.Blobs {
 		d := ocispec.Descriptor{MediaType: blob.MediaType, Digest: blob.Digest, Size: blob.Size}
 		archive.All[blob.Path] = d
@@ -290,7 +305,9 @@ func (p *planner) addArchive(c lock.Component, image lock.Image, roots *imageRoo
 		}
 	}
 	if len(archive.Blobs) > 0 {
-		p.plan.Fetches = append(p.plan.Fetches, &Fetch{Label: format.Label(c.Name, source.BaseName(image.Archive), image.Platform), Size: image.Size, Open: p.openURL(image.Archive), Archive: archive})
+		p.plan.Fetches = append(p.plan.Fetches,
+			&Fetch{Label: format.Label(c.Name, source.BaseName(image.Archive), image.Platform), Size: image.Size,
+				Open: p.openURL(image.Archive), Archive: archive})
 	}
 	return nil
 }

@@ -53,7 +53,8 @@ func (p *planner) addPrograms(ctx context.Context) error {
 	for _, program := range programs {
 		d := program.found
 		if err := p.addArtifact(bundle.File{
-			Component: bundle.ProgramsComponent, Version: p.options.Version, Name: program.Name, Platform: program.Platform,
+			Component: bundle.ProgramsComponent, Version: p.options.Version, Name: program.Name,
+			Platform:  program.Platform,
 			MediaType: format.FileMediaType, Digest: d.Digest, Size: d.Size,
 		}, format.FileArtifactType); err != nil {
 			return err

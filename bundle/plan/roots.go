@@ -57,7 +57,8 @@ func (r *imageRoots) addArchive(c lock.Component, image lock.Image) error {
 func (r *imageRoots) entry(ref string, wanted []lock.Platform) (ocispec.Descriptor, []byte, error) {
 	parts := r.parts[ref]
 	for _, p := range wanted {
-		if !slices.ContainsFunc(parts, func(part imagePart) bool { return part.platform == "" || p.Match(part.platform) }) {
+		if !slices.ContainsFunc(
+			parts, func(part imagePart) bool { return part.platform == "" || p.Match(part.platform) }) {
 			missing := &format.MissingPlatformError{Platform: p}
 			for _, part := range parts {
 				missing.Has = append(missing.Has, part.platform)
@@ -67,11 +68,13 @@ func (r *imageRoots) entry(ref string, wanted []lock.Platform) (ocispec.Descript
 	}
 	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex}
 	for _, part := range parts {
-		if slices.ContainsFunc(index.Manifests, func(d ocispec.Descriptor) bool { return d.Digest == part.root.Digest }) {
+		if slices.ContainsFunc(index.Manifests,
+			func(d ocispec.Descriptor) bool { return d.Digest == part.root.Digest }) {
 			continue
 		}
 		d := format.Plain(part.root)
-		d.Platform = &ocispec.Platform{OS: part.platform.OS(), Architecture: part.platform.Architecture(), Variant: part.platform.Variant()}
+		d.Platform = &ocispec.Platform{OS: part.platform.OS(), Architecture: part.platform.Architecture(),
+			Variant: part.platform.Variant()}
 		index.Manifests = append(index.Manifests, d)
 	}
 	if len(index.Manifests) == 1 {
@@ -79,7 +82,8 @@ func (r *imageRoots) entry(ref string, wanted []lock.Platform) (ocispec.Descript
 	}
 	for _, part := range parts {
 		if part.platform == "" || !format.IsManifest(part.root.MediaType) {
-			return ocispec.Descriptor{}, nil, fmt.Errorf("the lock's entries disagree about what this image is: %s and %s", index.Manifests[0].Digest, index.Manifests[1].Digest)
+			return ocispec.Descriptor{}, nil, fmt.Errorf("the lock's entries disagree about what this image is: %s "+
+				"and %s", index.Manifests[0].Digest, index.Manifests[1].Digest)
 		}
 	}
 	content, err := json.Marshal(index)
@@ -111,7 +115,8 @@ func lockedRoots(c lock.Component, platforms []lock.Platform) (*imageRoots, erro
 	roots := newImageRoots()
 	for _, image := range c.Images {
 		switch {
-		case image.Ref != "" && image.Digest == "", image.Archive != "" && image.Contents == nil && format.Wanted(image.Platform, platforms):
+		case image.Ref != "" && image.Digest == "",
+			image.Archive != "" && image.Contents == nil && format.Wanted(image.Platform, platforms):
 			return newImageRoots(), nil
 		case image.Ref != "":
 			if err := roots.add(image.Ref, "", ocispec.Descriptor{Digest: image.Digest}); err != nil {

@@ -24,7 +24,8 @@ import (
 // index.json, and the last blob of each of the two parts of the file.
 func (p *Plan) WithSBOM(document []byte) (*Plan, error) {
 	if len(document) > format.MaxSBOM {
-		return nil, fmt.Errorf("the list of the bundle's software has %d bytes, %d is the most", len(document), format.MaxSBOM)
+		return nil, fmt.Errorf("the list of the bundle's software has %d bytes, %d is the most", len(document),
+			format.MaxSBOM)
 	}
 	next := *p
 	next.SBOM = nil
@@ -40,7 +41,8 @@ func (p *Plan) WithSBOM(document []byte) (*Plan, error) {
 	d := format.DescriptorOf(format.SBOMMediaType, document)
 	q.placeContent(&q.large, d, document, "")
 	if err := q.addArtifact(bundle.File{
-		Component: bundle.ProgramsComponent, Version: p.version, Name: bundle.SBOMFile, MediaType: d.MediaType, Digest: d.Digest, Size: d.Size,
+		Component: bundle.ProgramsComponent, Version: p.version, Name: bundle.SBOMFile, MediaType: d.MediaType,
+		Digest: d.Digest, Size: d.Size,
 	}, format.SBOMArtifactType); err != nil {
 		return nil, err
 	}

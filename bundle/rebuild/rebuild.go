@@ -55,7 +55,8 @@ type DiffersError struct {
 }
 
 func (e *DiffersError) Error() string {
-	return fmt.Sprintf("%v: %s: expected %s, found %s (at offset %d)", ErrDiffers, e.What, e.Expected, e.Found, e.Offset)
+	return fmt.Sprintf("%v: %s: expected %s, found %s (at offset %d)", ErrDiffers, e.What, e.Expected, e.Found,
+		e.Offset)
 }
 
 func (e *DiffersError) Unwrap() error { return ErrDiffers }
@@ -63,10 +64,13 @@ func (e *DiffersError) Unwrap() error { return ErrDiffers }
 // Hint says what the difference may come from.
 func (e *DiffersError) Hint() string {
 	if e.Generated {
-		return "this file is the builder's own and not in the lock: another build of the same version of boxlift has built the bundle. " +
-			"Run this with that build, whose programs --programs names; `boxlift bundle extract --component " + bundle.ProgramsComponent + "` takes those out of the bundle, which proves all but them"
+		return "this file is the builder's own and not in the lock: another build of the same version of boxlift " +
+			"has built the bundle. " +
+			"Run this with that build, whose programs --programs names; `boxlift bundle extract --component " +
+			bundle.ProgramsComponent + "` takes those out of the bundle, which proves all but them"
 	}
-	return "the bundle was built from another lock, or changed and signed anew: ask those who built it before you install it"
+	return "the bundle was built from another lock, or changed and signed anew: ask those who built it before you " +
+		"install it"
 }
 
 // OtherBuilderError says that the bundle cannot be made again by this boxlift, because
@@ -74,12 +78,14 @@ func (e *DiffersError) Hint() string {
 type OtherBuilderError struct{ Builder, Own string }
 
 func (e *OtherBuilderError) Error() string {
-	return fmt.Sprintf("it was built by boxlift %s, and this is %s: the programs, the manifests and the versions that a build writes into a bundle are others, so this boxlift cannot make it again", e.Builder, e.Own)
+	return fmt.Sprintf("it was built by boxlift %s, and this is %s: the programs, the manifests and the versions "+
+		"that a build writes into a bundle are others, so this boxlift cannot make it again", e.Builder, e.Own)
 }
 
 // Hint says who can.
 func (e *OtherBuilderError) Hint() string {
-	return "run it with boxlift " + e.Builder + ", from where you got this one: what lies in the bundle itself is what is to be proven"
+	return "run it with boxlift " + e.Builder +
+		", from where you got this one: what lies in the bundle itself is what is to be proven"
 }
 
 // Prove fails unless the bundle is the one that a build from the lock makes, signatures
@@ -126,7 +132,8 @@ func prove(ctx context.Context, r *bundle.Reader, o Options) error {
 		return err
 	}
 	p, err := plan.NewFrom(ctx, plan.Options{
-		Lock: o.Lock, LockName: o.LockName, LockContent: o.LockContent, Programs: o.Programs, Manifests: o.Manifests, Version: o.Version,
+		Lock: o.Lock, LockName: o.LockName, LockContent: o.LockContent, Programs: o.Programs, Manifests: o.Manifests,
+		Version: o.Version,
 		// Where a tag points to now is no question of this bundle.
 		AllowMovedTags: true, Reporter: o.Reporter,
 	}, registryIn{r, contents})
@@ -182,7 +189,8 @@ func compareSBOM(ctx context.Context, r *bundle.Reader, p *plan.Plan, found []by
 	if err != nil {
 		return err
 	}
-	return compareAt("file "+format.Label(bundle.ProgramsComponent, bundle.SBOMFile, ""), offsetOf(r.Tar(), ocitar.BlobName(digest.FromBytes(found))), expected, found)
+	return compareAt("file "+format.Label(bundle.ProgramsComponent, bundle.SBOMFile, ""),
+		offsetOf(r.Tar(), ocitar.BlobName(digest.FromBytes(found))), expected, found)
 }
 
 // registryIn is a bundle as the registry of the images in it.
@@ -197,7 +205,9 @@ func (b registryIn) Resolve(context.Context, string) (ocispec.Descriptor, error)
 }
 
 // Manifest reads it from the bundle.
-func (b registryIn) Manifest(_ context.Context, _ string, d digest.Digest) (content []byte, mediaType string, err error) {
+func (b registryIn) Manifest(
+	_ context.Context, _ string, d digest.Digest,
+) (content []byte, mediaType string, err error) {
 	if content, err = b.read(d, format.MaxManifestSize); err != nil {
 		return nil, "", err
 	}
@@ -206,7 +216,8 @@ func (b registryIn) Manifest(_ context.Context, _ string, d digest.Digest) (cont
 			return content, image.MediaType, nil
 		}
 	}
-	mediaType, err = format.OwnMediaType(ocispec.Descriptor{Digest: d}, func(ocispec.Descriptor) ([]byte, error) { return content, nil })
+	mediaType, err = format.OwnMediaType(ocispec.Descriptor{Digest: d},
+		func(ocispec.Descriptor) ([]byte, error) { return content, nil })
 	return content, mediaType, err
 }
 
@@ -221,7 +232,8 @@ func (b registryIn) read(d digest.Digest, limit int64) ([]byte, error) {
 		return nil, fmt.Errorf("%w: it has no blob %s", bundle.ErrInvalid, d)
 	}
 	if e.Size > limit {
-		return nil, fmt.Errorf("%w: blob %s has %d bytes, %d is the most for what it is", bundle.ErrInvalid, d, e.Size, limit)
+		return nil, fmt.Errorf("%w: blob %s has %d bytes, %d is the most for what it is", bundle.ErrInvalid, d, e.Size,
+			limit)
 	}
 	return b.bundle.ReadJSON(ocispec.Descriptor{Digest: d, Size: e.Size})
 }
@@ -297,7 +309,8 @@ func compareRoots(r *bundle.Reader, contents *bundle.Contents, l *lock.Lock) err
 			if want.Ref == "" {
 				continue
 			}
-			differs := &DiffersError{What: "image " + want.Ref + " of " + c.Name, Expected: want.Digest.String(), Found: "nothing", Offset: indexOffset(r)}
+			differs := &DiffersError{What: "image " + want.Ref + " of " + c.Name, Expected: want.Digest.String(),
+				Found: "nothing", Offset: indexOffset(r)}
 			for _, image := range contents.Images {
 				if image.Component == c.Name && image.Name == want.Ref {
 					differs.Found = image.Digest.String()
@@ -332,7 +345,8 @@ func compareEntries(r *bundle.Reader, p *plan.Plan) error {
 		if i < len(want) && i < len(got) && bytes.Equal(descriptorText(want[i]), descriptorText(got[i])) {
 			continue
 		}
-		differs := &DiffersError{Expected: "nothing", Found: "nothing", Offset: indexOffset(r) + int64(samePrefix(p.Index, r.Index()))}
+		differs := &DiffersError{Expected: "nothing", Found: "nothing",
+			Offset: indexOffset(r) + int64(samePrefix(p.Index, r.Index()))}
 		switch {
 		case i < len(want) && !isNamed(got, want[i]):
 			differs.describe(want[i])
@@ -366,7 +380,8 @@ func compareEntries(r *bundle.Reader, p *plan.Plan) error {
 func (e *DiffersError) describe(d ocispec.Descriptor) {
 	e.What = entryName(d)
 	component, title := d.Annotations[format.AnnotationComponent], d.Annotations[ocispec.AnnotationTitle]
-	e.Generated = component == bundle.ProgramsComponent || component == bundle.ManifestsComponent && title == bundle.ManifestsFile
+	e.Generated = component == bundle.ProgramsComponent || component == bundle.ManifestsComponent &&
+		title == bundle.ManifestsFile
 }
 
 // entryName is unique in a bundle.
@@ -459,10 +474,12 @@ func compareMembers(want []ocitar.Member, tar *ocitar.Reader, names map[digest.D
 			}
 			expected = describe(want[i])
 		}
-		return &DiffersError{What: fmt.Sprintf("member %d", i), Expected: expected, Found: describe(e.Member), Offset: e.HeaderOffset()}
+		return &DiffersError{What: fmt.Sprintf("member %d", i), Expected: expected, Found: describe(e.Member),
+			Offset: e.HeaderOffset()}
 	}
 	if i < len(want) {
-		return &DiffersError{What: fmt.Sprintf("member %d", i), Expected: describe(want[i]), Found: "the end of the file", Offset: tar.Layout().Size - ocitar.TrailerSize}
+		return &DiffersError{What: fmt.Sprintf("member %d", i), Expected: describe(want[i]),
+			Found: "the end of the file", Offset: tar.Layout().Size - ocitar.TrailerSize}
 	}
 	return nil
 }

@@ -136,10 +136,11 @@ func TestRebuildOfArchives(t *testing.T) {
 
 	// With a list of software, the layers that only the base has are needed for it, and those
 	// that are made of the archive.
-	bundletest.MustBuild(t, later, client, filepath.Join(dir, "listed.tar"), nil, bundletest.Listing, bundletest.Reusing(t, path), func(o *plan.Options) {
-		o.Since = &plan.Base{}
-		o.Since.AddBundle(old)
-	})
+	bundletest.MustBuild(t, later, client, filepath.Join(dir, "listed.tar"), nil, bundletest.Listing,
+		bundletest.Reusing(t, path), func(o *plan.Options) {
+			o.Since = &plan.Base{}
+			o.Since.AddBundle(old)
+		})
 	r := bundletest.MustOpen(t, filepath.Join(dir, "listed.tar"))
 	r.Use(old)
 	o := bundletest.RebuildOptions(t, later)
@@ -206,11 +207,13 @@ func TestNotRebuilt(t *testing.T) {
 	}{
 		"lock with another image": {
 			lock: func(content []byte) []byte {
-				return bundletest.Replaced(t, content, imageDigest(bundletest.OperatorRef).Encoded(), otherSum.Encoded())
+				return bundletest.Replaced(t, content, imageDigest(bundletest.OperatorRef).Encoded(),
+					otherSum.Encoded())
 			},
 			want: rebuild.DiffersError{
 				What:     "versions.lock in the bundle: cilium: images quay.io/cilium/operator-generic",
-				Expected: "v1.20.0 sha256:" + otherSum.Encoded()[:12], Found: "v1.20.0 sha256:" + imageDigest(bundletest.OperatorRef).Encoded()[:12],
+				Expected: "v1.20.0 sha256:" + otherSum.Encoded()[:12],
+				Found:    "v1.20.0 sha256:" + imageDigest(bundletest.OperatorRef).Encoded()[:12],
 			},
 			whole: true,
 		},
@@ -220,48 +223,57 @@ func TestNotRebuilt(t *testing.T) {
 			},
 			want: rebuild.DiffersError{
 				What:     "versions.lock in the bundle: cilium: charts cilium",
-				Expected: "sha256:" + otherSum.Encoded()[:12], Found: "sha256:" + bundletest.ChartDigest(t).Encoded()[:12],
+				Expected: "sha256:" + otherSum.Encoded()[:12],
+				Found:    "sha256:" + bundletest.ChartDigest(t).Encoded()[:12],
 			},
 			whole: true,
 		},
 		"lock with an option": {
 			lock: func(content []byte) []byte {
-				return bundletest.Replaced(t, content, "    version: 1.20.0\n", "    version: 1.20.0\n    upgradesFrom: [\">=1.19.0\"]\n")
+				return bundletest.Replaced(t, content, "    version: 1.20.0\n",
+					"    version: 1.20.0\n    upgradesFrom: [\">=1.19.0\"]\n")
 			},
-			want:  rebuild.DiffersError{What: "versions.lock in the bundle: cilium: upgradesFrom", Expected: ">=1.19.0", Found: "nothing"},
+			want: rebuild.DiffersError{What: "versions.lock in the bundle: cilium: upgradesFrom", Expected: ">=1.19.0",
+				Found: "nothing"},
 			whole: true,
 		},
 		"lock with a comment": {
-			lock:  func(content []byte) []byte { return append(slices.Clone(content), "# checked\n"...) },
-			want:  rebuild.DiffersError{What: "versions.lock in the bundle: line 24", Expected: `"# checked"`, Found: "nothing"},
+			lock: func(content []byte) []byte { return append(slices.Clone(content), "# checked\n"...) },
+			want: rebuild.DiffersError{What: "versions.lock in the bundle: line 24", Expected: `"# checked"`,
+				Found: "nothing"},
 			whole: true,
 		},
 		"additional image": {
 			bundle: func(t *testing.T, c *bundletest.Crafted) {
 				d := *entryOf(t, c, operator)
-				d.Annotations = map[string]string{format.AnnotationComponent: "cilium", format.AnnotationVersion: "1.20.0", format.AnnotationImageName: "quay.io/cilium/more:v1"}
+				d.Annotations = map[string]string{format.AnnotationComponent: "cilium",
+					format.AnnotationVersion: "1.20.0", format.AnnotationImageName: "quay.io/cilium/more:v1"}
 				c.Index.Manifests = append(c.Index.Manifests, d)
 			},
-			want:  rebuild.DiffersError{What: "image quay.io/cilium/more:v1 of cilium", Expected: "nothing", Found: imageDigest(bundletest.OperatorRef).String()},
+			want: rebuild.DiffersError{What: "image quay.io/cilium/more:v1 of cilium", Expected: "nothing",
+				Found: imageDigest(bundletest.OperatorRef).String()},
 			whole: true,
 		},
 		"additional file": {
 			bundle: func(t *testing.T, c *bundletest.Crafted) {
 				c.AddFile("k3s", "more", format.FileArtifactType, format.FileMediaType, []byte("more"))
 			},
-			want:  rebuild.DiffersError{What: "file k3s: more", Expected: "nothing", Found: digest.FromString("more").String() + " with 4 bytes"},
+			want: rebuild.DiffersError{What: "file k3s: more", Expected: "nothing",
+				Found: digest.FromString("more").String() + " with 4 bytes"},
 			whole: true,
 		},
 		"additional blob": {
 			bundle: func(_ *testing.T, c *bundletest.Crafted) { c.Add(format.FileMediaType, []byte("more")) },
-			want:   rebuild.DiffersError{Expected: "the end of the file", Found: ocitar.BlobName(digest.FromString("more")) + " with 4 bytes"},
+			want: rebuild.DiffersError{Expected: "the end of the file",
+				Found: ocitar.BlobName(digest.FromString("more")) + " with 4 bytes"},
 		},
 		"swapped image": {
 			bundle: func(t *testing.T, c *bundletest.Crafted) {
 				d := entryOf(t, c, operator)
 				d.Digest, d.Size = imageDigest(bundletest.BusyboxRef), bundletest.ImageOf(t, bundletest.BusyboxRef).Size
 			},
-			want: rebuild.DiffersError{What: operator, Expected: imageDigest(bundletest.OperatorRef).String(), Found: imageDigest(bundletest.BusyboxRef).String()},
+			want: rebuild.DiffersError{What: operator, Expected: imageDigest(bundletest.OperatorRef).String(),
+				Found: imageDigest(bundletest.BusyboxRef).String()},
 		},
 		"swapped file": {
 			bundle: func(t *testing.T, c *bundletest.Crafted) {
@@ -271,13 +283,16 @@ func TestNotRebuilt(t *testing.T) {
 				d.Digest, d.Size = c.Index.Manifests[last].Digest, c.Index.Manifests[last].Size
 				c.Index.Manifests = c.Index.Manifests[:last]
 			},
-			want: rebuild.DiffersError{What: script, Found: digest.FromString("#!/bin/sh\n").String() + " with 10 bytes"},
+			want: rebuild.DiffersError{What: script,
+				Found: digest.FromString("#!/bin/sh\n").String() + " with 10 bytes"},
 		},
 		"left out image": {
 			bundle: func(t *testing.T, c *bundletest.Crafted) {
-				c.Index.Manifests = slices.DeleteFunc(c.Index.Manifests, func(d ocispec.Descriptor) bool { return nameOf(d) == operator })
+				c.Index.Manifests = slices.DeleteFunc(c.Index.Manifests,
+					func(d ocispec.Descriptor) bool { return nameOf(d) == operator })
 			},
-			want: rebuild.DiffersError{What: operator, Expected: imageDigest(bundletest.OperatorRef).String(), Found: "nothing"},
+			want: rebuild.DiffersError{What: operator, Expected: imageDigest(bundletest.OperatorRef).String(),
+				Found: "nothing"},
 		},
 		"another annotation": {
 			bundle: func(t *testing.T, c *bundletest.Crafted) {
@@ -287,7 +302,8 @@ func TestNotRebuilt(t *testing.T) {
 		},
 		"entries in another order": {
 			bundle: func(_ *testing.T, c *bundletest.Crafted) { slices.Reverse(c.Index.Manifests) },
-			want:   rebuild.DiffersError{What: "index.json: entry 0", Expected: "file lock: versions.lock"}, whole: true,
+			want:   rebuild.DiffersError{What: "index.json: entry 0", Expected: "file lock: versions.lock"},
+			whole:  true,
 		},
 		"members in another order": {
 			bundle: func(_ *testing.T, c *bundletest.Crafted) { slices.Reverse(c.Blobs[3:]) },
@@ -299,11 +315,13 @@ func TestNotRebuilt(t *testing.T) {
 		},
 		"other programs": {
 			options: func(o *rebuild.Options) { o.Programs[0].Path = o.Programs[1].Path },
-			want:    rebuild.DiffersError{What: "file boxlift: boxlift-node (linux/amd64)", Generated: true}, whole: true,
+			want:    rebuild.DiffersError{What: "file boxlift: boxlift-node (linux/amd64)", Generated: true},
+			whole:   true,
 		},
 		"manifests": {
 			options: func(o *rebuild.Options) { o.Manifests = []byte("more") },
-			want:    rebuild.DiffersError{What: "file liteboxd: manifests.tar", Expected: digest.FromString("more").String() + " with 4 bytes", Found: "nothing", Generated: true}, whole: true,
+			want: rebuild.DiffersError{What: "file liteboxd: manifests.tar",
+				Expected: digest.FromString("more").String() + " with 4 bytes", Found: "nothing", Generated: true}, whole: true,
 		},
 	}
 	for name, test := range tests {
@@ -354,12 +372,14 @@ func TestNotRebuiltDelta(t *testing.T) {
 		o.Since = &plan.Base{}
 		o.Since.AddBundle(bundletest.MustOpen(t, bundletest.Reference(t)))
 	})
-	file := bytes.Replace(bundletest.MustRead(t, path), []byte(`"leftOut":[{"digest"`), []byte(`"leftOut":[{"Digest"`), 1)
+	file := bytes.Replace(bundletest.MustRead(t, path), []byte(`"leftOut":[{"digest"`), []byte(`"leftOut":[{"Digest"`),
+		1)
 	r, err := bundle.NewReader(bytes.NewReader(file), int64(len(file)), "bundle.tar")
 	if err != nil {
 		t.Fatal(err)
 	}
-	bundletest.WantError(t, rebuild.Prove(t.Context(), r, bundletest.RebuildOptions(t, content)), "the delta: not what the lock makes: index.json: expected ", `"digest`)
+	bundletest.WantError(t, rebuild.Prove(t.Context(), r, bundletest.RebuildOptions(t, content)),
+		"the delta: not what the lock makes: index.json: expected ", `"digest`)
 }
 
 // TestNotRebuildable refuses what this program cannot make again, and what is no bundle.
@@ -369,7 +389,8 @@ func TestNotRebuildable(t *testing.T) {
 	o.Version = "v9"
 	err := rebuild.Prove(t.Context(), r, o)
 	var other *rebuild.OtherBuilderError
-	if !errors.As(err, &other) || other.Builder != "v0.0.0-test" || other.Own != "v9" || errors.Is(err, rebuild.ErrDiffers) {
+	if !errors.As(err, &other) || other.Builder != "v0.0.0-test" || other.Own != "v9" ||
+		errors.Is(err, rebuild.ErrDiffers) {
 		t.Errorf("got %v", err)
 	}
 
@@ -393,5 +414,6 @@ func TestNotRebuildable(t *testing.T) {
 	if !errors.Is(err, bundle.ErrInvalid) {
 		t.Errorf("got %v", err)
 	}
-	bundletest.WantError(t, err, "cilium: "+bundletest.OperatorRef+": versions.lock:", "it has no blob "+manifest.String())
+	bundletest.WantError(t, err, "cilium: "+bundletest.OperatorRef+": versions.lock:",
+		"it has no blob "+manifest.String())
 }

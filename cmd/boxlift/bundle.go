@@ -59,7 +59,9 @@ type sourceOptions struct {
 
 func (o *sourceOptions) addFlags(c *cobra.Command) {
 	c.Flags().StringVarP(&o.lock, "file", "f", "versions.lock", "the lock")
-	c.Flags().StringArrayVar(&o.mirrors, "mirror", nil, "fetch from elsewhere, over https: HOST=ENDPOINT[/PATH] without a scheme, for registries and files (repeatable; those of one host are asked in turn)")
+	c.Flags().StringArrayVar(&o.mirrors, "mirror", nil,
+		"fetch from elsewhere, over https: HOST=ENDPOINT[/PATH] without a scheme, for registries and files "+
+			"(repeatable; those of one host are asked in turn)")
 	c.Flags().StringVar(&o.caFile, "ca-file", "", "certificates (PEM) of authorities to trust beside the system's")
 	c.Flags().IntVar(&o.parallelism, "parallelism", 6, "downloads at a time")
 	c.Flags().UintVar(&o.tries, "tries", 0, "attempts at one request (default 8, about a minute)")
@@ -173,63 +175,33 @@ variable ` + passwordVariable + `.`,
 	c.Flags().StringVar(&o.key, "key", "", "private key to sign with")
 	c.Flags().StringVar(&o.passwordFile, "key-password-file", "", "file that holds the key's password")
 	c.Flags().BoolVar(&o.unsigned, "unsigned", false, "leave the bundle unsigned; install refuses it by default")
-	c.Flags().StringVar(&o.programs, "programs", "", "folder with boxlift's programs, one folder for each platform (default: beside this program)")
-	c.Flags().StringArrayVar(&o.reuse, "reuse", nil, "an older bundle: what it holds is copied from it, not fetched (repeatable)")
-	c.Flags().StringArrayVar(&o.since, "since", nil, "leave out what the other side holds: an older bundle, or the file that `boxlift have` wrote (repeatable)")
+	c.Flags().StringVar(&o.programs, "programs", "",
+		"folder with boxlift's programs, one folder for each platform (default: beside this program)")
+	c.Flags().StringArrayVar(&o.reuse, "reuse", nil,
+		"an older bundle: what it holds is copied from it, not fetched (repeatable)")
+	c.Flags().StringArrayVar(&o.since, "since", nil,
+		"leave out what the other side holds: an older bundle, or the file that `boxlift have` wrote (repeatable)")
 	c.Flags().BoolVar(&o.sbom, "sbom", false, "carry the list of the bundle's software, a CycloneDX document")
-	c.Flags().BoolVar(&o.allowMovedTags, "allow-moved-tags", false, "build with the locked digests although tags stand for others now")
+	c.Flags().BoolVar(&o.allowMovedTags, "allow-moved-tags", false,
+		"build with the locked digests although tags stand for others now")
 	return c
 }
 
-func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o bundleBuildOptions, reporter progress.Reporter) error {
-	if o.output == "" {
-		return fault.Usage.Errorf("--output is needed: the name of the bundle")
-	}
-	switch {
-	case o.key != "" && o.unsigned:
-		return fault.Usage.Errorf("--key and --unsigned exclude each other")
-	case o.key == "" && !o.unsigned:
-		return fault.WithHint(fault.Usage.Errorf("--key or --unsigned is needed"), "`boxlift key generate` makes a key")
-	}
-	form, err := o.formOptions.output(ctx)
+func runBundleBuild(
+	ctx context.Context, out io.Writer, global *globalOptions, o bundleBuildOptions, reporter progress.Reporter,
+) error {
+	output, err := o.target(ctx)
 	if err != nil {
 		return err
 	}
-	if err := checkOutput(o.output, form.VolumeSize > 0, o.since); err != nil {
-		return err
-	}
-	options := build.Options{Path: o.output, Output: form}
-	if err := options.Check(); err != nil {
-		return err
-	}
-	content, l, err := readLock(o.lock)
+	planned, err := o.planOptions(global, reporter)
 	if err != nil {
 		return err
 	}
-	if err := plan.CheckPins(o.lock, l); err != nil {
+	if output.Signer, err = o.signer(ctx, planned.Programs); err != nil {
 		return err
 	}
-	o.warnOutside(l, global.warner(reporter))
-	programs, err := findPrograms(o.programs, l.Platforms)
-	if err != nil {
-		return err
-	}
-	client, err := o.client(reporter, global.logger(reporter))
-	if err != nil {
-		return err
-	}
-	// The key comes before the first download, so that nobody has to sit and wait for it. It
-	// keeps one core busy.
-	described := make(chan error, 1)
-	go func() { described <- plan.Describe(ctx, programs) }()
-	if o.key != "" {
-		options.Signer, err = loadSigner(ctx, o.key, o.passwordFile)
-	}
-	if err := errors.Join(err, <-described); err != nil {
-		return err
-	}
-	packed, err := manifests.Pack(manifests.Embedded())
-	if err != nil {
+	if planned.Manifests, err = manifests.Pack(manifests.Embedded()); err != nil {
 		return fmt.Errorf("pack the manifests that every bundle carries: %w", err)
 	}
 	older, closeOlder, err := o.openOlder(ctx, o.reuse)
@@ -242,54 +214,126 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 		return err
 	}
 	defer closeBases()
+	planned.Reuse, planned.Since = append(older, bases...), base
 	start := time.Now()
+	p, err := plan.New(ctx, planned)
+	if err != nil {
+		return err
+	}
+	result, err := build.Write(ctx, p, output)
+	if err != nil {
+		return err
+	}
+	return o.print(out, result, output, time.Since(start))
+}
+
+// target says where the bundle goes, and makes sure that it can.
+func (o *bundleBuildOptions) target(ctx context.Context) (build.Options, error) {
+	if o.output == "" {
+		return build.Options{}, fault.Usage.Errorf("--output is needed: the name of the bundle")
+	}
+	switch {
+	case o.key != "" && o.unsigned:
+		return build.Options{}, fault.Usage.Errorf("--key and --unsigned exclude each other")
+	case o.key == "" && !o.unsigned:
+		return build.Options{}, fault.WithHint(
+			fault.Usage.Errorf("--key or --unsigned is needed"), "`boxlift key generate` makes a key")
+	}
+	form, err := o.formOptions.output(ctx)
+	if err != nil {
+		return build.Options{}, err
+	}
+	if err := checkOutput(o.output, form.VolumeSize > 0, o.since); err != nil {
+		return build.Options{}, err
+	}
+	options := build.Options{Path: o.output, Output: form}
+	return options, options.Check()
+}
+
+// planOptions say what the bundle is made from, but for what other bundles have.
+func (o *bundleBuildOptions) planOptions(global *globalOptions, reporter progress.Reporter) (plan.Options, error) {
+	content, l, err := readLock(o.lock)
+	if err != nil {
+		return plan.Options{}, err
+	}
+	if err := plan.CheckPins(o.lock, l); err != nil {
+		return plan.Options{}, err
+	}
+	o.warnOutside(l, global.warner(reporter))
+	programs, err := findPrograms(o.programs, l.Platforms)
+	if err != nil {
+		return plan.Options{}, err
+	}
+	client, err := o.client(reporter, global.logger(reporter))
+	if err != nil {
+		return plan.Options{}, err
+	}
 	planned := plan.Options{
-		Lock: l, LockName: o.lock, LockContent: content, Programs: programs, Manifests: packed, Source: client, Version: version,
-		Reuse: append(older, bases...), Since: base, Parallelism: o.parallelism, AllowMovedTags: o.allowMovedTags, Chart: checkComplete(o.lock, l), Reporter: reporter,
+		Lock: l, LockName: o.lock, LockContent: content, Programs: programs, Source: client, Version: version,
+		Parallelism: o.parallelism, AllowMovedTags: o.allowMovedTags, Chart: checkComplete(o.lock, l),
+		Reporter: reporter,
 	}
 	if o.sbom {
 		// Without such a folder, nothing is kept.
 		folder, _ := packagesFolder()
 		planned.SBOM = softwareList(packages.Cache{Folder: folder}, reporter)
 	}
-	plan, err := plan.New(ctx, planned)
-	if err != nil {
-		return err
+	return planned, nil
+}
+
+// signer opens the key, if there is one, and has the programs read beside. The key comes before
+// the first download, so that nobody has to sit and wait for it. It keeps one core busy.
+func (o *bundleBuildOptions) signer(ctx context.Context, programs []plan.Program) (*signature.Signer, error) {
+	described := make(chan error, 1)
+	go func() { described <- plan.Describe(ctx, programs) }()
+	var signer *signature.Signer
+	var err error
+	if o.key != "" {
+		signer, err = loadSigner(ctx, o.key, o.passwordFile)
 	}
-	result, err := build.Write(ctx, plan, options)
-	if err != nil {
-		return err
+	if err := errors.Join(err, <-described); err != nil {
+		return nil, err
 	}
+	return signer, nil
+}
+
+// print says what was built, and how long that took.
+func (o *bundleBuildOptions) print(
+	out io.Writer, result *build.Result, output build.Options, took time.Duration,
+) error {
 	w := &errorWriter{w: out}
 	switch {
 	case result.Unchanged:
 		printUnchanged(w, o.output, o.isEncrypting(o.passphraseFile))
 	case result.Reused > 0:
-		w.printf("%s built in %s; %s of it were there from an earlier build\n", o.output, progress.Duration(time.Since(start)), progress.Bytes(result.Reused))
+		w.printf("%s built in %s; %s of it were there from an earlier build\n",
+			o.output, progress.Duration(took), progress.Bytes(result.Reused))
 	default:
-		w.printf("%s built in %s\n", o.output, progress.Duration(time.Since(start)))
+		w.printf("%s built in %s\n", o.output, progress.Duration(took))
 	}
 	if result.Copied > 0 {
 		w.printf("copied: %s from older bundles\n", progress.Bytes(result.Copied))
 	}
 	w.printf("size:   %s (%d bytes), %d blobs\n", progress.Bytes(result.Size), result.Size, result.Blobs)
-	if base != nil {
+	if len(o.since) > 0 {
 		w.printf("delta:  leaves out %d blobs (%s)\n", result.LeftOut.Blobs, progress.Bytes(result.LeftOut.Bytes))
 	}
 	w.printf("digest: %s\n", result.Digest)
-	if options.Signer != nil {
-		w.printf("signed: by the key %s\n", signature.KeyID(options.Signer.PublicKey()))
+	if output.Signer != nil {
+		w.printf("signed: by the key %s\n", signature.KeyID(output.Signer.PublicKey()))
 	} else {
 		w.printf("signed: no\n")
 	}
 	if result.Volumes > 0 {
-		w.printf("volumes: %d of at most %d bytes; all of %s.* belong together\n", result.Volumes, form.VolumeSize, o.output)
+		w.printf("volumes: %d of at most %d bytes; all of %s.* belong together\n",
+			result.Volumes, output.VolumeSize, o.output)
 	}
 	if o.isEncrypting(o.passphraseFile) {
 		w.printf("encrypted: %d bytes on the disk\n", result.Stored)
 	}
 	if partials, err := build.Partials(o.output, o.workDir); err == nil && len(partials) > 0 {
-		w.printf("left by builds of other locks, to be deleted when no longer wanted:\n  %s\n", strings.Join(partials, "\n  "))
+		w.printf("left by builds of other locks, to be deleted when no longer wanted:\n  %s\n",
+			strings.Join(partials, "\n  "))
 	}
 	return w.err
 }
@@ -298,7 +342,8 @@ func runBundleBuild(ctx context.Context, out io.Writer, global *globalOptions, o
 func printUnchanged(w *errorWriter, output string, isEncrypted bool) {
 	w.printf("%s is complete already; nothing was written\n", output)
 	if isEncrypted {
-		w.printf("it stays encrypted for whom it was, which a file does not tell: remove it first to encrypt for others\n")
+		w.printf("it stays encrypted for whom it was, which a file does not tell: remove it first to encrypt for " +
+			"others\n")
 	}
 }
 
@@ -312,7 +357,9 @@ func readLock(name string) (content []byte, l *lock.Lock, err error) {
 }
 
 // openOlder opens bundles to take blobs from.
-func (o *readOptions) openOlder(ctx context.Context, paths []string) (older []*bundle.Reader, closeAll func(), err error) {
+func (o *readOptions) openOlder(
+	ctx context.Context, paths []string,
+) (older []*bundle.Reader, closeAll func(), err error) {
 	closeAll = func() {
 		for _, r := range older {
 			_ = r.Close() // it was only read
@@ -362,7 +409,8 @@ func findPrograms(folder string, platforms []lock.Platform) ([]plan.Program, err
 		for _, name := range []string{bundle.NodeProgram, bundle.OperatorProgram} {
 			path := filepath.Join(folder, platform.OS()+"-"+platform.Architecture(), name)
 			if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
-				return nil, fault.WithHint(fmt.Errorf("boxlift's program %s for %s, which every bundle carries, is not at %s", name, platform, path),
+				return nil, fault.WithHint(fmt.Errorf(
+					"boxlift's program %s for %s, which every bundle carries, is not at %s", name, platform, path),
 					"unpack the whole release, or run `make build`, and name the folder with --programs")
 			}
 			programs = append(programs, plan.Program{Name: name, Platform: platform, Path: path})
@@ -402,8 +450,10 @@ volumes are damaged, missing or in the wrong place, they are named.`,
 	}
 	o.addFlags(c)
 	c.Flags().StringVar(&o.rebuild, "rebuild", "", "the lock that the bundle has to be the build of")
-	c.Flags().StringVar(&o.programs, "programs", "", "with --rebuild: folder with boxlift's programs, as for build (default: beside this program)")
-	c.Flags().StringArrayVar(&o.attestations, "attestation", nil, "statement about the bundle that has to be signed with the same key (repeatable)")
+	c.Flags().StringVar(&o.programs, "programs", "",
+		"with --rebuild: folder with boxlift's programs, as for build (default: beside this program)")
+	c.Flags().StringArrayVar(&o.attestations, "attestation", nil,
+		"statement about the bundle that has to be signed with the same key (repeatable)")
 	return c
 }
 
@@ -414,7 +464,9 @@ type bundleVerifyOptions struct {
 	programs     string
 }
 
-func runBundleVerify(ctx context.Context, out io.Writer, path string, o bundleVerifyOptions, reporter progress.Reporter) error {
+func runBundleVerify(
+	ctx context.Context, out io.Writer, path string, o bundleVerifyOptions, reporter progress.Reporter,
+) error {
 	if o.programs != "" && o.rebuild == "" {
 		return fault.Usage.Errorf("--programs is for --rebuild")
 	}
@@ -470,9 +522,11 @@ func runBundleVerify(ctx context.Context, out io.Writer, path string, o bundleVe
 	switch d := r.Delta(); {
 	case d == nil:
 	case len(d.Missing) == 0:
-		w.printf("delta:  the %d blobs (%s) that it leaves out are verified too\n", d.LeftOut.Blobs, progress.Bytes(d.LeftOut.Bytes))
+		w.printf("delta:  the %d blobs (%s) that it leaves out are verified too\n", d.LeftOut.Blobs,
+			progress.Bytes(d.LeftOut.Bytes))
 	default:
-		w.printf("delta:  %d blobs (%s) are to be supplied; %s\n", d.LeftOut.Blobs, progress.Bytes(d.LeftOut.Bytes), bundle.SinceText(d.Since))
+		w.printf("delta:  %d blobs (%s) are to be supplied; %s\n", d.LeftOut.Blobs, progress.Bytes(d.LeftOut.Bytes),
+			bundle.SinceText(d.Since))
 	}
 	return w.err
 }
@@ -503,7 +557,8 @@ func signatureHint(err error) error {
 	case errors.Is(err, signature.ErrNotSigned):
 		return fault.WithHint(err, "build it with --key; --insecure-skip-signature accepts it all the same")
 	case errors.Is(err, signature.ErrWrongKey):
-		return fault.WithHint(err, "use the public key of those who built the bundle; if that is this one, somebody else made this file")
+		return fault.WithHint(err, "use the public key of those who built the bundle; if that is this one, somebody "+
+			"else made this file")
 	}
 	return fault.WithHint(err, "the file was changed after it was signed, or its signature was made up: do not use it")
 }
@@ -575,7 +630,8 @@ func (i *inspection) print(out io.Writer) error {
 	}
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	w := &errorWriter{w: t}
-	w.printf("digest:\t%s\nsize:\t%s (%d bytes)\nbuilt by:\tboxlift %s\nsigned:\t%s\n", i.Digest, progress.Bytes(i.Size), i.Size, i.Builder, signed)
+	w.printf("digest:\t%s\nsize:\t%s (%d bytes)\nbuilt by:\tboxlift %s\nsigned:\t%s\n", i.Digest,
+		progress.Bytes(i.Size), i.Size, i.Builder, signed)
 	for _, line := range validityLines(i.Validity) {
 		w.printf("%s:\t%s\n", line[0], line[1])
 	}
@@ -586,16 +642,19 @@ func (i *inspection) print(out io.Writer) error {
 		w.printf("encrypted:\tyes\n")
 	}
 	if d := i.Delta; d != nil {
-		w.printf("delta:\t%d blobs (%s) of the whole bundle (%s) are not in it\nbase:\t%s\n", d.LeftOut.Blobs, progress.Bytes(d.LeftOut.Bytes), progress.Bytes(d.WholeSize), bundle.SinceText(d.Since))
+		w.printf("delta:\t%d blobs (%s) of the whole bundle (%s) are not in it\nbase:\t%s\n", d.LeftOut.Blobs,
+			progress.Bytes(d.LeftOut.Bytes), progress.Bytes(d.WholeSize), bundle.SinceText(d.Since))
 	}
 	left := newLeftOut(i.Delta)
 	w.printf("\nCOMPONENT\tVERSION\tFILES\tIMAGES\tSIZE\tPLATFORMS\n")
 	for _, c := range i.Components {
-		w.printf("%s\t%s\t%d\t%d\t%s\t%s\n", c.Name, orDash(c.Version), c.Files, c.Images, progress.Bytes(c.Size), joinPlatforms(c.Platforms))
+		w.printf("%s\t%s\t%d\t%d\t%s\t%s\n", c.Name, orDash(c.Version), c.Files, c.Images, progress.Bytes(c.Size),
+			joinPlatforms(c.Platforms))
 	}
 	w.printf("\nFILE\tCOMPONENT\tPLATFORM\tSIZE\tSHA256%s\n", left.heading())
 	for _, f := range i.Files {
-		w.printf("%s\t%s\t%s\t%s\t%s%s\n", f.Name, f.Component, orDash(string(f.Platform)), progress.Bytes(f.Size), f.Digest.Encoded(), left.cell(f.Digest))
+		w.printf("%s\t%s\t%s\t%s\t%s%s\n", f.Name, f.Component, orDash(string(f.Platform)), progress.Bytes(f.Size),
+			f.Digest.Encoded(), left.cell(f.Digest))
 	}
 	w.printf("\nIMAGE\tCOMPONENT\tPLATFORMS\tSIZE\tDIGEST%s\n", left.heading())
 	for _, image := range i.Images {
@@ -607,7 +666,8 @@ func (i *inspection) print(out io.Writer) error {
 			size += p.Size()
 			blobs = append(blobs, blobsOf(p)...)
 		}
-		w.printf("%s\t%s\t%s\t%s\t%s%s\n", image.Name, image.Component, joinPlatforms(platforms), progress.Bytes(size), image.Digest, left.cell(blobs...))
+		w.printf("%s\t%s\t%s\t%s\t%s%s\n", image.Name, image.Component, joinPlatforms(platforms), progress.Bytes(size),
+			image.Digest, left.cell(blobs...))
 	}
 	if w.err != nil {
 		return w.err
@@ -628,7 +688,8 @@ func endText(v lock.Validity, now time.Time) string {
 // validityLines are what a bundle says of when and where to use it, each with its name.
 func validityLines(v lock.Validity) [][2]string {
 	return slices.DeleteFunc([][2]string{
-		{"serial", v.SerialText()}, {"for", strings.ReplaceAll(v.AudienceText(), ",", ", ")}, {"until", v.NotAfterText()},
+		{"serial", v.SerialText()}, {"for", strings.ReplaceAll(v.AudienceText(), ",", ", ")},
+		{"until", v.NotAfterText()},
 	}, func(line [2]string) bool { return line[1] == "" })
 }
 

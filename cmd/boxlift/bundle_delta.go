@@ -22,7 +22,9 @@ import (
 
 // openSince opens what a delta is to be built on: older bundles, which are returned too, and
 // files that `boxlift have` wrote. The base is nil when there are none.
-func (o *readOptions) openSince(ctx context.Context, paths []string) (base *plan.Base, bundles []*bundle.Reader, closeAll func(), err error) {
+func (o *readOptions) openSince(
+	ctx context.Context, paths []string,
+) (base *plan.Base, bundles []*bundle.Reader, closeAll func(), err error) {
 	var names []string
 	for _, path := range paths {
 		if base == nil {
@@ -38,7 +40,8 @@ func (o *readOptions) openSince(ctx context.Context, paths []string) (base *plan
 		}
 		h, err := have.ReadFile(path)
 		if err != nil {
-			return nil, nil, nil, fault.WithHint(fault.Input.Wrap(err), "it has to be what `boxlift have` wrote, as it was")
+			return nil, nil, nil, fault.WithHint(fault.Input.Wrap(err),
+				"it has to be what `boxlift have` wrote, as it was")
 		}
 		base.AddHosts(h)
 	}
@@ -80,7 +83,9 @@ func checkOutput(output string, isSplit bool, needed []string) error {
 			isSame = isSame || os.SameFile(info, written)
 		}
 		if isSame {
-			return fault.WithHint(fault.Usage.Errorf("--output %s is one of the bundles that are read: it would be gone", output), "name another output")
+			return fault.WithHint(
+				fault.Usage.Errorf("--output %s is one of the bundles that are read: it would be gone", output),
+				"name another output")
 		}
 	}
 	return nil

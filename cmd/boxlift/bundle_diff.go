@@ -79,9 +79,11 @@ func printDifference(out io.Writer, d *bundle.Difference) error {
 		name string
 		bundle.Side
 	}{{"old", d.From}, {"new", d.To}} {
-		w.printf("%s\t%s\t%s\tboxlift %s\t%s\n", side.name, side.Path, progress.Bytes(side.Size), side.Builder, side.Digest)
+		w.printf("%s\t%s\t%s\tboxlift %s\t%s\n", side.name, side.Path, progress.Bytes(side.Size), side.Builder,
+			side.Digest)
 	}
-	w.printf("\n\tBLOBS\tSIZE\nnew\t%d\t%s\ngone\t%d\t%s\nkept\t%d\t%s\n", d.New.Blobs, progress.Bytes(d.New.Bytes), d.Gone.Blobs, progress.Bytes(d.Gone.Bytes), d.Kept.Blobs, progress.Bytes(d.Kept.Bytes))
+	w.printf("\n\tBLOBS\tSIZE\nnew\t%d\t%s\ngone\t%d\t%s\nkept\t%d\t%s\n", d.New.Blobs, progress.Bytes(d.New.Bytes),
+		d.Gone.Blobs, progress.Bytes(d.Gone.Bytes), d.Kept.Blobs, progress.Bytes(d.Kept.Bytes))
 	printValidity(w, d.From.Validity, d.To.Validity)
 	if len(d.Components) > 0 {
 		w.printf("\nCOMPONENT\tCHANGE\tOLD\tNEW\n")
@@ -120,7 +122,8 @@ func printItems(w *errorWriter, title string, items []bundle.ItemChange) {
 	}
 	w.printf("\n%s\tCOMPONENT\tPLATFORMS\tCHANGE\tNEW\tGONE\n", title)
 	for _, i := range items {
-		w.printf("%s\t%s\t%s\t%s\t%s\t%s\n", itemName(i), i.Component, itemPlatforms(i), i.Change, progress.Bytes(i.New), progress.Bytes(i.Gone))
+		w.printf("%s\t%s\t%s\t%s\t%s\t%s\n", itemName(i), i.Component, itemPlatforms(i), i.Change,
+			progress.Bytes(i.New), progress.Bytes(i.Gone))
 	}
 }
 

@@ -53,9 +53,11 @@ leaves out is taken from the bundle that --base names.`,
 		},
 	}
 	o.addFlags(c)
-	c.Flags().StringVar(&o.image, "image", "", "the image of this name, as `boxlift bundle list-images -o name` prints it")
+	c.Flags().StringVar(&o.image, "image", "",
+		"the image of this name, as `boxlift bundle list-images -o name` prints it")
 	c.Flags().StringVar(&o.file, "file", "", "the file of this name")
-	c.Flags().StringVar(&o.component, "component", "", "this component; with --file or --image, where several have one of that name")
+	c.Flags().StringVar(&o.component, "component", "",
+		"this component; with --file or --image, where several have one of that name")
 	c.Flags().StringVar(&o.platform, "platform", "", "only what is for this platform, such as linux/arm64")
 	c.Flags().StringVarP(&o.output, "output", "o", "", "what to write (required)")
 	c.Flags().StringVar(&o.format, "format", formatArchive, "form of an image: oci-archive (a tar) or oci (a folder)")
@@ -99,7 +101,8 @@ func runBundleExtract(ctx context.Context, out, warnings io.Writer, path string,
 		return err
 	}
 	if key == nil {
-		fmt.Fprintln(warnings, "boxlift: warning: THE SIGNATURE OF THE BUNDLE IS NOT CHECKED (--insecure-skip-signature): whoever made this file chose what is taken out of it")
+		fmt.Fprintln(warnings, "boxlift: warning: THE SIGNATURE OF THE BUNDLE IS NOT CHECKED "+
+			"(--insecure-skip-signature): whoever made this file chose what is taken out of it")
 	} else if err := r.VerifySignature(key); err != nil {
 		return signatureHint(err)
 	}
@@ -137,7 +140,8 @@ func (o *bundleExtractOptions) extract(ctx context.Context, r *bundle.Reader, co
 		return extract.File(ctx, r, o.output, f)
 	}
 	if !slices.Contains(contents.Components, o.component) {
-		return fault.WithHint(fault.Input.Errorf("the bundle has no component %s", o.component), "it has "+strings.Join(contents.Components, ", "))
+		return fault.WithHint(fault.Input.Errorf("the bundle has no component %s", o.component),
+			"it has "+strings.Join(contents.Components, ", "))
 	}
 	return extract.Component(ctx, r, o.output, o.component, platform)
 }
@@ -150,12 +154,14 @@ func (o *bundleExtractOptions) chooseImage(contents *bundle.Contents) (bundle.Im
 		}
 	}
 	if len(found) == 0 {
-		return bundle.Image{}, fault.WithHint(fault.Input.Errorf("the bundle has no image %s", o.image), "`boxlift bundle list-images` prints the names, which are those with registry and tag")
+		return bundle.Image{}, fault.WithHint(fault.Input.Errorf("the bundle has no image %s", o.image),
+			"`boxlift bundle list-images` prints the names, which are those with registry and tag")
 	}
 	// Where several components have an image of one name, it is the same one, or else
 	// the user has to say which.
 	if slices.ContainsFunc(found, func(i bundle.Image) bool { return i.Digest != found[0].Digest }) {
-		return bundle.Image{}, fault.WithHint(fault.Input.Errorf("several components have different images %s", o.image), "say which with --component")
+		return bundle.Image{}, fault.WithHint(
+			fault.Input.Errorf("several components have different images %s", o.image), "say which with --component")
 	}
 	image := found[0]
 	if o.platform == "" {
@@ -172,16 +178,21 @@ func (o *bundleExtractOptions) chooseFile(contents *bundle.Contents) (bundle.Fil
 	var found []bundle.File
 	var which []string
 	for _, f := range contents.Files {
-		if f.Name == o.file && (o.component == "" || f.Component == o.component) && f.Platform.Match(lock.Platform(o.platform)) {
+		if f.Name == o.file && (o.component == "" || f.Component == o.component) &&
+			f.Platform.Match(lock.Platform(o.platform)) {
 			found = append(found, f)
 			which = append(which, strings.TrimSuffix(f.Component+" "+string(f.Platform), " "))
 		}
 	}
 	if len(found) == 0 {
-		return bundle.File{}, fault.WithHint(fault.Input.Errorf("the bundle has no file %s", strings.TrimSuffix(o.file+" for "+o.platform, " for ")), "`boxlift bundle inspect` lists them")
+		return bundle.File{}, fault.WithHint(
+			fault.Input.Errorf("the bundle has no file %s", strings.TrimSuffix(o.file+" for "+o.platform, " for ")),
+			"`boxlift bundle inspect` lists them")
 	}
 	if slices.ContainsFunc(found, func(f bundle.File) bool { return f.Digest != found[0].Digest }) {
-		return bundle.File{}, fault.WithHint(fault.Input.Errorf("the bundle has several files %s: %s", o.file, strings.Join(which, ", ")), "say which with --component and --platform")
+		return bundle.File{}, fault.WithHint(
+			fault.Input.Errorf("the bundle has several files %s: %s", o.file, strings.Join(which, ", ")),
+			"say which with --component and --platform")
 	}
 	return found[0], nil
 }

@@ -24,9 +24,12 @@ type formOptions struct {
 
 func (o *formOptions) addFormFlags(c *cobra.Command) {
 	o.addReadFlags(c)
-	c.Flags().StringVar(&o.split, "split", "", "write volumes of this size, such as 4GB, 650MiB or fat32 (4 GiB less a byte): NAME.000 and so on, with the list NAME.sha256")
+	c.Flags().StringVar(&o.split, "split", "",
+		"write volumes of this size, such as 4GB, 650MiB or fat32 (4 GiB less a byte): NAME.000 and so on, with the "+
+			"list NAME.sha256")
 	o.addEncryptFlags(c)
-	c.Flags().StringVar(&o.workDir, "work-dir", "", "with encryption: folder for the unfinished bundle, which is not encrypted (default: that of the output)")
+	c.Flags().StringVar(&o.workDir, "work-dir", "",
+		"with encryption: folder for the unfinished bundle, which is not encrypted (default: that of the output)")
 }
 
 // output reads the flags, and asks for the passphrase.
@@ -40,7 +43,9 @@ func (o *formOptions) output(ctx context.Context) (build.Output, error) {
 		result.VolumeSize = size
 	}
 	if o.workDir != "" && !o.isEncrypting(o.passphraseFile) {
-		return result, fault.Usage.Errorf("--work-dir is for bundles that are encrypted; without encryption the unfinished bundle becomes the finished one where it is")
+		return result, fault.Usage.Errorf(
+			"--work-dir is for bundles that are encrypted; without encryption the unfinished bundle becomes the " +
+				"finished one where it is")
 	}
 	recipients, passphrase, err := o.encryptOptions.open(ctx, bundlePassphrase, o.passphraseFile)
 	if err != nil {

@@ -42,13 +42,16 @@ delta is.`,
 					return o.runDelta(cmd.Context(), out, args[0], r)
 				}
 				if o.split != "" || o.isEncrypting(o.passphraseFile) || len(o.identities) > 0 || o.workDir != "" {
-					return fault.WithHint(fault.Usage.Errorf("what --base makes has a form, and there is no --base: joined volumes are what they were"), "name the base if this is a delta")
+					return fault.WithHint(
+						fault.Usage.Errorf(
+							"what --base makes has a form, and there is no --base: joined volumes are what they were"), "name the base if this is a delta")
 				}
 				return runBundleJoin(cmd.Context(), out, args[0], o.output, r)
 			})
 		},
 	}
-	c.Flags().StringVarP(&o.output, "output", "o", "", "the file to write, which must not be there (default: the name of the whole; with --base there is none)")
+	c.Flags().StringVarP(&o.output, "output", "o", "",
+		"the file to write, which must not be there (default: the name of the whole; with --base there is none)")
 	o.addFormFlags(c)
 	o.addBaseFlag(c)
 	return c
@@ -63,7 +66,9 @@ func runBundleJoin(ctx context.Context, out io.Writer, path, output string, repo
 	return err
 }
 
-func (o *bundleJoinOptions) runDelta(ctx context.Context, out io.Writer, path string, reporter progress.Reporter) error {
+func (o *bundleJoinOptions) runDelta(
+	ctx context.Context, out io.Writer, path string, reporter progress.Reporter,
+) error {
 	if o.output == "" {
 		return fault.Usage.Errorf("--output is needed: the name of the whole bundle")
 	}
@@ -93,6 +98,7 @@ func (o *bundleJoinOptions) runDelta(ctx context.Context, out io.Writer, path st
 	} else {
 		w.printf("%s written\n", o.output)
 	}
-	w.printf("size:   %s (%d bytes), %d blobs\ndigest: %s\n", progress.Bytes(result.Size), result.Size, result.Blobs, result.Digest)
+	w.printf("size:   %s (%d bytes), %d blobs\ndigest: %s\n", progress.Bytes(result.Size), result.Size, result.Blobs,
+		result.Digest)
 	return w.err
 }

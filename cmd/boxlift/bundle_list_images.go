@@ -70,7 +70,8 @@ func runBundleListImages(ctx context.Context, out io.Writer, path string, o read
 		listed := listedImage{Name: image.Name, Component: image.Component, Digest: image.Digest}
 		for _, p := range image.Platforms {
 			blobs := blobsOf(p)
-			listed.Platforms = append(listed.Platforms, listedPlatform{p.Platform, p.Manifest.Digest, p.Size(), left.size(blobs...), left.cell(blobs...)})
+			listed.Platforms = append(listed.Platforms,
+				listedPlatform{p.Platform, p.Manifest.Digest, p.Size(), left.size(blobs...), left.cell(blobs...)})
 		}
 		images = append(images, listed)
 	}
@@ -88,7 +89,8 @@ func runBundleListImages(ctx context.Context, out io.Writer, path string, o read
 			continue
 		}
 		for _, p := range image.Platforms {
-			w.printf("%s\t%s\t%s\t%s\t%s%s\n", image.Name, image.Component, p.Platform, progress.Bytes(p.Size), p.Digest, p.cell)
+			w.printf("%s\t%s\t%s\t%s\t%s%s\n", image.Name, image.Component, p.Platform, progress.Bytes(p.Size),
+				p.Digest, p.cell)
 		}
 	}
 	if w.err != nil {

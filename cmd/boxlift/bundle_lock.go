@@ -83,7 +83,8 @@ these bytes are accepted.`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("serial") && (o.serial < 1 || o.serial > lock.MaxSerial) {
-				return fault.Usage.Errorf("--serial %d: expected a whole number from 1 to %d", o.serial, int64(lock.MaxSerial))
+				return fault.Usage.Errorf("--serial %d: expected a whole number from 1 to %d", o.serial,
+					int64(lock.MaxSerial))
 			}
 			if err := o.validate(); err != nil {
 				return err
@@ -94,10 +95,12 @@ these bytes are accepted.`,
 		},
 	}
 	o.addFlags(c)
-	for name, of := range map[string]string{upstream.K3s: "k3s", upstream.Cilium: "Cilium", upstream.LiteBoxd: "LiteBoxd"} {
+	for name, of := range map[string]string{upstream.K3s: "k3s", upstream.Cilium: "Cilium",
+		upstream.LiteBoxd: "LiteBoxd"} {
 		o.versions[name] = c.Flags().String(name, "", "version of "+of+" that the lock is to have")
 	}
-	c.Flags().StringArrayVar(&o.platforms, "platform", nil, "platform of a new lock, or COMPONENT=PLATFORM to narrow a component (repeatable; default linux/amd64)")
+	c.Flags().StringArrayVar(&o.platforms, "platform", nil,
+		"platform of a new lock, or COMPONENT=PLATFORM to narrow a component (repeatable; default linux/amd64)")
 	c.Flags().StringArrayVar(&o.updates, "update", nil, "move a component: COMPONENT=VERSION (repeatable)")
 	c.Flags().Int64Var(&o.serial, "serial", 0, "serial that the lock is to have (default: one more when pins change)")
 	c.Flags().BoolVar(&o.check, "check", false, "report what upstream has changed, and write nothing")
@@ -188,7 +191,8 @@ func (o *bundleLockOptions) platformsAsked() (all []lock.Platform, narrowed map[
 	for name, own := range narrowed {
 		c := lock.Component{Platforms: own}
 		if len(c.PlatformsIn(&lock.Lock{Platforms: all})) == 0 {
-			return nil, nil, fault.Usage.Errorf("--platform narrows %s to %s, which the lock is not for: it is for %s", name, joinPlatforms(own), joinPlatforms(all))
+			return nil, nil, fault.Usage.Errorf("--platform narrows %s to %s, which the lock is not for: it is for %s",
+				name, joinPlatforms(own), joinPlatforms(all))
 		}
 	}
 	return all, narrowed, nil
@@ -217,7 +221,9 @@ type locking struct {
 	kept []string
 }
 
-func runBundleLock(ctx context.Context, out io.Writer, global *globalOptions, o bundleLockOptions, reporter progress.Reporter) error {
+func runBundleLock(
+	ctx context.Context, out io.Writer, global *globalOptions, o bundleLockOptions, reporter progress.Reporter,
+) error {
 	l := &locking{bundleLockOptions: o, reporter: reporter, out: out}
 	if err := l.read(); err != nil {
 		return err
@@ -229,7 +235,8 @@ func runBundleLock(ctx context.Context, out io.Writer, global *globalOptions, o 
 	if err != nil {
 		return err
 	}
-	l.finder = &upstream.Finder{Source: client, ChartImages: install.ChartImages, ManifestImages: install.ManifestImages}
+	l.finder = &upstream.Finder{Source: client, ChartImages: install.ChartImages,
+		ManifestImages: install.ManifestImages}
 	switch {
 	case o.check:
 		return l.reportOutdated(ctx)
@@ -269,7 +276,8 @@ func (l *locking) request(ctx context.Context) error {
 		return l.compose(ctx, asked)
 	}
 	if len(l.platforms) > 0 {
-		return fault.Input.Errorf("%s is there already: its platforms are changed in the file, --platform is for a new one", l.lock)
+		return fault.Input.Errorf(
+			"%s is there already: its platforms are changed in the file, --platform is for a new one", l.lock)
 	}
 	for _, c := range asked {
 		has := l.was.Component(c.Name)
@@ -283,7 +291,8 @@ func (l *locking) request(ctx context.Context) error {
 				return fault.Input.Wrap(err)
 			}
 		case has.Version != c.Version:
-			return fault.WithHint(fault.Input.Errorf("%s has %s %s already, not %s", l.lock, c.Name, has.Version, c.Version),
+			return fault.WithHint(fault.Input.Errorf("%s has %s %s already, not %s", l.lock, c.Name, has.Version,
+				c.Version),
 				fmt.Sprintf("`boxlift bundle lock -f %s --update %s=%s` moves it", l.lock, c.Name, c.Version))
 		}
 	}
@@ -312,7 +321,9 @@ func (l *locking) compose(ctx context.Context, asked []lock.Component) error {
 	return nil
 }
 
-func (l *locking) find(ctx context.Context, name, version string, platforms []lock.Platform) (*upstream.Release, error) {
+func (l *locking) find(
+	ctx context.Context, name, version string, platforms []lock.Platform,
+) (*upstream.Release, error) {
 	task := l.reporter.Task(fmt.Sprintf("find out what %s %s is made of", name, version), 0)
 	r, err := l.finder.Find(ctx, name, version, platforms, l.k3sVersion())
 	task.Done(err)
@@ -431,7 +442,8 @@ func (l *locking) move(ctx context.Context, name, version string) error {
 		return fault.Input.Wrap(err)
 	}
 	if len(kept) > 0 {
-		l.kept = append(l.kept, fmt.Sprintf("%s %s does not name these, they stay as they are: %s", name, version, strings.Join(kept, ", ")))
+		l.kept = append(l.kept, fmt.Sprintf("%s %s does not name these, they stay as they are: %s", name, version,
+			strings.Join(kept, ", ")))
 	}
 	return nil
 }
@@ -509,7 +521,8 @@ func (l *locking) reportOutdated(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", l.lock, err)
 	case len(changes) > 0:
 		return fault.WithHint(fmt.Errorf("%s: %w", l.lock, errOutdated),
-			"`boxlift bundle lock --update COMPONENT=VERSION` takes a new release; to take what a tag stands for now, delete its digest in all components and run `boxlift bundle lock`")
+			"`boxlift bundle lock --update COMPONENT=VERSION` takes a new release; to take what a tag stands for "+
+				"now, delete its digest in all components and run `boxlift bundle lock`")
 	}
 	return l.say("upstream has what is locked, and no newer patch")
 }

@@ -19,7 +19,8 @@ import (
 func TestLockRefuses(t *testing.T) {
 	dir := t.TempDir()
 	there, none := filepath.Join(dir, "there.lock"), filepath.Join(dir, "none.lock")
-	const text = "apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\ncomponents:\n  k3s: {version: v1.36.4+k3s1}\n"
+	const text = "apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\ncomponents:\n  k3s: {version: " +
+		"v1.36.4+k3s1}\n"
 	if err := os.WriteFile(there, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +31,8 @@ func TestLockRefuses(t *testing.T) {
 	}{
 		{"--k3s v1.36.4", fault.Usage, `--k3s: version "v1.36.4" of k3s: expected one such as v1.36.4+k3s1`},
 		{"--cilium v1.20.0", fault.Usage, "expected one such as 1.20.0, without a v"},
-		{"--update longhorn=1.0.0", fault.Usage, "component longhorn: its releases are not known, only those of k3s, cilium, liteboxd"},
+		{"--update longhorn=1.0.0", fault.Usage,
+			"component longhorn: its releases are not known, only those of k3s, cilium, liteboxd"},
 		{"--update cilium", fault.Usage, `--update "cilium": expected COMPONENT=VERSION`},
 		{"--update cilium=1.20.0 --update cilium=1.20.1", fault.Usage, "--update names cilium twice"},
 		{"--update cilium=1.20.0 --k3s v1.36.4+k3s1", fault.Usage, "--update excludes versions and platforms"},
@@ -40,9 +42,12 @@ func TestLockRefuses(t *testing.T) {
 		{"--k3s v1.36.4+k3s1 --platform windows/amd64", fault.Usage, `"windows/amd64" is not a platform`},
 		{"--k3s v1.36.4+k3s1 --platform cilium=linux/amd64", fault.Usage, "no version of cilium is asked for"},
 		{"--k3s v1.36.4+k3s1 --platform addon=linux/amd64", fault.Usage, "no version of addon is asked for"},
-		{"--k3s v1.36.4+k3s1 --platform k3s=linux/arm64", fault.Usage, "--platform narrows k3s to linux/arm64, which the lock is not for: it is for linux/amd64"},
-		{"--k3s v1.36.4+k3s1 --platform linux/amd64 --platform linux/amd64", fault.Usage, "--platform names linux/amd64 twice"},
-		{"-f " + there + " --k3s v1.36.4+k3s1 --platform linux/arm64", fault.Input, "its platforms are changed in the file"},
+		{"--k3s v1.36.4+k3s1 --platform k3s=linux/arm64", fault.Usage,
+			"--platform narrows k3s to linux/arm64, which the lock is not for: it is for linux/amd64"},
+		{"--k3s v1.36.4+k3s1 --platform linux/amd64 --platform linux/amd64", fault.Usage,
+			"--platform names linux/amd64 twice"},
+		{"-f " + there + " --k3s v1.36.4+k3s1 --platform linux/arm64", fault.Input,
+			"its platforms are changed in the file"},
 		{"-f " + there + " --k3s v1.36.5+k3s1", fault.Input, "has k3s v1.36.4+k3s1 already, not v1.36.5+k3s1"},
 		{"-f " + there + " --update cilium=1.20.0", fault.Input, "has no component cilium"},
 		{"-f " + none, fault.Input, "read the lock: open " + none},
@@ -104,7 +109,8 @@ func TestLockIsSparing(t *testing.T) {
 		return hosts, largest
 	}
 
-	lock("-f", "new.lock", "--k3s", "v1.36.4+k3s1", "--cilium", "1.20.0", "--liteboxd", "v0.6.10", "--platform", "linux/amd64", "--platform", "linux/arm64", "--platform", "liteboxd=linux/amd64")
+	lock("-f", "new.lock", "--k3s", "v1.36.4+k3s1", "--cilium", "1.20.0", "--liteboxd", "v0.6.10", "--platform",
+		"linux/amd64", "--platform", "linux/arm64", "--platform", "liteboxd=linux/amd64")
 	made := string(s.read(t, "new.lock"))
 
 	lock("-f", "new.lock")
@@ -127,7 +133,8 @@ func TestLockIsSparing(t *testing.T) {
 		t.Errorf("moved back it is not what it was, but for its serial:\n%s", got)
 	}
 	hosts, largest := asked()
-	if diff := cmp.Diff([]string{"github.com", "raw.githubusercontent.com", "release-assets.githubusercontent.com"}, hosts); diff != "" || largest > 4096 {
+	if diff := cmp.Diff([]string{"github.com", "raw.githubusercontent.com", "release-assets.githubusercontent.com"},
+		hosts); diff != "" || largest > 4096 {
 		t.Errorf("up to %d bytes were fetched, from these hosts (-want +got):\n%s", largest, diff)
 	}
 }

@@ -29,13 +29,16 @@ type readOptions struct {
 }
 
 func (o *readOptions) addReadFlags(c *cobra.Command) {
-	c.Flags().StringArrayVar(&o.identities, "identity", nil, "file with age identities that open an encrypted bundle (repeatable)")
-	c.Flags().StringVar(&o.passphraseFile, "passphrase-file", "", "file that holds the passphrase of an encrypted bundle (default: "+passphraseVariable+", or the terminal)")
+	c.Flags().StringArrayVar(&o.identities, "identity", nil,
+		"file with age identities that open an encrypted bundle (repeatable)")
+	c.Flags().StringVar(&o.passphraseFile, "passphrase-file", "",
+		"file that holds the passphrase of an encrypted bundle (default: "+passphraseVariable+", or the terminal)")
 }
 
 // addBaseFlag is for commands that read more of a bundle than its manifests.
 func (o *readOptions) addBaseFlag(c *cobra.Command) {
-	c.Flags().StringArrayVar(&o.bases, "base", nil, "if the bundle is a delta: a bundle that holds what it leaves out (repeatable)")
+	c.Flags().StringArrayVar(&o.bases, "base", nil,
+		"if the bundle is a delta: a bundle that holds what it leaves out (repeatable)")
 }
 
 // openBundle opens a bundle, which has to be closed; a delta, with the bases that were
@@ -141,12 +144,14 @@ func damagedHint(err error) error {
 	if !isDamage(err) || errors.As(err, &damaged) {
 		return err
 	}
-	return fault.WithHint(err, "copy the file again from where it was built, and compare the bundle digests on both sides")
+	return fault.WithHint(err, "copy the file again from where it was built, and compare the bundle digests on both "+
+		"sides")
 }
 
 func identityHint(err error) error {
 	if !errors.Is(err, volume.ErrNoIdentity) {
 		return err
 	}
-	return fault.WithHint(err, "name the file with the identity of one of its recipients with --identity, or give its passphrase")
+	return fault.WithHint(err, "name the file with the identity of one of its recipients with --identity, or give "+
+		"its passphrase")
 }

@@ -49,7 +49,8 @@ func (o *attestationOptions) signer(ctx context.Context, r *bundle.Reader) (*sig
 		return nil, err
 	}
 	if err := r.VerifySignature(signer.PublicKey()); err != nil {
-		return nil, fault.WithHint(err, "a statement about a bundle is signed with the key that the bundle was built with")
+		return nil, fault.WithHint(
+			err, "a statement about a bundle is signed with the key that the bundle was built with")
 	}
 	return signer, nil
 }
@@ -99,7 +100,8 @@ index.json.`,
 	}
 	o.addFlags(c, "private key to sign the document with")
 	o.addBaseFlag(c)
-	c.Flags().StringVar(&o.cache, "cache", "", "folder for what was found in layers (default: boxlift/packages in the user's folder for such)")
+	c.Flags().StringVar(&o.cache, "cache", "",
+		"folder for what was found in layers (default: boxlift/packages in the user's folder for such)")
 	c.Flags().BoolVar(&o.noCache, "no-cache", false, "read all layers, and keep nothing")
 	return c
 }
@@ -113,7 +115,8 @@ func (o *bundleSBOMOptions) folder() (string, error) {
 	}
 	folder, err := packagesFolder()
 	if err != nil {
-		return "", fault.WithHint(fmt.Errorf("find the folder for what was found in layers: %w", err), "name one with --cache, or do without: --no-cache")
+		return "", fault.WithHint(fmt.Errorf("find the folder for what was found in layers: %w", err),
+			"name one with --cache, or do without: --no-cache")
 	}
 	return folder, nil
 }
@@ -128,7 +131,9 @@ func packagesFolder() (string, error) {
 }
 
 // softwareList makes the document of a bundle. A cache without a folder keeps nothing.
-func softwareList(cache packages.Cache, reporter progress.Reporter) func(context.Context, *bundle.Reader) ([]byte, error) {
+func softwareList(
+	cache packages.Cache, reporter progress.Reporter,
+) func(context.Context, *bundle.Reader) ([]byte, error) {
 	return func(ctx context.Context, r *bundle.Reader) ([]byte, error) {
 		document, err := sbom.Make(ctx, r, sbom.Options{Version: version, Cache: cache, Reporter: reporter})
 		if err != nil {
@@ -142,7 +147,9 @@ func softwareList(cache packages.Cache, reporter progress.Reporter) func(context
 	}
 }
 
-func runBundleSBOM(ctx context.Context, out io.Writer, path string, o bundleSBOMOptions, reporter progress.Reporter) error {
+func runBundleSBOM(
+	ctx context.Context, out io.Writer, path string, o bundleSBOMOptions, reporter progress.Reporter,
+) error {
 	folder, err := o.folder()
 	if err != nil {
 		return err

@@ -211,7 +211,10 @@ func PlanOptions(content []byte, client *source.Client) (plan.Options, error) {
 }
 
 // Build plans and builds.
-func Build(ctx context.Context, content []byte, client *source.Client, path string, signer *signature.Signer, change ...func(*plan.Options)) (*build.Result, error) {
+func Build(
+	ctx context.Context, content []byte, client *source.Client, path string, signer *signature.Signer,
+	change ...func(*plan.Options),
+) (*build.Result, error) {
 	o, err := PlanOptions(content, client)
 	if err != nil {
 		return nil, err
@@ -227,7 +230,10 @@ func Build(ctx context.Context, content []byte, client *source.Client, path stri
 }
 
 // MustBuild is Build that fails the test.
-func MustBuild(t testing.TB, content []byte, client *source.Client, path string, signer *signature.Signer, change ...func(*plan.Options)) *build.Result {
+func MustBuild(
+	t testing.TB, content []byte, client *source.Client, path string, signer *signature.Signer,
+	change ...func(*plan.Options),
+) *build.Result {
 	t.Helper()
 	result, err := Build(t.Context(), content, client, path, signer, change...)
 	if err != nil {
@@ -322,7 +328,8 @@ func Downloads(s *upstream.Server) map[string]int {
 	result := make(map[string]int)
 	for _, r := range s.Requests() {
 		isRegistry := strings.HasPrefix(r.Path, "/v2/")
-		if r.Method != "GET" || r.Status/100 == 3 || r.Path == "/token" || isRegistry && !strings.Contains(r.Path, "/blobs/") {
+		if r.Method != "GET" || r.Status/100 == 3 || r.Path == "/token" || isRegistry &&
+			!strings.Contains(r.Path, "/blobs/") {
 			continue
 		}
 		name := r.Path

@@ -59,21 +59,26 @@ const (
 // Craft makes a bundle of one file and one image of two platforms, of which one is there.
 func Craft() *Crafted {
 	c := &Crafted{Index: ocispec.Index{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, ArtifactType: format.ArtifactType,
-		Annotations: map[string]string{format.AnnotationVersion: "v1.2.3"},
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex,
+		ArtifactType: format.ArtifactType,
+		Annotations:  map[string]string{format.AnnotationVersion: "v1.2.3"},
 	}}
-	config := c.AddJSON(ocispec.MediaTypeImageConfig, ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}})
+	config := c.AddJSON(ocispec.MediaTypeImageConfig,
+		ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}})
 	layer := c.Add(ocispec.MediaTypeImageLayerGzip, []byte(CraftedLayer))
 	manifest := c.AddJSON(ocispec.MediaTypeImageManifest, ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Config: config, Layers: []ocispec.Descriptor{layer},
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Config: config,
+		Layers: []ocispec.Descriptor{layer},
 	})
 	manifest.Platform = &ocispec.Platform{OS: "linux", Architecture: "amd64"}
 	absent := format.DescriptorOf(ocispec.MediaTypeImageManifest, []byte("{}2"))
 	absent.Platform = &ocispec.Platform{OS: "linux", Architecture: "s390x"}
 	root := c.AddJSON(ocispec.MediaTypeImageIndex, ocispec.Index{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{manifest, absent},
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex,
+		Manifests: []ocispec.Descriptor{manifest, absent},
 	})
-	root.Annotations = map[string]string{format.AnnotationComponent: "a", format.AnnotationVersion: "1", format.AnnotationImageName: CraftedImage}
+	root.Annotations = map[string]string{format.AnnotationComponent: "a", format.AnnotationVersion: "1",
+		format.AnnotationImageName: CraftedImage}
 
 	lockText := fmt.Sprintf(`apiVersion: boxlift.dev/v1
 kind: Lock
@@ -126,7 +131,8 @@ func (c *Crafted) TarWith(t testing.TB, index []byte, signer *signature.Signer) 
 			t.Fatal(err)
 		}
 		contents = append(contents, s.Bundle, s.Base64)
-		members = append(members, ocitar.Member{Name: ocitar.SigstoreBundleFile}, ocitar.Member{Name: ocitar.SignatureFile})
+		members = append(members, ocitar.Member{Name: ocitar.SigstoreBundleFile},
+			ocitar.Member{Name: ocitar.SignatureFile})
 	}
 	for _, b := range c.Blobs {
 		contents = append(contents, b.Content)

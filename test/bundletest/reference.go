@@ -70,7 +70,8 @@ func RebuildOptions(t testing.TB, content []byte) rebuild.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return rebuild.Options{Lock: o.Lock, LockName: o.LockName, LockContent: o.LockContent, Programs: o.Programs, Version: o.Version}
+	return rebuild.Options{Lock: o.Lock, LockName: o.LockName, LockContent: o.LockContent, Programs: o.Programs,
+		Version: o.Version}
 }
 
 // Proven does what `bundle verify --rebuild` does.

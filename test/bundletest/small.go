@@ -40,7 +40,8 @@ func Release(changed ...int) smallbundle.Bundle {
 			{Name: "k3s", Platform: "linux/arm64", Content: noise("k3s arm64", 300_000)},
 		},
 	}
-	cilium := smallbundle.Component{Name: "cilium", Version: "1.0.0", Charts: []smallbundle.File{{Name: "cilium", Content: noise("chart", 9_000)}}}
+	cilium := smallbundle.Component{Name: "cilium", Version: "1.0.0",
+		Charts: []smallbundle.File{{Name: "cilium", Content: noise("chart", 9_000)}}}
 	for i := range 12 {
 		c := &k3s
 		if i%2 == 1 {
@@ -53,7 +54,8 @@ func Release(changed ...int) smallbundle.Bundle {
 				top += " changed"
 			}
 			image.Platforms = append(image.Platforms, smallbundle.Platform{Name: platform, Layers: [][]byte{
-				[]byte(noise("base "+platform, 200_000)), []byte(noise(fmt.Sprintf("middle %d", i), 50_000)), []byte(noise(top, 1_500_000)),
+				[]byte(noise("base "+platform, 200_000)), []byte(noise(fmt.Sprintf("middle %d", i), 50_000)),
+				[]byte(noise(top, 1_500_000)),
 			}})
 		}
 		c.Images = append(c.Images, image)
@@ -72,7 +74,9 @@ type Maker struct {
 func NewMaker(t *testing.T) *Maker { return &Maker{t: t, Dir: t.TempDir()} }
 
 // Build builds what a description is of; since makes a delta.
-func (m *Maker) Build(name string, of smallbundle.Bundle, since *plan.Base, change ...func(*build.Options)) (string, *build.Result) {
+func (m *Maker) Build(
+	name string, of smallbundle.Bundle, since *plan.Base, change ...func(*build.Options),
+) (string, *build.Result) {
 	m.t.Helper()
 	of.Signer = m.Signer
 	path := filepath.Join(m.Dir, name)
@@ -166,7 +170,8 @@ func OpenNew(t *testing.T, b smallbundle.Bundle) *bundle.Reader {
 // LockOf locks a component with image archives on this host.
 func LockOf(t *testing.T, client *source.Client, archives ...string) []byte {
 	t.Helper()
-	text := "apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\ncomponents:\n  app:\n    version: v1\n    images:\n"
+	text := "apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\ncomponents:\n  app:\n    version: " +
+		"v1\n    images:\n"
 	for _, archive := range archives {
 		text += "      - {archive: \"" + archive + "\", platform: linux/amd64}\n"
 	}

@@ -44,7 +44,8 @@ func Docker(t *testing.T, path string) (shared, own []byte) {
 	shared = layerTar(t, "shared", strings.Repeat("what both have; ", 20_000))
 	own = layerTar(t, "own", strings.Repeat("what one has; ", 20_000))
 	config := func(layers ...[]byte) []byte {
-		image := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}, RootFS: ocispec.RootFS{Type: "layers"}}
+		image := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"},
+			RootFS: ocispec.RootFS{Type: "layers"}}
 		for _, layer := range layers {
 			image.RootFS.DiffIDs = append(image.RootFS.DiffIDs, digest.FromBytes(layer))
 		}
@@ -74,8 +75,10 @@ func Docker(t *testing.T, path string) (shared, own []byte) {
 		name, link string
 		content    []byte
 	}{
-		{name: "aaa/layer.tar", content: shared}, {name: "bbb/layer.tar", link: "../aaa/layer.tar"}, {name: "first.json", content: first},
-		{name: "sha256:second", content: second}, {name: "manifest.json", content: index}, {name: "own.tar", content: own},
+		{name: "aaa/layer.tar", content: shared}, {name: "bbb/layer.tar", link: "../aaa/layer.tar"},
+		{name: "first.json", content: first},
+		{name: "sha256:second", content: second}, {name: "manifest.json", content: index},
+		{name: "own.tar", content: own},
 		{name: "repositories", content: []byte("{}")}, {name: "empty"},
 	} {
 		header := &tar.Header{Typeflag: tar.TypeReg, Name: m.name, Size: int64(len(m.content)), Mode: 0o644}
@@ -102,7 +105,8 @@ func Docker(t *testing.T, path string) (shared, own []byte) {
 func Forms(t *testing.T, files map[string]string) map[string][]byte {
 	t.Helper()
 	plain := Plain(t, files)
-	forms := map[string][]byte{"plain": append(bytes.Clone(plain), make([]byte, 8192)...)} // as GNU tar fills its records
+	// as GNU tar fills its records
+	forms := map[string][]byte{"plain": append(bytes.Clone(plain), make([]byte, 8192)...)}
 	for name := range Compressors {
 		forms[name] = Compress(t, name, plain)
 	}
@@ -124,7 +128,8 @@ func Plain(t testing.TB, files map[string]string) []byte {
 		t.Fatal(err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if err := w.WriteHeader(&tar.Header{Name: "./" + name, Size: int64(len(files[name])), Mode: 0o644}); err != nil {
+		if err := w.WriteHeader(
+			&tar.Header{Name: "./" + name, Size: int64(len(files[name])), Mode: 0o644}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.WriteString(w, files[name]); err != nil {
@@ -155,7 +160,9 @@ func Compress(t testing.TB, form string, plain []byte) []byte {
 }
 
 // LayoutFiles is an OCI layout with one image.
-func LayoutFiles(t *testing.T, platform ocispec.Platform, change func(*ocispec.Descriptor, *ocispec.Manifest)) map[string]string {
+func LayoutFiles(
+	t *testing.T, platform ocispec.Platform, change func(*ocispec.Descriptor, *ocispec.Manifest),
+) map[string]string {
 	t.Helper()
 	files := map[string]string{"oci-layout": `{"imageLayoutVersion":"1.0.0"}`}
 	add := func(mediaType string, v any) ocispec.Descriptor {
