@@ -18,10 +18,12 @@ import (
 // archive the byte at a place is changed, if change is not 0, and what is behind cutAt is cut off.
 func FuzzOCIArchive(f *testing.F) {
 	const (
-		index    = `{"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json",$manifest,"annotations":{"org.opencontainers.image.ref.name":"a:1"}}]}`
-		manifest = `{"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json",$config},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar",$layer}]}`
-		config   = `{"os":"linux","architecture":"amd64"}`
-		whole    = 1 << 20
+		index = `{"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json",$manifest,` +
+			`"annotations":{"org.opencontainers.image.ref.name":"a:1"}}]}`
+		manifest = `{"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json",$config},` +
+			`"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar",$layer}]}`
+		config = `{"os":"linux","architecture":"amd64"}`
+		whole  = 1 << 20
 	)
 	for _, form := range []string{"plain", "gzip", "zstd"} {
 		f.Add([]byte(index), []byte(manifest), []byte(config), []byte("a layer"), form, uint32(0), byte(0),

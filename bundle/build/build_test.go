@@ -25,7 +25,6 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/pins"
 	"github.com/liteboxd/boxlift/bundle/plan"
-	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/test/bundletest"
 	"github.com/liteboxd/boxlift/test/upstream"
@@ -686,20 +685,6 @@ func TestBuildTargets(t *testing.T) {
 	}
 	bundletest.MustBuild(t, bundletest.SmallLock(t), bundletest.NewClient(s), older, nil)
 	bundletest.SameFiles(t, bundletest.Reference(t), older)
-}
-
-func TestUnpinned(t *testing.T) {
-	l, err := lock.Parse("my.lock", []byte(bundletest.Unpinned))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = plan.New(t.Context(), plan.Options{Lock: l, LockName: "my.lock", LockContent: []byte(bundletest.Unpinned),
-		Source: source.New(source.Options{})})
-	var missing *plan.UnpinnedError
-	if !errors.As(err, &missing) {
-		t.Fatal(err)
-	}
-	bundletest.Golden(t, "unpinned.golden", err.Error()+"\n"+missing.Hint()+"\n")
 }
 
 // TestProgramChanges has a program that is another one when it is copied than when the

@@ -143,7 +143,9 @@ func (e *unlistableError) Error() string {
 	if len(e.blobs) == 1 {
 		count = "1 blob"
 	}
-	return fmt.Sprintf("list the software in the bundle: the delta leaves out %s that no bundle at hand has, such as %s", count, e.blobs[0].Digest)
+	return fmt.Sprintf(
+		"list the software in the bundle: the delta leaves out %s that no bundle at hand has, such as %s",
+		count, e.blobs[0].Digest)
 }
 
 // Hint says what to do about it.

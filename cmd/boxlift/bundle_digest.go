@@ -32,9 +32,10 @@ func (o *digestOption) checkDigest(r *bundle.Reader) error {
 		return fault.Usage.Errorf("--expect-digest %q: expected sha256: and all 64 digits, in lower case", o.expected)
 	}
 	if got := r.Digest(); got != want {
-		return fault.WithHint(fmt.Errorf("%s is %w: its digest is %s, expected %s", r.Path(), errOtherBundle, got,
-			want),
-			"ask those who built the bundle for its digest, by another way than the bundle came; it may be an older one")
+		return fault.WithHint(
+			fmt.Errorf("%s is %w: its digest is %s, expected %s", r.Path(), errOtherBundle, got, want),
+			"ask those who built the bundle for its digest, by another way than the bundle came; "+
+				"it may be an older one")
 	}
 	return nil
 }

@@ -44,7 +44,8 @@ delta is.`,
 				if o.split != "" || o.isEncrypting(o.passphraseFile) || len(o.identities) > 0 || o.workDir != "" {
 					return fault.WithHint(
 						fault.Usage.Errorf(
-							"what --base makes has a form, and there is no --base: joined volumes are what they were"), "name the base if this is a delta")
+							"what --base makes has a form, and there is no --base: joined volumes are what they were"),
+						"name the base if this is a delta")
 				}
 				return runBundleJoin(cmd.Context(), out, args[0], o.output, r)
 			})
