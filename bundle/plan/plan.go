@@ -56,22 +56,30 @@ type Options struct {
 // Plan is a bundle of which everything is known but the large blobs: its index.json,
 // and where in the file each blob belongs.
 type Plan struct {
-	// Index is index.json, which a signature has to cover.
-	Index    []byte
-	Entries  []ocispec.Descriptor // of index
-	Members  []ocitar.Member      // all but the signature's
-	Content  map[digest.Digest][]byte
+	// Index is index.json, which a signature has to cover, and Entries are those in it.
+	Index   []byte
+	Entries []ocispec.Descriptor
+	// Members are those of the file in their order, all but the signature's.
+	Members []ocitar.Member
+	// Content is that of the blobs that are at hand.
+	Content map[digest.Digest][]byte
+	// Fetches supply the others, unless the older bundles in Reuse have them. Parallel bounds
+	// how many are under way.
 	Fetches  []*Fetch
 	Reuse    []*bundle.Reader
 	Parallel int
 	Reporter progress.Reporter
+	// Chart is the check that is under way; nil for none.
+	Chart *RunningCheck
+	// Since is the base of a delta that is to be made of the plan; nil for a whole bundle.
+	// IsDelta says that it was (see [Plan.Delta]).
+	Since   *Base
+	IsDelta bool
+	// SBOM makes the list of software that the bundle is to have; nil for none.
+	SBOM func(ctx context.Context, r *bundle.Reader) ([]byte, error)
+
 	version  string
 	validity lock.Validity
-
-	Chart   *RunningCheck                                               // under way; nil for none
-	IsDelta bool                                                        // made of the plan of a whole bundle
-	Since   *Base                                                       // nil for a whole bundle
-	SBOM    func(ctx context.Context, r *bundle.Reader) ([]byte, error) // nil for no list of software
 	// smallBlobs is how many of the blobs, which are the members from the third on, are of
 	// the first part of the file: manifests, configs and the like.
 	smallBlobs int

@@ -33,9 +33,10 @@ const bundleRef = "bundle"
 
 // upstream is what is known of components whatever their version.
 var upstream = map[string]struct{ namespace, name, license string }{
-	"k3s":                    {"k3s-io", "k3s", "Apache-2.0"},
-	"cilium":                 {"cilium", "cilium", "Apache-2.0"},
-	"liteboxd":               {"fslongjin", "liteboxd", "GPL-3.0"}, // upstream does not say whether later versions are meant
+	"k3s":    {"k3s-io", "k3s", "Apache-2.0"},
+	"cilium": {"cilium", "cilium", "Apache-2.0"},
+	// upstream does not say whether later versions are meant
+	"liteboxd":               {"fslongjin", "liteboxd", "GPL-3.0"},
 	bundle.ProgramsComponent: {"liteboxd", "boxlift", "Apache-2.0"},
 }
 
@@ -64,7 +65,8 @@ func newDocument(r *bundle.Reader, version string) *document {
 	bom.JSONSchema = "http://cyclonedx.org/schema/bom-1.6.schema.json"
 	bom.SerialNumber = serialNumber(r.Digest())
 	bom.Metadata = &cdx.Metadata{
-		Tools: &cdx.ToolsChoice{Components: &[]cdx.Component{{Type: cdx.ComponentTypeApplication, Name: "boxlift", Version: version}}},
+		Tools: &cdx.ToolsChoice{Components: &[]cdx.Component{{Type: cdx.ComponentTypeApplication, Name: "boxlift",
+			Version: version}}},
 		Component: &cdx.Component{
 			BOMRef: bundleRef, Type: cdx.ComponentTypePlatform, Name: "boxlift bundle", Version: r.Digest().String(),
 			Hashes: hashes(r.Digest()),
@@ -94,7 +96,8 @@ func (d *document) addComponent(c bundle.Component) {
 	if c.Name == bundle.LockComponent {
 		return // the lock is the bundle's own
 	}
-	component := cdx.Component{BOMRef: componentRef(c.Name), Type: cdx.ComponentTypeApplication, Name: c.Name, Version: c.Version}
+	component := cdx.Component{BOMRef: componentRef(c.Name), Type: cdx.ComponentTypeApplication, Name: c.Name,
+		Version: c.Version}
 	if known, ok := upstream[c.Name]; ok {
 		version := c.Version
 		if !strings.HasPrefix(version, "v") {
@@ -117,8 +120,10 @@ func componentRef(name string) string {
 func (d *document) addFile(f bundle.File, url string, inside []packages.Package) {
 	ref := strings.TrimSuffix(strings.Join([]string{"file", f.Component, f.Name, string(f.Platform)}, "/"), "/")
 	component := cdx.Component{
-		BOMRef: ref, Type: cdx.ComponentTypeFile, Name: f.Name, Version: f.Version, MIMEType: f.MediaType, Hashes: hashes(f.Digest),
-		Properties: &[]cdx.Property{property(propertyComponent, f.Component), property(propertySize, strconv.FormatInt(f.Size, 10))},
+		BOMRef: ref, Type: cdx.ComponentTypeFile, Name: f.Name, Version: f.Version, MIMEType: f.MediaType,
+		Hashes: hashes(f.Digest),
+		Properties: &[]cdx.Property{property(propertyComponent, f.Component),
+			property(propertySize, strconv.FormatInt(f.Size, 10))},
 	}
 	qualifiers := map[string]string{"checksum": f.Digest.String()}
 	if f.Platform != "" {
@@ -140,10 +145,12 @@ func (d *document) addImage(image bundle.Image, p format.PlatformImage, config o
 	ref := "image/" + image.Name + "/" + string(p.Platform)
 	repository, tag := splitName(image.Name)
 	component := cdx.Component{
-		BOMRef: ref, Type: cdx.ComponentTypeContainer, Name: repository, Version: tag, MIMEType: p.Manifest.MediaType, Hashes: hashes(p.Manifest.Digest),
-		PackageURL: packageURL(packageurl.TypeOCI, "", repository[strings.LastIndex(repository, "/")+1:], p.Manifest.Digest.String(), map[string]string{
-			"arch": p.Platform.Architecture(), "repository_url": repository, "tag": tag,
-		}),
+		BOMRef: ref, Type: cdx.ComponentTypeContainer, Name: repository, Version: tag, MIMEType: p.Manifest.MediaType,
+		Hashes: hashes(p.Manifest.Digest),
+		PackageURL: packageURL(packageurl.TypeOCI, "", repository[strings.LastIndex(repository, "/")+1:],
+			p.Manifest.Digest.String(), map[string]string{
+				"arch": p.Platform.Architecture(), "repository_url": repository, "tag": tag,
+			}),
 		Properties: &[]cdx.Property{
 			property(propertyComponent, image.Component), property(propertyIndex, image.Digest.String()),
 			property(propertyPlatform, string(p.Platform)), property(propertySize, strconv.FormatInt(p.Size(), 10)),
@@ -180,7 +187,8 @@ func (d *document) addPackage(in string, p packages.Located, of packages.Distrib
 	if f == nil {
 		namespace, name := splitPackage(p.Package)
 		f = &found{component: cdx.Component{
-			BOMRef: url, Type: cdx.ComponentTypeLibrary, Group: namespace, Name: name, Version: p.Version, PackageURL: url,
+			BOMRef: url, Type: cdx.ComponentTypeLibrary, Group: namespace, Name: name, Version: p.Version,
+			PackageURL: url,
 		}}
 		d.packages[url] = f
 	}
@@ -248,7 +256,8 @@ func urlOf(p packages.Package, of packages.Distribution) string {
 }
 
 func packageURL(kind, namespace, name, version string, qualifiers map[string]string) string {
-	return packageurl.NewPackageURL(kind, namespace, name, version, packageurl.QualifiersFromMap(qualifiers), "").ToString()
+	return packageurl.NewPackageURL(kind, namespace, name, version, packageurl.QualifiersFromMap(qualifiers),
+		"").ToString()
 }
 
 // finish brings everything into the order of the document.
@@ -283,7 +292,8 @@ func (d *document) finish() *cdx.BOM {
 	}
 	d.bom.Dependencies = &dependencies
 	if len(d.incomplete) > 0 {
-		d.bom.Compositions = &[]cdx.Composition{{Aggregate: cdx.CompositionAggregateIncomplete, Dependencies: &d.incomplete}}
+		d.bom.Compositions = &[]cdx.Composition{{Aggregate: cdx.CompositionAggregateIncomplete,
+			Dependencies: &d.incomplete}}
 	}
 	return d.bom
 }

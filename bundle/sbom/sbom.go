@@ -205,7 +205,9 @@ func (f *findings) readConfig(r *bundle.Reader, d ocispec.Descriptor) error {
 	return nil
 }
 
-func (f *findings) readAll(ctx context.Context, r *bundle.Reader, blobs []blob, cache packages.Cache, task progress.Task) error {
+func (f *findings) readAll(
+	ctx context.Context, r *bundle.Reader, blobs []blob, cache packages.Cache, task progress.Task,
+) error {
 	layers := make([]*packages.Layer, len(blobs))
 	files := make([][]packages.Package, len(blobs))
 	group, ctx := errgroup.WithContext(ctx)

@@ -67,16 +67,22 @@ func unsaid(err error) fault.Class {
 		builder  *rebuild.OtherBuilderError
 	)
 	switch {
-	case errors.Is(err, site.ErrDifferent), errors.Is(err, inspect.ErrUnhealthy), errors.Is(err, certificates.ErrCertificates):
+	case errors.Is(err, site.ErrDifferent), errors.Is(err, inspect.ErrUnhealthy),
+		errors.Is(err, certificates.ErrCertificates):
 		return fault.Different
 	case errors.Is(err, site.ErrHosts), errors.Is(err, site.ErrCluster):
 		return fault.Host
-	case errors.Is(err, ocitar.ErrMalformed), errors.Is(err, bundle.ErrInvalid), errors.Is(err, bundle.ErrIncomplete), errors.Is(err, rebuild.ErrDiffers), errors.Is(err, volume.ErrDamaged),
-		errors.Is(err, signature.ErrNotSigned), errors.Is(err, signature.ErrWrongKey), errors.Is(err, signature.ErrInvalid):
+	case errors.Is(err, ocitar.ErrMalformed), errors.Is(err, bundle.ErrInvalid), errors.Is(err, bundle.ErrIncomplete),
+		errors.Is(err, rebuild.ErrDiffers), errors.Is(err, volume.ErrDamaged),
+		errors.Is(err, signature.ErrNotSigned), errors.Is(err, signature.ErrWrongKey),
+		errors.Is(err, signature.ErrInvalid):
 		return fault.Bundle
-	case errors.As(err, &locked), errors.As(err, &unpinned), errors.As(err, &invalid), errors.As(err, &builder), errors.Is(err, signature.ErrWrongPassword), errors.Is(err, volume.ErrNoIdentity),
-		errors.Is(err, site.ErrConfig), errors.Is(err, site.ErrLock), errors.Is(err, site.ErrRefused), errors.Is(err, site.ErrNothingToResume), errors.Is(err, site.ErrChanged),
-		errors.Is(err, journal.ErrInvalid), errors.Is(err, journal.ErrLocked), errors.Is(err, extract.ErrThere), errors.Is(err, have.ErrInvalid), errors.Is(err, build.ErrWhole),
+	case errors.As(err, &locked), errors.As(err, &unpinned), errors.As(err, &invalid), errors.As(err, &builder),
+		errors.Is(err, signature.ErrWrongPassword), errors.Is(err, volume.ErrNoIdentity),
+		errors.Is(err, site.ErrConfig), errors.Is(err, site.ErrLock), errors.Is(err, site.ErrRefused),
+		errors.Is(err, site.ErrNothingToResume), errors.Is(err, site.ErrChanged),
+		errors.Is(err, journal.ErrInvalid), errors.Is(err, journal.ErrLocked), errors.Is(err, extract.ErrThere),
+		errors.Is(err, have.ErrInvalid), errors.Is(err, build.ErrWhole),
 		errors.Is(err, backup.ErrInvalid), errors.Is(err, backup.ErrEncrypted), errors.Is(err, backup.ErrWrongKey):
 		return fault.Input
 	case errors.As(err, &upstream), errors.As(err, &disk), errors.Is(err, format.ErrUpstream):

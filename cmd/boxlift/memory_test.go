@@ -69,7 +69,8 @@ func hostile(t *testing.T, index string, blobs ...string) []byte {
 	t.Helper()
 	key := bytes.Repeat([]byte("A"), 96)
 	members := []ocitar.Member{
-		{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))}, {Name: ocitar.IndexFile, Size: int64(len(index))},
+		{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
+		{Name: ocitar.IndexFile, Size: int64(len(index))},
 		{Name: ocitar.SigstoreBundleFile, Size: 2}, {Name: ocitar.SignatureFile, Size: int64(len(key))},
 	}
 	contents := [][]byte{[]byte(ocitar.LayoutContent), []byte(index), []byte("{}"), key}
@@ -129,7 +130,8 @@ func TestMemoryBeforeTheSignature(t *testing.T) {
 	sparse := filled(`{"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[`, `{}`, `]}`, 4<<20)
 	outlineOf := func(index, leftOut string) string {
 		tar := ocilayout.Tar(t, []ocitar.Member{
-			{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))}, {Name: ocitar.IndexFile, Size: int64(len(index))},
+			{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
+			{Name: ocitar.IndexFile, Size: int64(len(index))},
 		}, [][]byte{[]byte(ocitar.LayoutContent), []byte(index)})
 		w, err := zstd.NewWriter(nil, zstd.WithWindowSize(8<<20))
 		if err != nil {
@@ -137,7 +139,8 @@ func TestMemoryBeforeTheSignature(t *testing.T) {
 		}
 		packed := string(w.EncodeAll(tar, nil))
 		d := fmt.Sprintf(`{"schemaVersion":2,"artifactType":"%s","manifests":[{"mediaType":"%s","digest":"%s","size":%d}],`+
-			`"bundle":"%s","since":[],"leftOut":[%s]}`, format.DeltaArtifactType, "application/vnd.boxlift.outline.v1.tar+zstd",
+			`"bundle":"%s","since":[],"leftOut":[%s]}`, format.DeltaArtifactType,
+			"application/vnd.boxlift.outline.v1.tar+zstd",
 			digest.FromString(packed), len(packed), digest.FromString(index), leftOut)
 		return string(hostile(t, d, packed))
 	}
@@ -208,7 +211,8 @@ func TestMemoryBeforeTheSignature(t *testing.T) {
 					t.Errorf("%s: %d MiB more than usual, at most %d", command[1], (peak-usual)>>20, maxPeak>>20)
 				}
 				// What the signature covers has not been looked at then.
-				if command[1] == "verify" && (code != fault.Bundle.ExitCode() || !strings.Contains(messages, "sigstore")) {
+				if command[1] == "verify" &&
+					(code != fault.Bundle.ExitCode() || !strings.Contains(messages, "sigstore")) {
 					t.Errorf("verify ended with %d, and not for the signature: %.500s", code, messages)
 				}
 			}

@@ -209,7 +209,8 @@ func run(t testing.TB, args ...string) string {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Env = append(os.Environ(), "HTTP_PROXY=http://127.0.0.1:1", "HTTPS_PROXY=http://127.0.0.1:1", "NO_PROXY=127.0.0.1")
+	cmd.Env = append(os.Environ(), "HTTP_PROXY=http://127.0.0.1:1", "HTTPS_PROXY=http://127.0.0.1:1",
+		"NO_PROXY=127.0.0.1")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -228,9 +229,11 @@ func runChild() int {
 	if err == nil {
 		defer r.Close()
 		var rules rewrite.Rules
-		if rules, err = rewrite.Parse([]rewrite.Rule{{Registry: "*", Match: "^(.*)$", Replace: "plant/$1"}}); err == nil {
+		if rules, err = rewrite.Parse([]rewrite.Rule{{Registry: "*", Match: "^(.*)$",
+			Replace: "plant/$1"}}); err == nil {
 			_, err = Push(context.Background(), Options{
-				Bundle: r, Address: os.Getenv(childVariable), CA: []byte(os.Getenv("BOXLIFT_TEST_PUSH_CA")), Rewrites: rules,
+				Bundle: r, Address: os.Getenv(childVariable), CA: []byte(os.Getenv("BOXLIFT_TEST_PUSH_CA")),
+				Rewrites: rules,
 				Username: robot, Password: password,
 				Log: slog.New(slog.DiscardHandler),
 			})

@@ -89,7 +89,8 @@ func (p *pusher) place(images []bundle.Image) error {
 		if other, ok := places[reference]; ok {
 			if other.target.root.Digest != image.Digest {
 				failed.Problems = append(failed.Problems,
-					fmt.Sprintf("%s (%s) and %s (%s) would both be %s", other.name, other.target.root.Digest, image.Name, image.Digest,
+					fmt.Sprintf("%s (%s) and %s (%s) would both be %s", other.name, other.target.root.Digest,
+						image.Name, image.Digest,
 						reference))
 			} else if other.name != image.Name {
 				p.images = append(p.images, named{image.Name, other.target})
@@ -166,7 +167,8 @@ func (p *pusher) reduce(t *destination) error {
 		if err := json.Unmarshal(entry, &d); err != nil {
 			return fmt.Errorf("image index %s: %w", t.root.Digest, err)
 		}
-		if slices.ContainsFunc(t.platforms, func(i format.PlatformImage) bool { return i.Manifest.Digest == d.Digest }) {
+		if slices.ContainsFunc(t.platforms,
+			func(i format.PlatformImage) bool { return i.Manifest.Digest == d.Digest }) {
 			kept = append(kept, entry)
 		}
 	}

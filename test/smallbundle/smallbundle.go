@@ -76,7 +76,8 @@ func Layer(t testing.TB, files map[string]string) []byte {
 	z := gzip.NewWriter(&b)
 	w := tar.NewWriter(z)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(files[name]))}); err != nil {
+		if err := w.WriteHeader(
+			&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(files[name]))}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.WriteString(w, files[name]); err != nil {
@@ -100,7 +101,8 @@ func Write(t testing.TB, path string, b Bundle) {
 	w.blob("application/vnd.oci.empty.v1+json", []byte("{}"))
 	w.file(bundle.LockComponent, "", File{Name: "versions.lock", Content: lock}, "application/vnd.boxlift.lock.v1+yaml")
 	for _, platform := range platforms {
-		w.file(bundle.ProgramsComponent, version, File{Name: bundle.NodeProgram, Platform: platform, Content: "boxlift-node for " + platform}, fileType)
+		w.file(bundle.ProgramsComponent, version,
+			File{Name: bundle.NodeProgram, Platform: platform, Content: "boxlift-node for " + platform}, fileType)
 	}
 	for _, c := range b.Components {
 		for _, f := range c.Files {
@@ -115,8 +117,9 @@ func Write(t testing.TB, path string, b Bundle) {
 		}
 	}
 	announced := ocispec.Index{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, ArtifactType: format.ArtifactType,
-		Manifests: w.entries, Annotations: map[string]string{format.AnnotationVersion: version},
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex,
+		ArtifactType: format.ArtifactType,
+		Manifests:    w.entries, Annotations: map[string]string{format.AnnotationVersion: version},
 	}
 	for key, text := range map[string]string{
 		format.AnnotationSerial: b.Validity.SerialText(), format.AnnotationAudience: b.Validity.AudienceText(),
@@ -127,17 +130,20 @@ func Write(t testing.TB, path string, b Bundle) {
 		}
 	}
 	index := w.marshal(announced)
-	members := []ocitar.Member{{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))}, {Name: ocitar.IndexFile, Size: int64(len(index))}}
+	members := []ocitar.Member{{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
+		{Name: ocitar.IndexFile, Size: int64(len(index))}}
 	contents := [][]byte{[]byte(ocitar.LayoutContent), index}
 	if b.Signer != nil {
 		s, err := b.Signer.Sign(index)
 		if err != nil {
 			t.Fatal(err)
 		}
-		members = append(members, ocitar.Member{Name: ocitar.SigstoreBundleFile, Size: int64(len(s.Bundle))}, ocitar.Member{Name: ocitar.SignatureFile, Size: int64(len(s.Base64))})
+		members = append(members, ocitar.Member{Name: ocitar.SigstoreBundleFile, Size: int64(len(s.Bundle))},
+			ocitar.Member{Name: ocitar.SignatureFile, Size: int64(len(s.Base64))})
 		contents = append(contents, s.Bundle, s.Base64)
 	}
-	if err := os.WriteFile(path, ocilayout.Tar(t, append(members, w.members...), append(contents, w.contents...)), 0o600); err != nil {
+	if err := os.WriteFile(path, ocilayout.Tar(t, append(members, w.members...), append(contents, w.contents...)),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -202,7 +208,8 @@ func (w *writer) lock(b Bundle) string {
 				if f.Platform != "" {
 					platform = "platform: " + f.Platform + ", "
 				}
-				fmt.Fprintf(&s, "      - {name: %s, %surl: \"https://example.com/%s\", sha256: %x, size: %d}\n", f.Name, platform, f.Name, sha256.Sum256([]byte(f.Content)), len(f.Content))
+				fmt.Fprintf(&s, "      - {name: %s, %surl: \"https://example.com/%s\", sha256: %x, size: %d}\n", f.Name,
+					platform, f.Name, sha256.Sum256([]byte(f.Content)), len(f.Content))
 			}
 		}
 		list("files", c.Files)
@@ -230,8 +237,10 @@ func (w *writer) file(component, version string, f File, mediaType string) {
 	layer := w.blob(mediaType, []byte(f.Content))
 	layer.Annotations = map[string]string{ocispec.AnnotationTitle: f.Name}
 	d := w.blob(ocispec.MediaTypeImageManifest, w.marshal(ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "application/vnd.boxlift.file.v1",
-		Config: ocispec.Descriptor{MediaType: ocispec.DescriptorEmptyJSON.MediaType, Digest: ocispec.DescriptorEmptyJSON.Digest, Size: ocispec.DescriptorEmptyJSON.Size},
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
+		ArtifactType: "application/vnd.boxlift.file.v1",
+		Config: ocispec.Descriptor{MediaType: ocispec.DescriptorEmptyJSON.MediaType,
+			Digest: ocispec.DescriptorEmptyJSON.Digest, Size: ocispec.DescriptorEmptyJSON.Size},
 		Layers: []ocispec.Descriptor{layer},
 	}))
 	d.ArtifactType = "application/vnd.boxlift.file.v1"
@@ -243,7 +252,8 @@ func (w *writer) file(component, version string, f File, mediaType string) {
 }
 
 func (w *writer) image(c Component, image Image) {
-	w.entry(w.imageIndex(image), c.Name, c.Version, map[string]string{format.AnnotationImageName: image.Ref, ocispec.AnnotationRefName: image.Ref})
+	w.entry(w.imageIndex(image), c.Name, c.Version,
+		map[string]string{format.AnnotationImageName: image.Ref, ocispec.AnnotationRefName: image.Ref})
 }
 
 func (w *writer) imageIndex(image Image) ocispec.Descriptor {
@@ -251,7 +261,8 @@ func (w *writer) imageIndex(image Image) ocispec.Descriptor {
 	for _, p := range image.Platforms {
 		os, architecture, _ := strings.Cut(p.Name, "/")
 		platform := ocispec.Platform{OS: os, Architecture: architecture}
-		config := ocispec.Image{Platform: platform, Config: ocispec.ImageConfig{Labels: p.Labels}, RootFS: ocispec.RootFS{Type: "layers"}}
+		config := ocispec.Image{Platform: platform, Config: ocispec.ImageConfig{Labels: p.Labels},
+			RootFS: ocispec.RootFS{Type: "layers"}}
 		var layers []ocispec.Descriptor
 		for _, layer := range p.Layers {
 			layers = append(layers, w.blob(ocispec.MediaTypeImageLayerGzip, layer))
