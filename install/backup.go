@@ -8,6 +8,7 @@ import (
 	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/recovery"
+	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
 )
 
@@ -44,4 +45,16 @@ func CreateBackup(ctx context.Context, o BackupOptions) (*backup.Report, error) 
 		in.site.Reporter.Message("warning: " + text)
 	}
 	return report, err
+}
+
+// LossesOf finds out what a cluster has that a backup has not. It changes nothing.
+func LossesOf(ctx context.Context, o Options, r *backup.Reader) (*recovery.Losses, error) {
+	o.Restore = nil
+	in, err := newInstaller(o)
+	if err != nil {
+		return nil, err
+	}
+	defer in.engine.Close()
+	in.engine.Mode = run.Plan
+	return in.recovery.Losses(ctx, r)
 }

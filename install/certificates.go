@@ -2,9 +2,12 @@ package install
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/liteboxd/boxlift/install/certificates"
+	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/site"
 )
 
 // CheckCertificates reads when the certificates of a cluster end. The error wraps
@@ -26,4 +29,34 @@ func CheckCertificates(ctx context.Context, o Options) (*certificates.Certificat
 func RotateCertificates(ctx context.Context, o Options) (*run.Summary, error) {
 	o.Command = "certs rotate"
 	return o.runPhase(ctx, "certificates", func(ctx context.Context, in *installation) error { return in.renewer.Rotate(ctx) })
+}
+
+// RotateOptions say which tokens to change.
+type RotateOptions struct {
+	Options
+	Servers, Agents bool
+}
+
+// RotateTokens gives the servers another token, or the agents, or both, one host after the other. One of the servers'
+// that was broken off is gone on with; of the agents' it begins anew, which harms nothing.
+func RotateTokens(ctx context.Context, o RotateOptions) (*run.Summary, error) {
+	o.Command = "token rotate"
+	return o.runPhase(ctx, k3s.TokensPhase, func(ctx context.Context, in *installation) error {
+		if err := in.cluster.OccupyAll(ctx); err != nil {
+			return err
+		}
+		seed := in.site.SeedServer()
+		if seed == nil {
+			return in.engine.HostErrors()
+		}
+		password, err := in.cluster.AgentToken(ctx, seed)
+		if err != nil {
+			return err
+		}
+		if password == "" && len(in.site.Agents()) > 0 {
+			return fmt.Errorf("%w: agents join with the servers' token: boxlift upgrade gives them one of their own, "+
+				"and the servers another one; it may be to the bundle that the cluster runs", site.ErrRefused)
+		}
+		return in.cluster.RotateTokens(ctx, seed, o.Servers, o.Agents)
+	})
 }

@@ -1,3 +1,16 @@
+// Package install has the verbs: what boxlift does to a site, with a bundle and an install.yaml.
+//
+// Each verb makes the rooms ([site], [run], [seed], [k3s], ...) for what is asked for, and goes through phases: install
+// and upgrade through a list of them, others through one of their own. A phase turns what is wanted into steps, and the
+// engine of package run asks each step whether it is needed, carries it out, and keeps account of it.
+//
+// Nothing on a host is changed before the bundle has been verified by the caller and
+// every host has passed preflight, except that preflight puts boxlift's own helper there,
+// which gathers the facts. Errors of hosts are gathered: one host's failure
+// does not keep the others from being worked on, and all are reported ([site.ErrHosts]).
+//
+// Secrets reach hosts through the standard input of commands and files that only root
+// can read; they never appear in arguments, messages, errors or the state.
 package install
 
 import (

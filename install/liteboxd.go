@@ -7,6 +7,7 @@ import (
 	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/install/liteboxd"
 	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
 )
 
@@ -47,4 +48,40 @@ func DiffLiteBoxd(ctx context.Context, o Options) ([]helm.ObjectDiff, error) {
 		return nil, fmt.Errorf("%w: %w", site.ErrCluster, err)
 	}
 	return diffs, nil
+}
+
+// RollbackLiteBoxd takes LiteBoxd back to an earlier revision of its release: the last
+// one that was deployed with success before the one that runs, unless revision is one of
+// [LiteBoxdHistory]. What is there is backed up first, as before an upgrade. The database
+// stays as it is. Options.Bundle is not needed.
+func RollbackLiteBoxd(ctx context.Context, o Options, revision int) (*run.Summary, error) {
+	if o.Config.LiteBoxd == nil {
+		return nil, errNoLiteBoxd
+	}
+	o.Command = run.RollbackLiteBoxdCommand
+	return o.runPhase(ctx, "rollback", func(ctx context.Context, in *installation) error {
+		if err := in.engine.ConnectServers(ctx, nil); err != nil {
+			return err
+		}
+		return in.deployer.RollBack(ctx, revision)
+	})
+}
+
+// LiteBoxdHistory lists the revisions of LiteBoxd's release, the newest last. It changes
+// nothing.
+func LiteBoxdHistory(ctx context.Context, o Options) ([]helm.State, error) {
+	in, err := newInstaller(o)
+	if err != nil {
+		return nil, err
+	}
+	defer in.engine.Close()
+	in.engine.Mode = run.Plan
+	if err := in.engine.ConnectServers(ctx, nil); err != nil {
+		return nil, err
+	}
+	history, err := helm.History(ctx, in.site.API, seed.ReleasesNamespace, seed.LiteboxdRelease)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", site.ErrCluster, err)
+	}
+	return history, nil
 }

@@ -1,3 +1,4 @@
+// Package certificates reads when a cluster's certificates end, and renews them, one host after the other.
 package certificates
 
 import (
@@ -14,10 +15,19 @@ import (
 	"github.com/liteboxd/boxlift/install/images"
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/facts"
 )
+
+// Renewer reads the cluster's certificates and renews them.
+type Renewer struct {
+	Site    *site.Site
+	Engine  *run.Engine
+	Cluster *k3s.Cluster
+	Seeder  *seed.Seeder
+}
 
 // CertificateWarning is how long before a certificate's end there is a warning: from then on
 // k3s renews its own at a start (k3s 1.34 and later; earlier ones from 90 days on), so that a

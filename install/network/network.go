@@ -1,3 +1,5 @@
+// Package network brings Cilium to the bundle's version and install.yaml's values, and finds out before any host
+// is asked whether the bundle carries what its chart names.
 package network
 
 import (
@@ -14,8 +16,19 @@ import (
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
 )
+
+// Network brings Cilium to what is asked for.
+type Network struct {
+	Site   *site.Site
+	Engine *run.Engine
+	Seeder *seed.Seeder
+
+	// releaseImages are the images that charts ask for, by the digest of chart and values.
+	releaseImages map[[sha256.Size]byte][]string
+}
 
 // Network brings Cilium to the bundle's version and install.yaml's values.
 func (n *Network) Network(ctx context.Context) error {

@@ -139,3 +139,15 @@ func (e *BusyError) Unwrap() error { return e.HeldError }
 func (*BusyError) Hint() string {
 	return "wait for it to end, or end it, and run the command again; a run that lost its connection lets go after two minutes"
 }
+
+// CheckHelper makes sure that the helper is there: this command puts nothing on hosts.
+func (en *Engine) CheckHelper(ctx context.Context, h *site.Host) error {
+	_, err := h.Root(ctx, "look for boxlift-node", "test", "-x", site.HelperPath)
+	var exit *machine.ExitError
+	if errors.As(err, &exit) && exit.Code == 1 {
+		return errNoHelper
+	}
+	return err
+}
+
+var errNoHelper = errors.New("there is no " + site.HelperPath + ": boxlift install brings it")

@@ -20,6 +20,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install/authority"
@@ -559,3 +562,38 @@ systemctl daemon-reload
 if id -u ` + run.RegistryUser + ` >/dev/null 2>&1; then
     userdel ` + run.RegistryUser + ` || echo "the user ` + run.RegistryUser + ` is still there" >&2
 fi`
+
+// RegistriesFile is as much of a node's registries.yaml as it takes to ask a registry.
+type RegistriesFile struct {
+	Mirrors map[string]struct {
+		Endpoint []string `yaml:"endpoint"`
+	} `yaml:"mirrors"`
+	Configs map[string]struct {
+		Auth struct {
+			Username string `yaml:"username"`
+			Password string `yaml:"password"`
+		} `yaml:"auth"`
+		TLS struct {
+			CAFile             string `yaml:"ca_file"`
+			InsecureSkipVerify bool   `yaml:"insecure_skip_verify"`
+		} `yaml:"tls"`
+	} `yaml:"configs"`
+}
+
+func NodeRegistries(ctx context.Context, h *site.Host) (*RegistriesFile, error) {
+	content, err := h.Read(ctx, site.K3sRegistries)
+	if err != nil {
+		return nil, err
+	}
+	var file RegistriesFile
+	if err := yaml.Unmarshal([]byte(content), &file); err != nil {
+		return nil, errors.New(site.K3sRegistries + " cannot be read: it is no registries.yaml") // the error may quote a password
+	}
+	return &file, nil
+}
+
+// AskTimeout bounds one question to a server of the cluster.
+const AskTimeout = 15 * time.Second
+
+// Dialer opens connections as a host does (remote.Host.DialContext).
+type Dialer func(ctx context.Context, network, address string) (net.Conn, error)

@@ -2,6 +2,7 @@ package site
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -175,4 +176,37 @@ func (h *Host) Read(ctx context.Context, name string) (string, error) {
 // Put writes a file of root's, which only root can read unless mode says otherwise.
 func (h *Host) Put(ctx context.Context, name string, mode uint32, content []byte) error {
 	return machine.Write(ctx, h.Conn, name, mode, content)
+}
+
+// HasHelper tells whether the helper on the host is this one.
+func (h *Host) HasHelper(ctx context.Context, file bundle.File) (bool, error) {
+	digests, err := machine.Digests(ctx, h.Conn, HelperPath)
+	if err != nil {
+		return false, fmt.Errorf("look for boxlift-node: %w", err)
+	}
+	return digests[HelperPath] == file.Digest.Encoded(), nil
+}
+
+// NotRunError says that the helper lies on a host, and that the host does not run it.
+type NotRunError struct{ err error }
+
+// cannotExecute is the exit code of a shell that finds a program and cannot run it (POSIX).
+const cannotExecute = 126
+
+// HelperError makes a notRunError of an error of the helper, if it is one.
+func HelperError(err error) error {
+	var exit *machine.ExitError
+	if errors.As(err, &exit) && exit.Code == cannotExecute {
+		return &NotRunError{err}
+	}
+	return err
+}
+
+func (e *NotRunError) Error() string { return e.err.Error() }
+func (e *NotRunError) Unwrap() error { return e.err }
+
+// Hint names the usual cause.
+func (e *NotRunError) Hint() string {
+	folder := path.Dir(path.Dir(HelperPath))
+	return fmt.Sprintf("programs in %s have to run; findmnt -T %[1]s shows whether it is mounted noexec: remount that with mount -o remount,exec, and remove noexec from its line in /etc/fstab", folder)
 }

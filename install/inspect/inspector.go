@@ -1,0 +1,95 @@
+// Package inspect tells how a platform is: how it differs from what is asked for, whether it does what it is for,
+// and, at the end of a run, that all of it runs.
+package inspect
+
+import (
+	"context"
+
+	"github.com/liteboxd/boxlift/install/certificates"
+	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/images"
+	"github.com/liteboxd/boxlift/install/k3s"
+	"github.com/liteboxd/boxlift/install/liteboxd"
+	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/seed"
+	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/registry/rewrite"
+)
+
+// Inspector proves that the platform runs, and tells how it is.
+type Inspector struct {
+	Site     *site.Site
+	Engine   *run.Engine
+	Seeder   *seed.Seeder
+	Cluster  *k3s.Cluster
+	Importer *images.Importer
+	Deployer *liteboxd.Deployer
+	Renewer  *certificates.Renewer
+
+	Kubeconfig      string
+	MergeKubeconfig bool
+}
+
+// lookAround looks at the cluster.
+func (ins *Inspector) lookAround(ctx context.Context) (*site.Overview, error) {
+	var o site.Overview
+	nodes, err := ins.Site.API.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range nodes {
+		one := site.NodeOverview{Name: n.Name, State: "Ready", Role: string(config.Agent), Version: n.Kubelet, Addresses: n.Addresses}
+		if !n.Ready {
+			one.State = n.Reason
+		}
+		if n.Unschedulable {
+			one.State += ", cordoned"
+		}
+		if n.Server {
+			one.Role = string(config.Server)
+		}
+		o.Nodes = append(o.Nodes, one)
+	}
+	rollouts, err := ins.Site.API.Rollouts(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rollouts {
+		o.Workloads = append(o.Workloads, site.WorkloadOverview{Kind: r.Kind, Namespace: r.Namespace, Name: r.Name, Wanted: r.Wanted, Ready: r.Ready, Images: r.Images})
+	}
+	services, err := ins.Site.API.Services(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range services {
+		o.Services = append(o.Services, site.ServiceOverview{Namespace: s.Namespace, Name: s.Name, Type: s.Type, Addresses: s.Addresses, Ports: s.Ports})
+	}
+	o.Namespaces, err = ins.Site.API.Namespaces(ctx)
+	return &o, err
+}
+
+// Finish removes temporary files from the hosts, looks at the cluster once more, and
+// writes the access to it where the user asked for it. Last of all, old packs go.
+func (ins *Inspector) Finish(ctx context.Context) error {
+	ins.Engine.Clean(ctx)
+	if ins.Site.API == nil || ins.Engine.Mode == run.Plan {
+		return nil
+	}
+	var err error
+	if ins.Site.Overview, err = ins.lookAround(ctx); err != nil {
+		return err
+	}
+	if err := ins.Deployer.ShowLogin(ctx); err != nil {
+		return err
+	}
+	if ins.Kubeconfig != "" {
+		if err := ins.exportKubeconfig(ctx); err != nil {
+			return err
+		}
+	}
+	ins.Importer.RemoveOldPacks(ctx)
+	return nil
+}
+
+// allRegistries is k3s' name for the registries that have no mirror of their own.
+const allRegistries = rewrite.All

@@ -1,0 +1,310 @@
+// Package run is the engine: it goes through phases, asks each step whether it is needed, carries out those that
+// are, and keeps account of it.
+//
+// A [Phase] turns what is wanted into steps. A [Step] finds out whether it is needed, and why, before it does
+// anything; that is what makes a second run change nothing, a dry run possible, and an interrupted run easy to go
+// on with. Steps of one host are done in their order, hosts are worked on at the same time.
+//
+// The engine notes every step in the journal beside the state, and the run in the cluster's record of releases
+// ([Record]); it keeps other runs away from hosts ([Engine.Hold]), gathers the errors of hosts ([HostsError]), and
+// decides whether a run goes on after some of them have failed. One host's failure keeps no other from being
+// worked on.
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/printable"
+)
+
+// Scope is a part of the platform.
+type Scope int
+
+// The scopes.
+const (
+	Everything      Scope = iota
+	OnlyLiteBoxd          // on a cluster that is there; nothing else is changed
+	WithoutLiteBoxd       // the cluster alone
+)
+
+// Mode is what a run is for.
+type Mode int
+
+const (
+	Apply   Mode = iota // bring everything to the wanted state
+	Plan                // say what that would take
+	Inspect             // say what differs, also where nothing can be done about it
+)
+
+// Engine goes through phases and carries out their steps.
+type Engine struct {
+	Site   *site.Site
+	Record *Record
+
+	ConfigPath     string
+	Only           []string
+	Command        string
+	Flags          []string
+	DryRun, Resume bool
+	Scope          Scope
+
+	Mode    Mode
+	Cluster site.Subject
+	Journal *journal.Journal
+	Holds   *holds
+	Phases  []PhaseTime
+	// Left are the hosts that the last run has left behind.
+	Left []journal.Left
+	// Upgrades tells that the cluster goes to another bundle, restores that a backup is restored.
+	Upgrades, Restores bool
+	// Tolerates tells whether phases go on although agents have failed; nil is yes.
+	Tolerates func() bool
+}
+
+// Record is a run's part in the cluster's record of releases.
+type Record struct {
+	Site   *site.Site
+	Engine *Engine
+
+	AcceptOlderBundle bool
+	Version           string // of this boxlift
+
+	Recorder recorder
+	// TakesBack is the release that is gone back to, 0 for none.
+	TakesBack int
+}
+
+// Changing tells whether the run carries out its steps.
+func (en *Engine) Changing() bool { return en.Mode == Apply }
+
+// Phase is one part of a run.
+type Phase struct {
+	Name string
+	Run  func(context.Context) error
+}
+
+// Command is the command that works on a scope.
+func (s Scope) Command() string {
+	return map[Scope]string{Everything: "install", OnlyLiteBoxd: "install --only liteboxd", WithoutLiteBoxd: "install --skip liteboxd"}[s]
+}
+
+// Run goes through phases in their order.
+func (en *Engine) Run(ctx context.Context, phases []Phase) error {
+	en.Site.Meter.Enter()
+	defer en.Site.Meter.Leave()
+	var unseen []error // what a run that only looks could not look at, besides hosts
+	for _, phase := range phases {
+		start, worked := time.Now(), en.Site.Meter.Worked()
+		err := phase.Run(ctx)
+		en.Phases = append(en.Phases, PhaseTime{
+			Phase: phase.Name, Seconds: time.Since(start).Seconds(), Worked: (en.Site.Meter.Worked() - worked).Seconds(),
+		})
+		if ctx.Err() != nil {
+			en.Clean(ctx)
+			return context.Cause(ctx)
+		}
+		if err == nil || en.GoesOn(err) {
+			if err != nil && !en.ofHost(err) {
+				unseen = append(unseen, fmt.Errorf("%w: %s: %w", site.ErrCluster, phase.Name, err))
+			}
+			continue
+		}
+		if phase.Name != "finish" {
+			en.Clean(ctx)
+		}
+		return en.failure(phase.Name, err)
+	}
+	if unseen == nil {
+		return en.HostErrors()
+	}
+	return errors.Join(append([]error{en.HostErrors()}, unseen...)...)
+}
+
+// ofHost tells whether an error is one that a host failed with.
+func (en *Engine) ofHost(err error) bool {
+	return slices.ContainsFunc(en.Site.Hosts, func(h *site.Host) bool { return h.Err != nil && errors.Is(err, h.Err) })
+}
+
+// failure is why a run ends with a phase: hosts that failed, or the cluster.
+func (en *Engine) failure(phase string, err error) error {
+	var stopped *BatchError
+	if errors.As(err, &stopped) {
+		return err
+	}
+	if en.ofHost(err) {
+		return en.HostErrors(en.unfinished()...)
+	}
+	if !errors.Is(err, site.ErrHosts) && !errors.Is(err, site.ErrRefused) {
+		err = &clusterError{phase, err}
+	}
+	return errors.Join(en.HostErrors(), err)
+}
+
+// clusterError says that a phase failed for the cluster as a whole.
+type clusterError struct {
+	phase string
+	err   error
+}
+
+func (e *clusterError) Error() string {
+	return fmt.Sprintf("%v: %s: %v", site.ErrCluster, e.phase, e.err)
+}
+
+func (e *clusterError) Unwrap() []error { return []error{site.ErrCluster, e.err} }
+
+// Hint says how to go on. What to do about the cause, errors of the cluster themselves know.
+func (*clusterError) Hint() string { return goOnHint }
+
+const goOnHint = "when the cause is mended, run the same command again, which goes on from there; after an install or node add, so does `boxlift resume`"
+
+// unfinished names the hosts that are well.
+func (en *Engine) unfinished() []string {
+	var names []string
+	for _, h := range en.Site.Hosts {
+		if h.Err == nil {
+			names = append(names, h.Name)
+		}
+	}
+	return names
+}
+
+// GoesOn reports whether the phases after a failed one still make sense: as long as the
+// servers are well, agents that failed harm nobody else.
+func (en *Engine) GoesOn(err error) bool {
+	if en.Mode == Inspect {
+		return true
+	}
+	for _, h := range en.Site.Servers() {
+		if h.Err != nil {
+			return false
+		}
+	}
+	if en.Tolerates != nil && !en.Tolerates() {
+		return false
+	}
+	own := slices.ContainsFunc(en.Site.Agents(), func(h *site.Host) bool { return h.Err != nil && errors.Is(err, h.Err) })
+	return own && en.passedPreflight()
+}
+
+func (en *Engine) passedPreflight() bool {
+	return !slices.ContainsFunc(en.Site.Hosts, func(h *site.Host) bool { return h.Refused })
+}
+
+// HostErrors joins the errors of all hosts; waiting names those that are well but
+// could not be finished.
+func (en *Engine) HostErrors(waiting ...string) error {
+	e := en.Failures()
+	if len(e.Failed) == 0 {
+		return nil
+	}
+	e.Waiting = waiting
+	return e
+}
+
+// Failures are the errors of all hosts.
+func (en *Engine) Failures() *HostsError {
+	e := &HostsError{Total: len(en.Site.Hosts)}
+	for _, h := range en.Site.Hosts {
+		if h.Err != nil {
+			e.Failed = append(e.Failed, h.Err)
+		}
+	}
+	return e
+}
+
+// MaxHostError bounds what is shown of one host's error, in bytes.
+const MaxHostError = 16 << 10
+
+// HostsError reports every host that failed.
+type HostsError struct {
+	Failed []error
+	// Waiting are the hosts that are well but could not be finished because of others.
+	Waiting []string
+	Total   int
+}
+
+func (e *HostsError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d of %s failed", len(e.Failed), site.Counted(e.Total, "host"))
+	for _, err := range e.Failed {
+		// It may quote what a host has said.
+		b.WriteString("\n" + printable.Clip(printable.Text(err.Error()), MaxHostError))
+	}
+	if len(e.Waiting) > 0 {
+		b.WriteString("\nnot gone on with because of that: " + strings.Join(e.Waiting, ", "))
+	}
+	return b.String()
+}
+
+// Unwrap gives the hosts' own errors and ErrHosts.
+func (e *HostsError) Unwrap() []error { return append([]error{site.ErrHosts}, e.Failed...) }
+
+// Hint says how to go on, where none of the hosts' errors does.
+func (e *HostsError) Hint() string {
+	for _, err := range e.Failed {
+		var own interface{ Hint() string }
+		if errors.As(err, &own) && own.Hint() != "" {
+			return ""
+		}
+	}
+	return goOnHint
+}
+
+// EachHost runs do on the hosts that have not failed, as many at a time as the
+// configuration allows, and keeps their errors with them.
+func (en *Engine) EachHost(ctx context.Context, hosts []*site.Host, do func(context.Context, *site.Host) error) error {
+	en.Site.AtOnce(hosts, func(h *site.Host) {
+		if h.Err != nil || ctx.Err() != nil {
+			return
+		}
+		if err := do(ctx, h); err != nil {
+			h.Fail(err)
+		}
+	})
+	for _, h := range hosts {
+		if h.Err != nil {
+			return h.Err
+		}
+	}
+	return ctx.Err()
+}
+
+func (en *Engine) Close() {
+	en.Holds.release()
+	en.Site.Conns.Close()
+}
+
+// WholeCluster tells whether every host of install.yaml is well so far.
+func (en *Engine) WholeCluster() bool {
+	return !slices.ContainsFunc(en.Site.Hosts, func(h *site.Host) bool { return h.Err != nil })
+}
+
+// Clean removes what runs may have left on hosts, whether this one went well or not. What
+// has arrived of packs stays where the next run goes on from it: on hosts that do not have
+// all of them yet. Failing to clean is no failure of the run: the next one tries again.
+func (en *Engine) Clean(ctx context.Context) {
+	if !en.Changing() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), site.CleanTimeout)
+	defer cancel()
+	en.Site.AtOnce(en.Site.Hosts, func(h *site.Host) {
+		if !h.Held { // nothing was put there, or another boxlift is at work
+			return
+		}
+		args := []string{"/bin/sh", "-c", `[ ! -x "$1" ] || "$@"`, "sh", site.HelperPath, "clean", "-age", "1s", "-dir", path.Dir(site.K3sBinary), "-dir", site.K3sConfigDir,
+			"-dir", RegistryDir, "-dir", path.Dir(RegistryProgram), "-dir", path.Dir(RegistryUnit)}
+		if h.Shipped {
+			args = append(args, "-unfinished")
+		}
+		_, _ = h.Root(ctx, "remove temporary files", args...)
+	})
+}

@@ -1,6 +1,0 @@
-package run
-
-import ()
-
-// RollbackLiteBoxdCommand is what the state calls it.
-const RollbackLiteBoxdCommand = "rollback liteboxd"

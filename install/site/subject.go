@@ -1,0 +1,14 @@
+package site
+
+// Subject is what steps are about: a host, or the cluster as a whole, which has no name.
+type Subject struct {
+	Name    string
+	Changes []Change
+}
+
+// Change is one step that was needed.
+type Change struct {
+	Phase  string `json:"phase"`
+	Title  string `json:"title"`
+	Reason string `json:"reason"`
+}

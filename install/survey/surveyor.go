@@ -1,0 +1,324 @@
+// Package survey looks at all hosts before anything is changed, and judges whether they can become what they are
+// to be. All findings on all hosts are told.
+package survey
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/lock"
+	machine "github.com/liteboxd/boxlift/install/host"
+	"github.com/liteboxd/boxlift/install/k3s"
+	"github.com/liteboxd/boxlift/install/liteboxd"
+	"github.com/liteboxd/boxlift/install/network"
+	"github.com/liteboxd/boxlift/install/preflight"
+	"github.com/liteboxd/boxlift/install/recovery"
+	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/seed"
+	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/node/facts"
+)
+
+// Surveyor looks at all hosts before anything is changed, and judges them.
+type Surveyor struct {
+	Site     *site.Site
+	Engine   *run.Engine
+	Record   *run.Record
+	Seeder   *seed.Seeder
+	Cluster  *k3s.Cluster
+	Network  *network.Network
+	Deployer *liteboxd.Deployer
+	Recovery *recovery.Recovery
+
+	Findings []preflight.Finding
+}
+
+// Preflight connects to all hosts and refuses those that cannot become what they are
+// to be. All findings on all hosts are reported, and nothing is changed on any host
+// when one stops the run, apart from boxlift's own helper.
+func (sv *Surveyor) Preflight(ctx context.Context) error {
+	task := sv.Site.Reporter.Task(fmt.Sprintf("look at %s", site.Counted(len(sv.Site.Hosts), "host")), 0)
+	if sv.Engine.Mode != run.Inspect {
+		if err := sv.Seeder.CheckSupply(ctx); err != nil {
+			task.Done(err)
+			return err
+		}
+	}
+	err := sv.Engine.EachHost(ctx, sv.Site.Hosts, sv.look)
+	if unkept := sv.Cluster.FindAdopted(ctx); err == nil {
+		err = unkept
+	}
+	if foreign := sv.Cluster.CheckForeign(ctx); err == nil {
+		err = foreign
+	}
+	if taken := sv.checkTaken(ctx); err == nil {
+		err = taken
+	}
+	sv.Cluster.LookAtTokens(ctx)
+	var older error
+	if sv.Engine.Mode != run.Inspect && ctx.Err() == nil {
+		if older = sv.Record.CheckFresh(ctx); older != nil && sv.Engine.Journal != nil {
+			task.Done(older)
+			return older
+		}
+	}
+	if err == nil && sv.Engine.Only != nil {
+		if err := sv.Record.CheckOwnBundle(ctx); err != nil {
+			task.Done(err)
+			return err
+		}
+	}
+	if lost := sv.Seeder.FindPassword(ctx); lost != nil && err == nil {
+		task.Done(lost)
+		return lost
+	}
+	for _, h := range sv.Site.Hosts {
+		if sv.Engine.Mode != run.Inspect {
+			for _, text := range h.Differences {
+				sv.Site.Warn("%s: %s", h.Name, text)
+			}
+			h.Differences = nil
+		}
+	}
+	if sv.Engine.Mode != run.Inspect {
+		subjects := sv.Subjects()
+		if err == nil && sv.Engine.Changing() {
+			sv.checkReach(ctx, subjects)
+		}
+		err = cmp.Or(err, sv.judge(subjects))
+	}
+	for _, h := range sv.Site.Hosts {
+		h.Refused = h.Err != nil
+	}
+	err = errors.Join(older, err)
+	task.Done(err)
+	return err
+}
+
+// look gathers what is needed to judge one host.
+func (sv *Surveyor) look(ctx context.Context, h *site.Host) error {
+	if err := sv.Site.Connect(ctx, h); err != nil {
+		return err
+	}
+	if platforms := sv.Site.Contents.Platforms(); !slices.Contains(platforms, h.Platform) {
+		return fmt.Errorf("the host is %s, but the bundle carries %s only: build a bundle whose lock lists that platform", h.Platform, site.PlatformsText(platforms))
+	}
+	if err := sv.Deployer.CheckPlatform(h.Platform); err != nil {
+		return err
+	}
+	if _, err := h.Root(ctx, "become root", "true"); err != nil {
+		return err
+	}
+	var err error
+	if h.Packs, err = sv.Site.PacksFor(h); err != nil {
+		return err
+	}
+	for _, p := range h.Packs {
+		h.Images += len(p.Images)
+	}
+	if err := k3s.LookAtK3s(ctx, h); err != nil {
+		return err
+	}
+	if err := sv.Recovery.CheckRestoring(ctx, h); err != nil {
+		return err
+	}
+	if !sv.Engine.Changing() {
+		return sv.lookWithoutHelper(ctx, h)
+	}
+	if err := sv.occupy(ctx, h); err != nil {
+		return err
+	}
+	return h.GatherFacts(ctx)
+}
+
+// occupy puts the helper on the host and, if the run is recorded, keeps other runs away
+// from it. The helper that is there is asked first: it may be what another run works with.
+func (sv *Surveyor) occupy(ctx context.Context, h *site.Host) error {
+	var busy *run.BusyError
+	if sv.Engine.Journal != nil {
+		if err := sv.Engine.Hold(ctx, h); errors.As(err, &busy) {
+			return err
+		}
+	}
+	if err := h.PlaceHelper(ctx, sv.Site.Bundle, sv.Site.Contents); err != nil {
+		return fmt.Errorf("place boxlift-node: %w", err)
+	}
+	if sv.Engine.Journal == nil || h.Held {
+		return nil
+	}
+	return sv.Engine.Hold(ctx, h)
+}
+
+// lookWithoutHelper gathers facts if the helper happens to be on the host.
+func (sv *Surveyor) lookWithoutHelper(ctx context.Context, h *site.Host) error {
+	file, ok := sv.Site.Contents.File(bundle.ProgramsComponent, bundle.NodeProgram, h.Platform)
+	if !ok {
+		return nil
+	}
+	digests, err := machine.Digests(ctx, h.Conn, site.HelperPath)
+	if err != nil {
+		return err
+	}
+	if digests[site.HelperPath] == file.Digest.Encoded() {
+		return h.GatherFacts(ctx)
+	}
+	if sv.Engine.Mode != run.Inspect {
+		return nil // a run puts it there without further ado
+	}
+	text := "boxlift-node is that of another bundle"
+	if digests[site.HelperPath] == "" {
+		text = "boxlift-node is not on the host"
+	}
+	h.Differences = append(h.Differences, text)
+	return nil
+}
+
+// findingsError lists all that is wrong with a host.
+type findingsError []preflight.Finding
+
+func (e findingsError) Error() string {
+	lines := make([]string, 0, len(e))
+	for _, f := range e {
+		lines = append(lines, fmt.Sprintf("%s; needed: %s; %s", f.Found, f.Needed, f.Hint))
+	}
+	return strings.Join(lines, "\n  ")
+}
+
+// judge compares the hosts' facts with what is needed, and returns the first error.
+func (sv *Surveyor) judge(subjects []preflight.Subject) (err error) {
+	sv.Findings = preflight.Judge(sv.Needs(), subjects)
+	sv.WarnOf(sv.Findings)
+	for _, h := range sv.Site.Hosts {
+		var stops findingsError
+		for _, f := range sv.Findings {
+			if f.Host == h.Name && f.Severity == preflight.Error {
+				stops = append(stops, f)
+			}
+		}
+		if len(stops) > 0 {
+			h.Fail(stops)
+			err = cmp.Or(err, h.Err)
+		}
+	}
+	return err
+}
+
+// WarnOf tells of the findings that stop nothing, once each with all hosts that have it.
+func (sv *Surveyor) WarnOf(findings []preflight.Finding) {
+	hosts := make(map[string][]string)
+	var texts []string
+	for _, f := range findings {
+		if f.Severity != preflight.Warning {
+			continue
+		}
+		text := fmt.Sprintf("%s; better: %s; %s", f.Found, f.Needed, f.Hint)
+		if hosts[text] == nil {
+			texts = append(texts, text)
+		}
+		hosts[text] = append(hosts[text], f.Host)
+	}
+	for _, text := range texts {
+		sv.Site.Warn("%s: %s", strings.Join(hosts[text], ", "), text)
+	}
+}
+
+// Subjects are the hosts that have told their facts.
+func (sv *Surveyor) Subjects() []preflight.Subject {
+	seed := sv.Site.SeedServer()
+	var subjects []preflight.Subject
+	for _, h := range sv.Site.Hosts {
+		if h.Facts == nil {
+			continue
+		}
+		n := &k3s.Node{Cluster: sv.Cluster, Host: h, Server: sv.Cluster.JoinURL(h, seed)}
+		told := *h.Facts
+		told.K3s.Managed = told.K3s.Managed || h.Adopted != nil // what was adopted is judged as boxlift's own
+		s := preflight.Subject{
+			Name: h.Name, Config: h.Config, K3sConfig: n.Settings(), Platform: h.Platform, Facts: &told,
+			Offset: h.Offset, OffsetError: h.Uncertainty, TokenFault: h.TokenFault,
+		}
+		for _, p := range h.Packs {
+			s.Packs = append(s.Packs, facts.StoredFile{Name: site.PackName(p), Size: p.Size})
+		}
+		if f, ok := sv.Site.CiliumCLIFile(h); ok && h == sv.Site.Hosts[0] {
+			s.Archives = append(s.Archives, storedFile(f))
+		}
+		subjects = append(subjects, s)
+	}
+	return subjects
+}
+
+// Needs are what the bundle and install.yaml ask of the hosts.
+func (sv *Surveyor) Needs() preflight.Need {
+	need := preflight.Need{
+		Config: sv.Site.Config, K3s: sv.Site.K3s, CiliumValues: sv.Network.CiliumValues("", false),
+		Platforms: sv.Site.Contents.Platforms(), Sizes: make(map[lock.Platform]preflight.Sizes),
+		Upgrade: sv.Engine.Upgrades || sv.Recovery.Restore != nil && sv.Recovery.Restore.Replace, // the k3s that is there goes
+	}
+	for _, h := range sv.Site.Hosts {
+		if _, done := need.Sizes[h.Platform]; done || h.Platform == "" {
+			continue
+		}
+		var sizes preflight.Sizes
+		for _, name := range seed.ShippedFiles {
+			if f, err := sv.Site.K3sFile(name, h.Platform); err == nil {
+				sizes.Files = append(sizes.Files, storedFile(f))
+				if name == site.K3sProgram {
+					sizes.K3s = f.Size
+				}
+			}
+		}
+		need.Sizes[h.Platform] = sizes
+	}
+	return need
+}
+
+// storedFile is what the host's facts call a file of the bundle.
+func storedFile(f bundle.File) facts.StoredFile {
+	return facts.StoredFile{Name: path.Base(site.StoredPath(f)), Size: f.Size}
+}
+
+// triesReach tells whether the hosts are to try if they reach each other: when one of them is
+// new to the cluster, since those that are in it have shown it. Who runs preflight alone wants to
+// know, also of a firewall that came later; no run has its state open then.
+func (sv *Surveyor) triesReach() bool {
+	return sv.Engine.Journal == nil || slices.ContainsFunc(sv.Site.Hosts, func(h *site.Host) bool { return !h.Member && h.Joined == "" && h.Adopted == nil })
+}
+
+// checkReach finds out whether the hosts reach each other, where that has to be tried. What is no
+// host of the cluster is tried every time.
+func (sv *Surveyor) checkReach(ctx context.Context, subjects []preflight.Subject) {
+	need := sv.Needs()
+	outside := preflight.ReachOutside(need)
+	if outside == nil && !sv.triesReach() {
+		return
+	}
+	hosts := make([]preflight.ReachHost, 0, len(subjects))
+	for i, s := range subjects {
+		h := sv.Site.Hosts[slices.IndexFunc(sv.Site.Hosts, func(h *site.Host) bool { return h.Name == s.Name })]
+		hosts = append(hosts, preflight.ReachHost{
+			Name: s.Name, Address: preflight.NodeAddress(s), Role: s.Config.Role, Ports: preflight.ReachPorts(need, subjects, i), Outside: outside,
+			Start: func(ctx context.Context, args ...string) (io.WriteCloser, io.Reader, func() error, error) {
+				p, err := h.Conn.Start(ctx, machine.Command{Title: "see which hosts it reaches", Args: append([]string{site.HelperPath}, args...), Root: true})
+				if err != nil {
+					return nil, nil, nil, err
+				}
+				return p.Stdin, p.Stdout, p.Wait, nil
+			},
+		})
+	}
+	reached, err := preflight.Reach(ctx, hosts)
+	if err != nil {
+		sv.Site.Warn("whether the hosts reach each other could not be found out everywhere: %v", err)
+	}
+	for i, s := range subjects {
+		subjects[i].Reach = reached[s.Name]
+	}
+}
