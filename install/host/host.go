@@ -152,8 +152,8 @@ type PutOptions struct {
 	SHA256 string
 	// Root writes as root, and the file is root's.
 	Root bool
-	// Progress is told the number of bytes that were sent since it was last called; may be nil. It is not called for a
-	// file that is there already.
+	// Progress is told the number of bytes that were sent since it was last called, or that an earlier Put that broke off
+	// has left there; may be nil. It is not called for a file that is there already.
 	Progress func(n int64)
 }
 

@@ -6,7 +6,11 @@ import (
 	"github.com/liteboxd/boxlift/install/host/hosttest"
 )
 
-// TestConform is against a real sshd.
+// TestConform is against a real sshd, with SFTP and without.
 func TestConform(t *testing.T) {
-	hosttest.Conform(t, startServer(t, serverOptions{}).dial(t), t.TempDir())
+	for way, options := range ways {
+		t.Run(way, func(t *testing.T) {
+			hosttest.Conform(t, startServer(t, options).dialWay(t, way), t.TempDir())
+		})
+	}
 }

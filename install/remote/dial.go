@@ -17,7 +17,8 @@ import (
 )
 
 // Host is one SSH connection to a node. Its methods may be used from several goroutines
-// at once; sshd allows ten commands at a time unless told otherwise (MaxSessions).
+// at once; sshd allows ten commands at a time unless told otherwise (MaxSessions), and SFTP,
+// once it was used, counts as one.
 type Host struct {
 	target      Target
 	client      *ssh.Client
@@ -26,7 +27,8 @@ type Host struct {
 	firstUse    bool
 	done        chan struct{} // closed when the connection has ended
 
-	elevate elevation
+	elevate   elevation
+	subsystem subsystem
 }
 
 // Dial connects, checks the host's key and logs in. ctx and ConnectTimeout bound Dial

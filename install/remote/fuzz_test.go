@@ -1,7 +1,11 @@
 package remote
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 
@@ -57,4 +61,102 @@ func FuzzSudoRefusal(f *testing.F) {
 			t.Errorf("the error %q has an escape character", err)
 		}
 	})
+}
+
+// FuzzSFTP expects of whatever a server answers that files which are read and written end, that no more comes than the
+// file has, and that errors can be shown.
+func FuzzSFTP(f *testing.F) {
+	const status, handle, data, attrs = 101, 102, 103, 105
+	answer := func(kind byte, payload ...byte) []byte {
+		return append(binary.BigEndian.AppendUint16([]byte{kind}, uint16(len(payload))), payload...)
+	}
+	regular := answer(attrs, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0x81, 0xa4) // 3 bytes, 0644
+	opened := answer(handle, 0, 0, 0, 1, 'h')
+	end := answer(status, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0)
+	f.Add(bytes.Join([][]byte{regular, opened, regular, answer(data, 0, 0, 0, 3, 'a', 'b', 'c'), end}, nil))
+	f.Add(bytes.Join([][]byte{regular, opened, regular, answer(data, 0, 0, 0, 9, 'a'), end}, nil))
+	f.Add(bytes.Join([][]byte{answer(attrs, 0, 0, 0, 5, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x81, 0xa4), opened, opened, end}, nil))
+	f.Add(answer(attrs, 0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xff))
+	f.Add(answer(status, 0, 0, 0, 4, 0, 0, 0, 2, 0x1b, '['))
+	f.Fuzz(func(t *testing.T, script []byte) {
+		requests, toServer := io.Pipe()
+		answers, fromServer := io.Pipe()
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			_ = fromServer.CloseWithError(answerSFTP(requests, fromServer, script)) // neither ever fails
+			_ = requests.Close()
+		}()
+		client, err := greetSFTP(answers, toServer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		show := func(err error) {
+			if err = shown(err); err != nil && strings.ContainsFunc(err.Error(), func(r rune) bool { return r < ' ' }) {
+				t.Errorf("the error %q has control characters", err)
+			}
+		}
+		show(guarded(func() error {
+			file, size, err := openRegular(client, "/file", 0)
+			if err != nil {
+				return err
+			}
+			to := &sink{to: io.Discard, sum: sha256.New(), limit: size}
+			err = readAll(file, to)
+			if to.count > size {
+				t.Errorf("%d bytes came of %d", to.count, size)
+			}
+			return err
+		}))
+		show(guarded(func() error {
+			file, err := openTemporary(client, "/file", 3)
+			if err != nil {
+				return err
+			}
+			u := &upload{content: &source{in: strings.NewReader("content")}}
+			return errors.Join(u.write(file, []string{""}, 3), file.Sync(), file.Close())
+		}))
+		_ = client.Close() // the server may have ended already
+		_ = answers.Close()
+		<-served
+	})
+}
+
+// answerSFTP answers each request with what comes next in the script: a kind, a length of two bytes, and a payload, to which
+// the request's number is added.
+func answerSFTP(requests io.Reader, answers io.Writer, script []byte) error {
+	send := func(kind byte, payload []byte) error {
+		packet := binary.BigEndian.AppendUint32(nil, uint32(1+len(payload)))
+		_, err := answers.Write(append(append(packet, kind), payload...))
+		return err
+	}
+	text := func(s string) []byte { return append(binary.BigEndian.AppendUint32(nil, uint32(len(s))), s...) }
+	for {
+		var head [9]byte // length, kind, number or version
+		if _, err := io.ReadFull(requests, head[:]); err != nil {
+			return err
+		}
+		if _, err := io.CopyN(io.Discard, requests, int64(binary.BigEndian.Uint32(head[:]))-5); err != nil {
+			return err
+		}
+		const begin, version = 1, 2
+		if head[4] == begin {
+			greeting := head[5:]
+			for _, extension := range []string{"fsync@openssh.com", "posix-rename@openssh.com", "limits@openssh.com"} {
+				greeting = append(append(greeting, text(extension)...), text("1")...)
+			}
+			if err := send(version, greeting); err != nil {
+				return err
+			}
+			continue
+		}
+		if len(script) < 3 {
+			return io.EOF
+		}
+		n := min(int(binary.BigEndian.Uint16(script[1:])), len(script)-3)
+		if err := send(script[0], append(head[5:9:9], script[3:3+n]...)); err != nil {
+			return err
+		}
+		script = script[3+n:]
+	}
 }

@@ -139,6 +139,8 @@ func TestLab(t *testing.T) {
 				onNode(t, test.before)
 				defer onNode(t, test.after)
 			}
+			var log lockedBuffer
+			logged(&log)(&test.target)
 			h := dial(t, test.target)
 			run := func(stdin io.Reader) (host.Result, error) {
 				return h.Run(ctx, host.Command{Script: "id -u; sha256sum | cut -c1-64", Root: true, Stdin: stdin})
@@ -168,6 +170,7 @@ func TestLab(t *testing.T) {
 
 			file := "/etc/boxlift test/token"
 			onNode(t, "rm -rf '/etc/boxlift test' && mkdir -m 700 '/etc/boxlift test'")
+			h.subsystem.always = true
 			for _, changed := range []bool{true, false} {
 				got, err := host.PutBytes(ctx, h, host.PutOptions{Path: file, Mode: 0o600, Root: true}, big)
 				if err != nil || got != changed {
@@ -177,6 +180,14 @@ func TestLab(t *testing.T) {
 			if got, want := onNode(t, "cd '/etc/boxlift test' && ls -A && stat -c '%a %U' token && sha256sum <token"),
 				"token\n600 root\n"+hexSum(big)+"  -"; got != want {
 				t.Errorf("put made %q, want %q", got, want)
+			}
+
+			way := " msg=put host=node-1 path=\"/etc/boxlift test/token\" way=cat because=\"it goes through sudo\""
+			if test.target.User == "root" {
+				way = " msg=put host=node-1 path=\"/etc/boxlift test/token\" way=sftp "
+			}
+			if !strings.Contains(log.String(), way) {
+				t.Errorf("the log has no %q", way)
 			}
 
 			sleeping, stop := context.WithCancel(ctx)

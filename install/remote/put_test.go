@@ -35,9 +35,18 @@ func names(t *testing.T, dir string) []string {
 	return all
 }
 
+// eachWay runs a test for each way that files go.
+func eachWay(t *testing.T, test func(t *testing.T, s *server, h *Host), change ...func(*Target)) {
+	for way, options := range ways {
+		t.Run(way, func(t *testing.T) {
+			s := startServer(t, options)
+			test(t, s, s.dialWay(t, way, change...))
+		})
+	}
+}
+
 func TestPut(t *testing.T) {
-	h := startServer(t, serverOptions{}).dial(t)
-	testPut(t, h)
+	eachWay(t, func(t *testing.T, _ *server, h *Host) { testPut(t, h) })
 }
 
 // The small tools of busybox will do too.
@@ -46,12 +55,18 @@ func TestPutWithBusybox(t *testing.T) {
 	need.Programs(t, program)
 	busybox := program.Find()
 	bin := t.TempDir()
-	for _, tool := range []string{"cat", "chmod", "cut", "dirname", "find", "id", "mktemp", "mv", "rm", "sha256sum", "stat", "sync"} {
+	for _, tool := range []string{"cat", "chmod", "cut", "dd", "dirname", "find", "id", "mktemp", "mv", "rm", "sha256sum", "stat", "sync"} {
 		if err := os.Symlink(busybox, filepath.Join(bin, tool)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	h := startServer(t, serverOptions{config: "SetEnv HOME=" + bin + " PATH=" + bin}).dial(t)
+	for way, options := range ways {
+		options.config = "SetEnv HOME=" + bin + " PATH=" + bin
+		t.Run(way, func(t *testing.T) { testPutWithBusybox(t, startServer(t, options).dialWay(t, way), bin) })
+	}
+}
+
+func testPutWithBusybox(t *testing.T, h *Host, bin string) {
 	which, err := h.Run(t.Context(), host.Command{Script: "command -v sha256sum"})
 	if err != nil || strings.TrimSpace(string(which.Stdout)) != filepath.Join(bin, "sha256sum") {
 		t.Fatalf("sha256sum is %q, %v", which.Stdout, err)
@@ -105,7 +120,10 @@ func testPut(t *testing.T, h *Host) {
 
 // A put that was killed leaves a file; one that goes on beside this one has a file too.
 func TestPutSweeps(t *testing.T) {
-	h := startServer(t, serverOptions{}).dial(t)
+	eachWay(t, testPutSweeps)
+}
+
+func testPutSweeps(t *testing.T, _ *server, h *Host) {
 	dir := t.TempDir()
 	old := writeFile(t, dir, ".boxlift-put-a1b2c3", "half")
 	writeFile(t, dir, ".boxlift-put-d4e5f6", "half")
@@ -122,7 +140,10 @@ func TestPutSweeps(t *testing.T) {
 }
 
 func TestPutReplaces(t *testing.T) {
-	h := startServer(t, serverOptions{}).dial(t)
+	eachWay(t, testPutReplaces)
+}
+
+func testPutReplaces(t *testing.T, _ *server, h *Host) {
 	t.Run("a link, not its target", func(t *testing.T) {
 		dir := t.TempDir()
 		target := writeFile(t, dir, "target", "same")
@@ -156,7 +177,10 @@ func TestPutReplaces(t *testing.T) {
 }
 
 func TestPutRefuses(t *testing.T) {
-	h := startServer(t, serverOptions{}).dial(t)
+	eachWay(t, testPutRefuses)
+}
+
+func testPutRefuses(t *testing.T, _ *server, h *Host) {
 	dir := t.TempDir()
 	t.Cleanup(func() {
 		if left := names(t, dir); left != nil {
@@ -219,23 +243,23 @@ func TestPutBreaksOff(t *testing.T) {
 		}, ErrConnectionLost},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := startServer(t, serverOptions{})
-			h := s.dial(t)
-			dir := t.TempDir()
-			file := writeFile(t, dir, "file", "old")
-			data := random(4, 8<<20)
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			content := io.MultiReader(bytes.NewReader(data[:4<<20]),
-				&hook{func() error { return test.cut(s, h, cancel) }}, bytes.NewReader(data[4<<20:]), zeros{})
-			changed, err := h.Put(ctx, host.PutOptions{Path: file, Mode: 0o600, Size: 1 << 40, SHA256: hexSum(data)}, content)
-			if changed || !errors.Is(err, test.want) {
-				t.Errorf("changed %v, %v, want %v", changed, err, test.want)
-			}
-			eventually(t, "only the old file is there", func() bool { return cmp.Equal(names(t, dir), []string{"file"}) })
-			if got, err := os.ReadFile(file); err != nil || string(got) != "old" {
-				t.Errorf("%q, %v", got, err)
-			}
+			eachWay(t, func(t *testing.T, s *server, h *Host) {
+				dir := t.TempDir()
+				file := writeFile(t, dir, "file", "old")
+				data := random(4, 8<<20)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				content := io.MultiReader(bytes.NewReader(data[:4<<20]),
+					&hook{func() error { return test.cut(s, h, cancel) }}, bytes.NewReader(data[4<<20:]), zeros{})
+				changed, err := h.Put(ctx, host.PutOptions{Path: file, Mode: 0o600, Size: 1 << 40, SHA256: hexSum(data)}, content)
+				if changed || !errors.Is(err, test.want) {
+					t.Errorf("changed %v, %v, want %v", changed, err, test.want)
+				}
+				eventually(t, "only the old file is there", func() bool { return cmp.Equal(names(t, dir), []string{"file"}) })
+				if got, err := os.ReadFile(file); err != nil || string(got) != "old" {
+					t.Errorf("%q, %v", got, err)
+				}
+			})
 		})
 	}
 }
@@ -251,10 +275,13 @@ func (h *hook) Read([]byte) (int, error) {
 }
 
 func TestPutDiskTrouble(t *testing.T) {
+	eachWay(t, testPutDiskTrouble)
+}
+
+func testPutDiskTrouble(t *testing.T, _ *server, h *Host) {
 	if os.Geteuid() != 0 {
 		need.LeaveOut(t, "mounting a small file system needs root")
 	}
-	h := startServer(t, serverOptions{}).dial(t)
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
 		need.LeaveOut(t, "no file system can be mounted here: "+err.Error())
@@ -286,9 +313,11 @@ func TestPutDiskTrouble(t *testing.T) {
 // While a secret is on its way, no argument, no environment and no file that others can
 // read has it.
 func TestPutKeepsSecrets(t *testing.T) {
+	eachWay(t, testPutKeepsSecrets)
+}
+
+func testPutKeepsSecrets(t *testing.T, s *server, h *Host) {
 	const canary = "canary-51c7e0"
-	s := startServer(t, serverOptions{})
-	h := s.dial(t)
 	dir := t.TempDir()
 	old := syscall.Umask(0) // sshd's children are already born; this is for the check below alone
 	defer syscall.Umask(old)
@@ -334,8 +363,10 @@ func TestPutKeepsSecrets(t *testing.T) {
 
 // Whoever gives up on a host that hangs does not wait for keepalives to notice it.
 func TestPutToHangingHostIsCancelled(t *testing.T) {
-	s := startServer(t, serverOptions{})
-	h := s.dial(t, func(target *Target) { target.KeepAlive = time.Hour })
+	eachWay(t, testPutToHangingHostIsCancelled, func(target *Target) { target.KeepAlive = time.Hour })
+}
+
+func testPutToHangingHostIsCancelled(t *testing.T, s *server, h *Host) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	stop := &hook{func() error {

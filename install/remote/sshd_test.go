@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/pem"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -38,6 +40,7 @@ type server struct {
 type serverOptions struct {
 	keys   []string // host key types; nil means ed25519
 	config string   // more lines for sshd_config
+	noSFTP bool     // sshd knows no SFTP
 }
 
 // startServer starts sshd and stops it, with all that it runs, when the test ends.
@@ -96,6 +99,9 @@ LogLevel VERBOSE
 	// and the tests kill shells while they run them. sshd heeds only the first SetEnv.
 	if !strings.Contains(opts.config, "SetEnv ") {
 		fmt.Fprintf(&config, "SetEnv HOME=%s\n", s.dir)
+	}
+	if !opts.noSFTP {
+		config.WriteString("Subsystem sftp internal-sftp\n")
 	}
 	cmd := exec.Command(sshd, "-D", "-e", "-f", writeFile(t, s.dir, "sshd_config", config.String()))
 	log := new(bytes.Buffer)
@@ -250,4 +256,51 @@ func descendants(pid int) []int {
 		queue = append(queue, children[queue[0]]...)
 	}
 	return all
+}
+
+// ways are the ways that files go.
+var ways = map[string]serverOptions{"sftp": {}, "cat": {noSFTP: true}}
+
+// dialWay logs in where all files, small ones too, go by SFTP if the server has it, and proves in the end that they did, or
+// did not.
+func (s *server) dialWay(t testing.TB, way string, change ...func(*Target)) *Host {
+	t.Helper()
+	var log lockedBuffer
+	h := s.dial(t, append(change, func(target *Target) {
+		target.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})...)
+	h.subsystem.always = true
+	t.Cleanup(func() {
+		found := 0
+		for line := range strings.Lines(log.String()) {
+			if strings.Contains(line, " msg=put ") {
+				found++
+				if !strings.Contains(line, " way="+way+" ") {
+					t.Errorf("expected the way %s: %s", way, line)
+				}
+			}
+		}
+		if found == 0 {
+			t.Error("the log has no put")
+		}
+	})
+	return h
+}
+
+// lockedBuffer is written to by many.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
