@@ -86,6 +86,7 @@ test:
 	  ( cd test/k3s/cmd/busybox && go test -count=1 -json . ) || failed=1
 	  ( cd tools/release && go test -count=1 -json . ) || failed=1
 	  ( cd tools/vulncheck && go test -count=1 -json . ) || failed=1
+	  ( cd tools/bounds && go test -count=1 -json . ) || failed=1
 	  CGO_ENABLED=0 go run ./test/prepare >&2 && clusters -skip '$(LONG)' || failed=1
 	  exit $$failed ) | CGO_ENABLED=0 go run ./test/summary $$require
 	echo 'make test-long has the tests of clusters that take longer.'
@@ -96,10 +97,12 @@ test-long:
 	CGO_ENABLED=0 go run ./test/prepare -all
 	clusters -run '$(LONG)' | CGO_ENABLED=0 go run ./test/summary $$require
 
-# govulncheck is left out, and says so, where its database does not answer within seconds.
+# govulncheck is left out, and says so, where its database does not answer within seconds. What comes last are the bounds
+# of this house: how large its parts may become, and which of its rooms may import which.
 lint:
 	CGO_ENABLED=0 go tool -modfile=tools/lint/go.mod golangci-lint run ./...
 	cd tools/vulncheck && CGO_ENABLED=0 go run . -module ../..
+	cd tools/bounds && CGO_ENABLED=0 go run . ../..
 
 bench:
 	go run ./test/bench

@@ -277,6 +277,9 @@ func TestRooms(t *testing.T) {
 	said := map[string][]string{}
 	row := regexp.MustCompile("(?m)^\\| `([a-z/-]+)` \\|.*\\|((?: `[a-z]+`)*) \\|$")
 	for _, match := range row.FindAllStringSubmatch(string(page), -1) {
+		if strings.HasPrefix(match[1], "install/") { // these have a table of their own, which the linter compares
+			continue
+		}
 		rooms := strings.Fields(strings.ReplaceAll(match[2], "`", ""))
 		slices.Sort(rooms)
 		said[match[1]] = rooms

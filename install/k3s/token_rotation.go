@@ -71,59 +71,67 @@ func (c *Cluster) RotateExposed(ctx context.Context) error {
 
 // RotateTokens changes the tokens on all servers, starts k3s there one by one, and then on agents, if theirs changes.
 func (c *Cluster) RotateTokens(ctx context.Context, seed *site.Host, servers, agents bool) error {
-	ordered, err := c.RotationOrder(ctx)
+	return (&rotation{c}).do(ctx, seed, servers, agents)
+}
+
+// rotation is a change of tokens.
+type rotation struct{ cluster *Cluster }
+
+// do changes the tokens on all servers, starts k3s there one by one, and then on agents, if theirs changes.
+func (r *rotation) do(ctx context.Context, seed *site.Host, servers, agents bool) error {
+	ordered, err := r.cluster.RotationOrder(ctx)
 	if err != nil {
 		return err
 	}
-	ordered = ordered[:len(c.Site.Servers())]
+	ordered = ordered[:len(r.cluster.Site.Servers())]
 	if agents {
-		c.agentsPassword.known, c.agentsPassword.password = true, jointoken.New()
+		r.cluster.agentsPassword.known, r.cluster.agentsPassword.password = true, jointoken.New()
 	}
-	password, err := c.AgentToken(ctx, seed)
+	password, err := r.cluster.AgentToken(ctx, seed)
 	if err != nil {
 		return err
 	}
-	full, err := c.joinToken(ctx, seed)
+	full, err := r.cluster.joinToken(ctx, seed)
 	if err != nil {
 		return err
 	}
 	next := ""
 	if servers {
-		if next, err = c.stageToken(ctx, seed); err != nil {
+		if next, err = r.stage(ctx, seed); err != nil {
 			return err
 		}
 	}
-	if err := c.Engine.EachHost(ctx, ordered, func(ctx context.Context, h *site.Host) error {
-		n := &Node{Cluster: c, Host: h, agentToken: password, Token: next}
+	if err := r.cluster.Engine.EachHost(ctx, ordered, func(ctx context.Context, h *site.Host) error {
+		n := &Node{Cluster: r.cluster, Host: h, agentToken: password, Token: next}
 		if servers && (h != seed || h.Joined != "") {
 			if n.Token, err = jointoken.ForServer(full, next); err != nil {
 				return err
 			}
 		}
-		return c.Engine.RunSteps(ctx, TokensPhase, &h.Subject, n.newTokenSteps(servers, agents))
+		return r.cluster.Engine.RunSteps(ctx, TokensPhase, &h.Subject, n.newTokenSteps(servers, agents))
 	}); err != nil {
 		return err
 	}
-	if err := c.restartOneByOne(ctx, ordered); err != nil {
+	if err := r.restart(ctx, ordered); err != nil {
 		return err
 	}
 	if agents {
-		if c.Site.API == nil && c.Engine.Changing() { // no server was started again
-			if err := c.Engine.ReachAPI(ctx, ordered); err != nil {
+		if r.cluster.Site.API == nil && r.cluster.Engine.Changing() { // no server was started again
+			if err := r.cluster.Engine.ReachAPI(ctx, ordered); err != nil {
 				return err
 			}
 		}
-		if err := c.rotateOnAgents(ctx, full, password); err != nil {
+		if err := r.giveAgents(ctx, full, password); err != nil {
 			return err
 		}
 	}
-	return c.forgetStaged(ctx, ordered)
+	return r.forget(ctx, ordered)
 }
 
-// stageToken gives all servers the next token to keep, and then lets k3s change to it.
-func (c *Cluster) stageToken(ctx context.Context, seed *site.Host) (next string, err error) {
+// stage gives all servers the next token to keep, and then lets k3s change to it.
+func (r *rotation) stage(ctx context.Context, seed *site.Host) (next string, err error) {
 	var running []string // what k3s on the servers says the token is
-	for _, h := range c.Site.Servers() {
+	for _, h := range r.cluster.Site.Servers() {
 		staged, err := h.Read(ctx, stagedTokenFile)
 		if err != nil {
 			return "", err
@@ -140,14 +148,14 @@ func (c *Cluster) stageToken(ctx context.Context, seed *site.Host) (next string,
 	if next == "" {
 		next = jointoken.New()
 	}
-	if err := c.Engine.EachHost(ctx, c.Site.Servers(), func(ctx context.Context, h *site.Host) error {
-		return c.Engine.RunSteps(ctx, TokensPhase, &h.Subject, []run.Step{
+	if err := r.cluster.Engine.EachHost(ctx, r.cluster.Site.Servers(), func(ctx context.Context, h *site.Host) error {
+		return r.cluster.Engine.RunSteps(ctx, TokensPhase, &h.Subject, []run.Step{
 			setup.FileStep(h, "keep the servers' next token", stagedTokenFile, []byte(next+"\n")),
 		})
 	}); err != nil {
 		return "", err
 	}
-	return next, c.Engine.RunSteps(ctx, TokensPhase, &c.Engine.Cluster, []run.Step{{
+	return next, r.cluster.Engine.RunSteps(ctx, TokensPhase, &r.cluster.Engine.Cluster, []run.Step{{
 		Title: "give the servers another token",
 		Needed: func(context.Context) (string, error) {
 			if slices.Contains(running, next) {
@@ -155,13 +163,13 @@ func (c *Cluster) stageToken(ctx context.Context, seed *site.Host) (next string,
 			}
 			return "the servers are to have another one than now", nil
 		},
-		Run: func(ctx context.Context) error { return c.changeServersToken(ctx, seed, next) },
+		Run: func(ctx context.Context) error { return r.changeServers(ctx, seed, next) },
 	}})
 }
 
-// changeServersToken asks k3s for it. Where k3s fails in the middle, it is started again as it was: by what it then
+// changeServers asks k3s for it. Where k3s fails in the middle, it is started again as it was: by what it then
 // says the token is, the next run knows which one holds.
-func (c *Cluster) changeServersToken(ctx context.Context, seed *site.Host, next string) error {
+func (r *rotation) changeServers(ctx context.Context, seed *site.Host, next string) error {
 	current, err := seed.Read(ctx, K3sServerToken)
 	if err != nil {
 		return err
@@ -176,7 +184,7 @@ func (c *Cluster) changeServersToken(ctx context.Context, seed *site.Host, next 
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	n := &Node{Cluster: c, Host: seed}
+	n := &Node{Cluster: r.cluster, Host: seed}
 	if again := n.RestartAfter(ctx, n.service()); again != nil {
 		return fmt.Errorf("%w; and k3s does not start again: %w", err, again)
 	}
@@ -206,12 +214,12 @@ func (n *Node) newTokenSteps(servers, agents bool) []run.Step {
 	return append(steps, previous)
 }
 
-// restartOneByOne starts k3s on hosts where it does not run with what it is to run with.
-func (c *Cluster) restartOneByOne(ctx context.Context, hosts []*site.Host) error {
+// restart starts k3s on hosts where it does not run with what it is to run with.
+func (r *rotation) restart(ctx context.Context, hosts []*site.Host) error {
 	for _, h := range hosts {
-		n := &Node{Cluster: c, Host: h}
-		if err := c.Engine.EachHost(ctx, []*site.Host{h}, func(ctx context.Context, h *site.Host) error {
-			return c.Engine.RunSteps(ctx, TokensPhase, &h.Subject, []run.Step{n.restartStep()})
+		n := &Node{Cluster: r.cluster, Host: h}
+		if err := r.cluster.Engine.EachHost(ctx, []*site.Host{h}, func(ctx context.Context, h *site.Host) error {
+			return r.cluster.Engine.RunSteps(ctx, TokensPhase, &h.Subject, []run.Step{n.restartStep()})
 		}); err != nil {
 			return err
 		}
@@ -243,16 +251,16 @@ func (n *Node) restartStep() run.Step {
 	}
 }
 
-// rotateOnAgents gives every agent the agents' token.
-func (c *Cluster) rotateOnAgents(ctx context.Context, servers, password string) error {
+// giveAgents gives every agent the agents' token.
+func (r *rotation) giveAgents(ctx context.Context, servers, password string) error {
 	token, err := jointoken.ForAgent(servers, password)
 	if err != nil {
 		return err
 	}
-	for _, h := range c.Site.Agents() {
-		n := &Node{Cluster: c, Host: h, Token: token}
-		if err := c.Engine.EachHost(ctx, []*site.Host{h}, func(ctx context.Context, h *site.Host) error {
-			return c.Engine.RunSteps(ctx, TokensPhase, &h.Subject, append(n.tokenSteps(), n.restartStep()))
+	for _, h := range r.cluster.Site.Agents() {
+		n := &Node{Cluster: r.cluster, Host: h, Token: token}
+		if err := r.cluster.Engine.EachHost(ctx, []*site.Host{h}, func(ctx context.Context, h *site.Host) error {
+			return r.cluster.Engine.RunSteps(ctx, TokensPhase, &h.Subject, append(n.tokenSteps(), n.restartStep()))
 		}); err != nil {
 			return err
 		}
@@ -260,10 +268,10 @@ func (c *Cluster) rotateOnAgents(ctx context.Context, servers, password string) 
 	return nil
 }
 
-// forgetStaged ends a change of the servers' token.
-func (c *Cluster) forgetStaged(ctx context.Context, servers []*site.Host) error {
-	return c.Engine.EachHost(ctx, servers, func(ctx context.Context, h *site.Host) error {
-		return c.Engine.RunSteps(ctx, TokensPhase, &h.Subject, []run.Step{{
+// forget ends a change of the servers' token.
+func (r *rotation) forget(ctx context.Context, servers []*site.Host) error {
+	return r.cluster.Engine.EachHost(ctx, servers, func(ctx context.Context, h *site.Host) error {
+		return r.cluster.Engine.RunSteps(ctx, TokensPhase, &h.Subject, []run.Step{{
 			Title: "forget the change of the token",
 			Needed: func(ctx context.Context) (string, error) {
 				for _, name := range []string{stagedTokenFile, exposedFile} {

@@ -1,0 +1,3 @@
+module github.com/liteboxd/boxlift/tools/bounds
+
+go 1.26
