@@ -1,8 +1,6 @@
 package lock
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,11 +8,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/opencontainers/go-digest"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/liteboxd/boxlift/internal/strictyaml"
 )
 
 // Bounds on what is read. A lock with the contents of several large image archives
@@ -50,17 +48,20 @@ func Parse(name string, data []byte) (*Lock, error) {
 
 // parse also returns the mapping at the root of the document, for editing.
 func parse(name string, data []byte) (*Lock, *yaml.Node, error) {
-	r := &reader{name: name}
-	root := r.document(data)
+	r := newReader(name)
 	l := new(Lock)
+	root, ok := r.yaml.Document(data)
+	if ok {
+		r.yaml.Plain(root)
+	}
 	if len(r.errs) == 0 {
-		r.lock(l, value{node: root})
+		r.lock(l, root)
 	}
 	if len(r.errs) > 0 {
 		r.errs.sort()
 		return nil, nil, r.errs
 	}
-	return l, root, nil
+	return l, root.YAML, nil
 }
 
 // The schema: one function for each kind of mapping in the file.
@@ -78,25 +79,31 @@ func (r *reader) lock(l *Lock, v value) {
 
 func (r *reader) components(l *Lock, v value) {
 	refs := make(map[string]pin)
-	entries := r.entries(v)
-	if len(entries) > maxComponents {
-		r.failf(v, "has %d components: expected %d at most", len(entries), maxComponents)
+	components := slices.Collect(r.yaml.Entries(v, "a mapping", func(e strictyaml.Entry) bool {
+		if !e.Key.IsScalar() {
+			r.failf(e.Key, "%s: expected a key", found(e.Key))
+		}
+		return e.Key.IsScalar()
+	}))
+	if len(components) > maxComponents {
+		r.failf(v, "has %d components: expected %d at most", len(components), maxComponents)
 		return
 	}
-	for _, e := range entries {
-		c := Component{Name: e.key.Value, Line: e.key.Line}
+	for _, e := range components {
+		c := Component{Name: e.Key.YAML.Value, Line: e.Key.YAML.Line}
 		if reason := checkComponent(c.Name); reason != "" {
-			r.failf(value{e.key, v.path}, "%s %s", found(e.key), reason)
+			r.failf(e.Key, "%s %s", found(e.Key), reason)
 		}
-		r.component(&c, e.value, refs)
+		r.component(&c, e.Value, refs)
 		// A typing error in either list would otherwise leave the component out of
 		// the bundle without a word. An empty list of the lock's is an error already.
 		if len(l.Platforms) > 0 && len(c.Platforms) > 0 && len(c.PlatformsIn(l)) == 0 {
-			r.failf(value{e.key, e.path}, "has none of the lock's platforms: expected at least one of %s", joinPlatforms(l.Platforms))
+			r.failf(value{YAML: e.Key.YAML, Path: e.Value.Path},
+				"has none of the lock's platforms: expected at least one of %s", joinPlatforms(l.Platforms))
 		}
 		l.Components = append(l.Components, c)
 	}
-	if len(entries) == 0 && v.node.Kind == yaml.MappingNode {
+	if len(components) == 0 && v.Kind() == strictyaml.Mapping {
 		r.failf(v, "is empty: expected at least one component")
 	}
 }
@@ -123,7 +130,8 @@ func (r *reader) component(c *Component, v value, refs map[string]pin) {
 		})},
 		field{"requiresDrain", optional, func(v value) {
 			if r.flag(&c.RequiresDrain)(v); c.Name != drainedFor {
-				r.failf(v, "is not for %s: expected it in the component %s, which nodes are drained for", c.Name, drainedFor)
+				r.failf(v, "is not for %s: expected it in the component %s, which nodes are drained for", c.Name,
+					drainedFor)
 			}
 		}},
 		field{"files", optional, func(v value) {
@@ -142,7 +150,7 @@ func (r *reader) component(c *Component, v value, refs map[string]pin) {
 }
 
 func (r *reader) file(v value, seen map[string][]File) File {
-	f := File{Line: v.node.Line}
+	f := File{Line: v.YAML.Line}
 	r.mapping(v,
 		field{"name", required, text(r, &f.Name, checkName)},
 		field{"platform", optional, text(r, &f.Platform, checkPlatform)},
@@ -162,7 +170,7 @@ func (r *reader) file(v value, seen map[string][]File) File {
 }
 
 func (r *reader) chart(v value, seen map[string]int) Chart {
-	c := Chart{Line: v.node.Line}
+	c := Chart{Line: v.YAML.Line}
 	r.mapping(v,
 		field{"name", required, text(r, &c.Name, checkName)},
 		field{"url", required, text(r, &c.URL, checkURL)},
@@ -174,7 +182,7 @@ func (r *reader) chart(v value, seen map[string]int) Chart {
 }
 
 func (r *reader) image(v value, seen map[string]int, refs map[string]pin) Image {
-	m := Image{Line: v.node.Line}
+	m := Image{Line: v.YAML.Line}
 	got := r.mapping(v,
 		field{"ref", optional, text(r, &m.Ref, checkRef)},
 		field{"digest", optional, text(r, &m.Digest, checkDigest)},
@@ -202,9 +210,10 @@ func (r *reader) image(v value, seen map[string]int, refs map[string]pin) Image 
 		first, ok := refs[m.Ref]
 		switch {
 		case !ok && m.Ref != "" && m.Digest != "":
-			refs[m.Ref] = pin{m.Digest, v.node.Line}
+			refs[m.Ref] = pin{m.Digest, v.YAML.Line}
 		case ok && m.Digest != "" && first.digest != m.Digest:
-			r.failf(got["digest"], "is another digest for %s than on line %d: expected %s", m.Ref, first.line, first.digest)
+			r.failf(got["digest"], "is another digest for %s than on line %d: expected %s", m.Ref, first.line,
+				first.digest)
 		}
 	case isArchive:
 		if extra, ok := got["digest"]; ok {
@@ -273,17 +282,21 @@ func (r *reader) platforms(dst *[]Platform) func(value) {
 	}
 }
 
-// The reader: what every kind of node must be like.
+// The reader: what is wrong with a file, in a lock's words.
 
-// value is a node and the way to it from the root.
-type value struct {
-	node *yaml.Node
-	path string
-}
+// value is a place in a lock.
+type value = strictyaml.Node
 
 type reader struct {
 	name string // of the lock, for errors
+	yaml strictyaml.Reader
 	errs Errors
+}
+
+func newReader(name string) *reader {
+	r := &reader{name: name}
+	r.yaml = strictyaml.Reader{MaxSize: MaxSize, MaxItems: maxItems, Printable: true, Report: r.report}
+	return r
 }
 
 func (r *reader) failf(v value, format string, args ...any) {
@@ -291,38 +304,55 @@ func (r *reader) failf(v value, format string, args ...any) {
 		return
 	}
 	r.errs = append(r.errs, &Error{
-		File: r.name, Line: v.node.Line, Column: v.node.Column, Path: v.path, Reason: fmt.Sprintf(format, args...),
+		File: r.name, Line: v.YAML.Line, Column: v.YAML.Column, Path: v.Path, Reason: fmt.Sprintf(format, args...),
 	})
 }
 
-// entry is a key of a mapping and its value.
-type entry struct {
-	key *yaml.Node
-	value
-}
-
-// entries returns what is in the mapping v, without the keys that occur again.
-func (r *reader) entries(v value) []entry {
-	if v.node.Kind != yaml.MappingNode {
-		r.failf(v, "%s: expected a mapping", found(v.node))
-		return nil
-	}
-	var all []entry
-	lines := make(map[string]int)
-	for i := 0; i+1 < len(v.node.Content); i += 2 {
-		key := v.node.Content[i]
-		if key.Kind != yaml.ScalarNode {
-			r.failf(value{key, v.path}, "%s: expected a key", found(key))
-			continue
+// report words what every document can have wrong with it.
+func (r *reader) report(f strictyaml.Fault) {
+	fail := func(format string, args ...any) { r.failf(f.Node, format, args...) }
+	switch f.Code {
+	case strictyaml.TooLarge:
+		fail("is larger than %d bytes: expected a lock", f.Most)
+	case strictyaml.BadCharacter:
+		fail("%s: expected text in UTF-8 without control characters or a byte order mark", f.Text)
+	case strictyaml.Empty:
+		fail("is empty: expected a mapping with apiVersion, kind, platforms, components")
+	case strictyaml.SecondDocument:
+		fail("a second document begins: expected one in a file")
+	case strictyaml.BadSyntax:
+		hint := ""
+		if f.Syntax.Begins || strings.HasPrefix(f.Syntax.Reason, "did not find expected") {
+			hint = ", here or in what begins here"
 		}
-		if line, ok := lines[key.Value]; ok {
-			r.failf(value{key, v.path}, "key %s stands already on line %d: expected it once", found(key), line)
-			continue
+		fail("not valid YAML: %s%s", f.Syntax.Reason, hint)
+	case strictyaml.Alias:
+		fail("alias *%s: expected the value itself", f.Node.YAML.Value)
+	case strictyaml.Anchor:
+		fail("anchor &%s: expected none, a lock has no aliases", f.Node.YAML.Anchor)
+	case strictyaml.Tag:
+		fail("tag %s: expected a value without one", strconv.Quote(f.Node.YAML.Tag))
+	case strictyaml.Block:
+		fail("block of text: expected a value on one line")
+	case strictyaml.Nothing, strictyaml.NotMapping, strictyaml.NotList:
+		want := f.Want
+		if f.Keys != nil {
+			want += " with " + strings.Join(f.Keys, ", ")
 		}
-		lines[key.Value] = key.Line
-		all = append(all, entry{key, value{v.node.Content[i+1], join(v.path, key.Value)}})
+		fail("%s: expected %s", found(f.Node), want)
+	case strictyaml.TooMany:
+		fail("has %d items: expected %d at most", f.Count, f.Most)
+	case strictyaml.UnknownKey:
+		if !f.Node.IsScalar() {
+			fail("%s: expected a key", found(f.Node))
+			return
+		}
+		fail("unknown key %s: expected one of %s", found(f.Node), strings.Join(f.Keys, ", "))
+	case strictyaml.Repeated:
+		fail("key %s stands already on line %d: expected it once", found(f.Node), f.First)
+	case strictyaml.MissingKey:
+		fail("has no %s: expected one", f.Text)
 	}
-	return all
 }
 
 // Whether a field must be there.
@@ -340,23 +370,20 @@ type field struct {
 // mapping reads the fields in v, in the order given, and returns the values of those that
 // are there; nil if v is no mapping.
 func (r *reader) mapping(v value, fields ...field) map[string]value {
-	if v.node.Kind != yaml.MappingNode {
-		r.failf(v, "%s: expected a mapping with %s", found(v.node), keys(fields))
-		return nil
+	keys := make([]strictyaml.Key, len(fields))
+	for i, f := range fields {
+		keys[i] = strictyaml.Key{Name: f.key, Required: f.required}
 	}
 	got := make(map[string]value)
-	for _, e := range r.entries(v) {
-		if !slices.ContainsFunc(fields, func(f field) bool { return f.key == e.key.Value }) {
-			r.failf(value{e.key, v.path}, "unknown key %s: expected one of %s", found(e.key), keys(fields))
-			continue
-		}
-		got[e.key.Value] = e.value
+	for i, there := range r.yaml.Fields(v, keys) {
+		got[fields[i].key] = there
+	}
+	if v.Kind() != strictyaml.Mapping {
+		return nil
 	}
 	for _, f := range fields {
 		if there, ok := got[f.key]; ok {
 			f.read(there)
-		} else if f.required {
-			r.failf(v, "has no %s: expected one", f.key)
 		}
 	}
 	return got
@@ -365,16 +392,8 @@ func (r *reader) mapping(v value, fields ...field) map[string]value {
 // list returns a function that reads each item of a list.
 func (r *reader) list(read func(value)) func(value) {
 	return func(v value) {
-		if v.node.Kind != yaml.SequenceNode {
-			r.failf(v, "%s: expected a list", found(v.node))
-			return
-		}
-		if n := len(v.node.Content); n > maxItems {
-			r.failf(v, "has %d items: expected %d at most", n, maxItems)
-			return
-		}
-		for i, item := range v.node.Content {
-			read(value{item, fmt.Sprintf("%s[%d]", v.path, i)})
+		for _, item := range r.yaml.Items(v) {
+			read(item)
 		}
 	}
 }
@@ -382,7 +401,7 @@ func (r *reader) list(read func(value)) func(value) {
 // some reads a list that must have an item.
 func (r *reader) some(v value, read func(value)) {
 	r.list(read)(v)
-	if v.node.Kind == yaml.SequenceNode && len(v.node.Content) == 0 {
+	if v.Kind() == strictyaml.List && v.Len() == 0 {
 		r.failf(v, "is empty: expected at least one item")
 	}
 }
@@ -390,8 +409,8 @@ func (r *reader) some(v value, read func(value)) {
 // flag returns a function that reads true or false into dst.
 func (r *reader) flag(dst *bool) func(value) {
 	return func(v value) {
-		if v.node.Kind != yaml.ScalarNode || v.node.ShortTag() != "!!bool" || v.node.Decode(dst) != nil {
-			r.failf(v, "%s: expected true or false", found(v.node))
+		if v.Kind() != strictyaml.Bool || v.YAML.Decode(dst) != nil {
+			r.failf(v, "%s: expected true or false", found(v))
 		}
 	}
 }
@@ -399,15 +418,15 @@ func (r *reader) flag(dst *bool) func(value) {
 // text returns a function that reads a string into dst if it passes the check.
 func text[T ~string](r *reader, dst *T, good check) func(value) {
 	return func(v value) {
-		if v.node.Kind != yaml.ScalarNode || v.node.ShortTag() != "!!str" {
-			r.failf(v, "%s: expected a string%s", found(v.node), quoteHint(v.node))
+		if !v.IsText() {
+			r.failf(v, "%s: expected a string%s", found(v), quoteHint(v))
 			return
 		}
-		if reason := good(v.node.Value); reason != "" {
-			r.failf(v, "%s %s", found(v.node), reason)
+		if reason := good(v.YAML.Value); reason != "" {
+			r.failf(v, "%s %s", found(v), reason)
 			return
 		}
-		*dst = T(v.node.Value)
+		*dst = T(v.YAML.Value)
 	}
 }
 
@@ -415,24 +434,28 @@ func text[T ~string](r *reader, dst *T, good check) func(value) {
 // a date is kept as it is written: 1.10 stays 1.10.
 func (r *reader) version(dst *string) func(value) {
 	return func(v value) {
-		switch n := *v.node; {
-		case n.Kind != yaml.ScalarNode:
-		case n.ShortTag() == "!!int", n.ShortTag() == "!!float", n.ShortTag() == "!!timestamp":
-			n.Tag = "!!str"
-			v.node = &n
+		switch v.Kind() {
+		case strictyaml.Integer, strictyaml.Float, strictyaml.Date:
+			v = asText(v)
 		}
 		text(r, dst, checkVersion)(v)
 	}
 }
 
+// asText is a value that YAML takes for something else than the text that it is.
+func asText(v value) value {
+	text := *v.YAML
+	text.Tag = "!!str"
+	return value{YAML: &text, Path: v.Path}
+}
+
 // size returns a function that reads a number of bytes.
 func (r *reader) size(dst *int64) func(value) {
 	return func(v value) {
-		n := v.node
-		// ParseInt takes a sign and, unlike YAML, neither 0x10 nor 1_000.
-		size, err := strconv.ParseInt(n.Value, 10, 64)
-		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil || size < 1 || size > maxBytes || n.Value != strconv.FormatInt(size, 10) {
-			r.failf(v, "%s: expected a number of bytes from 1 to %d in decimal digits, without quotes; leave it out when it is not known", found(n), int64(maxBytes))
+		size, ok := strictyaml.Int(v.YAML.Value, 1, maxBytes)
+		if v.Kind() != strictyaml.Integer || !ok {
+			r.failf(v, "%s: expected a number of bytes from 1 to %d in decimal digits, without quotes; "+
+				"leave it out when it is not known", found(v), int64(maxBytes))
 			return
 		}
 		*dst = size
@@ -448,61 +471,39 @@ func (r *reader) once(v value, seen map[string]int, name string) {
 		r.failf(v, "%s is listed already on line %d: expected it once", name, line)
 		return
 	}
-	seen[name] = v.node.Line
+	seen[name] = v.YAML.Line
 }
 
 var userPattern = regexp.MustCompile(`//.*@`)
 
 // found says what a node is, for errors. A password in a URL is not repeated, and
 // control characters do not reach the terminal.
-func found(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
+func found(v value) string {
+	switch v.Kind() {
+	case strictyaml.Mapping:
 		return "a mapping"
-	case yaml.SequenceNode:
+	case strictyaml.List:
 		return "a list"
-	}
-	shown := userPattern.ReplaceAllString(n.Value, "//...@")
-	if utf8.RuneCountInString(shown) > maxFound {
-		shown = string([]rune(shown)[:maxFound]) + "..."
-	}
-	quoted := strconv.Quote(shown)
-	switch n.ShortTag() {
-	case "!!null":
+	case strictyaml.Null:
 		return "nothing"
-	case "!!int", "!!float":
-		return "number " + shown
-	case "!!bool":
-		return "truth value " + shown
-	case "!!timestamp":
-		return "date " + shown
 	}
-	return quoted
+	shown := userPattern.ReplaceAllString(v.YAML.Value, "//...@")
+	switch v.Kind() {
+	case strictyaml.Integer, strictyaml.Float:
+		return "number " + strictyaml.Cut(shown, maxFound)
+	case strictyaml.Bool:
+		return "truth value " + strictyaml.Cut(shown, maxFound)
+	case strictyaml.Date:
+		return "date " + strictyaml.Cut(shown, maxFound)
+	}
+	return strictyaml.Quote(shown, maxFound)
 }
 
-func quoteHint(n *yaml.Node) string {
-	if n.Kind == yaml.ScalarNode && n.ShortTag() != "!!null" {
+func quoteHint(v value) string {
+	if v.IsScalar() && v.Kind() != strictyaml.Null {
 		return "; put it in quotes"
 	}
 	return ""
-}
-
-func keys(fields []field) string {
-	var names []string
-	for _, f := range fields {
-		names = append(names, f.key)
-	}
-	return strings.Join(names, ", ")
-}
-
-func join(path, key string) string {
-	if len(key) > maxFound || !namePattern.MatchString(key) {
-		key = strconv.Quote(key[:min(len(key), maxFound)])
-	}
-	if path == "" {
-		return key
-	}
-	return path + "." + key
 }
 
 func joinPlatforms(platforms []Platform) string {
@@ -511,108 +512,4 @@ func joinPlatforms(platforms []Platform) string {
 		names = append(names, string(p))
 	}
 	return strings.Join(names, ", ")
-}
-
-// The document: what is refused before anything is read from it.
-
-// document returns the root node, or nil after an error.
-func (r *reader) document(data []byte) *yaml.Node {
-	if len(data) > MaxSize {
-		r.failf(value{node: &yaml.Node{Line: 1}}, "is larger than %d bytes: expected a lock", MaxSize)
-		return nil
-	}
-	if !r.characters(data) {
-		return nil
-	}
-	var doc, second yaml.Node
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	err := decoder.Decode(&doc)
-	if errors.Is(err, io.EOF) {
-		r.failf(value{node: &yaml.Node{Line: 1}}, "is empty: expected a mapping with apiVersion, kind, platforms, components")
-		return nil
-	}
-	if err != nil {
-		r.syntax(data, err)
-		return nil
-	}
-	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
-		if err != nil {
-			r.syntax(data, err)
-			return nil
-		}
-		r.failf(value{node: &second}, "a second document begins: expected one in a file")
-		return nil
-	}
-	r.plain(doc.Content[0])
-	return doc.Content[0]
-}
-
-// characters accepts UTF-8 text whose only control characters are tabs and line ends.
-// It is what makes a line here the same as a line in an editor: YAML knows more kinds.
-func (r *reader) characters(data []byte) bool {
-	line, column := 1, 1
-	for i := 0; i < len(data); {
-		c, n := utf8.DecodeRune(data[i:])
-		next := i + n
-		switch {
-		case c == '\n':
-			line, column = line+1, 0
-		case c == '\t', c == '\r' && next < len(data) && data[next] == '\n':
-		case c == utf8.RuneError && n == 1, unicode.IsControl(c), c == '\u2028', c == '\u2029', c == '\ufeff':
-			what := fmt.Sprintf("character U+%04X", c)
-			if c == utf8.RuneError {
-				what = fmt.Sprintf("byte 0x%02X", data[i])
-			}
-			r.failf(value{node: &yaml.Node{Line: line, Column: column}}, "%s: expected text in UTF-8 without control characters or a byte order mark", what)
-			return false
-		}
-		i, column = next, column+1
-	}
-	return true
-}
-
-// plain refuses what YAML can do and a lock does not need: every value then means what
-// it looks like, and no value is anywhere but in its place.
-func (r *reader) plain(n *yaml.Node) {
-	v := value{node: n}
-	switch {
-	case n.Kind == yaml.AliasNode:
-		r.failf(v, "alias *%s: expected the value itself", n.Value)
-		return
-	case n.Anchor != "":
-		r.failf(v, "anchor &%s: expected none, a lock has no aliases", n.Anchor)
-	case n.Style&yaml.TaggedStyle != 0:
-		r.failf(v, "tag %s: expected a value without one", strconv.Quote(n.Tag))
-	case n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0:
-		r.failf(v, "block of text: expected a value on one line")
-	}
-	for _, child := range n.Content {
-		r.plain(child)
-	}
-}
-
-var (
-	syntaxPattern = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
-	anchorPattern = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
-	// parserPattern matches the errors for which the YAML library counts lines from 0 and
-	// gives the beginning of the collection that it could not finish.
-	parserPattern = regexp.MustCompile(`^did not find expected (<|node content|'-' indicator|key|',' or)`)
-)
-
-// syntax reports an error of the YAML library, which states a line in its text or, on
-// the first line, none.
-func (r *reader) syntax(data []byte, err error) {
-	line, reason := 0, strings.TrimPrefix(err.Error(), "yaml: ")
-	if m := syntaxPattern.FindStringSubmatch(err.Error()); m != nil {
-		line, _ = strconv.Atoi(m[1]) // none is line 0
-		reason = m[2]
-	}
-	if parserPattern.MatchString(reason) {
-		line++
-		reason += ", here or in what begins here"
-	} else if m := anchorPattern.FindStringSubmatch(reason); m != nil {
-		before, _, _ := bytes.Cut(data, []byte("*"+m[1]))
-		line = 1 + bytes.Count(before, []byte("\n"))
-	}
-	r.failf(value{node: &yaml.Node{Line: max(line, 1)}}, "not valid YAML: %s", reason)
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/liteboxd/boxlift/internal/strictyaml"
 )
 
 // Validity is what a lock says of the order, the place and the time in which bundles of it are to
@@ -137,18 +139,19 @@ func (r *reader) validity(v *Validity) []field {
 
 func (r *reader) serial(dst *int64) func(value) {
 	return func(v value) {
-		n := v.node
-		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || checkSerial(n.Value) != "" {
-			r.failf(v, "%s: expected a whole number from 1 to %d in decimal digits, without quotes", found(n), int64(MaxSerial))
+		serial, ok := strictyaml.Int(v.YAML.Value, 1, MaxSerial)
+		if v.Kind() != strictyaml.Integer || !ok {
+			r.failf(v, "%s: expected a whole number from 1 to %d in decimal digits, without quotes", found(v),
+				int64(MaxSerial))
 			return
 		}
-		*dst, _ = strconv.ParseInt(n.Value, 10, 64) // it was checked
+		*dst = serial
 	}
 }
 
 func (r *reader) audience(dst *[]string) func(value) {
 	return func(v value) {
-		if n := len(v.node.Content); v.node.Kind == yaml.SequenceNode && n > MaxAudience {
+		if n := v.Len(); v.Kind() == strictyaml.List && n > MaxAudience {
 			r.failf(v, "has %d items: expected %d at most", n, MaxAudience)
 			return
 		}
@@ -165,9 +168,8 @@ func (r *reader) audience(dst *[]string) func(value) {
 // notAfter returns a function that reads a time, which YAML need not take for a text.
 func (r *reader) notAfter(dst *time.Time) func(value) {
 	return func(v value) {
-		if n := *v.node; n.Kind == yaml.ScalarNode && n.ShortTag() == "!!timestamp" {
-			n.Tag = "!!str"
-			v.node = &n
+		if v.Kind() == strictyaml.Date {
+			v = asText(v)
 		}
 		var s string
 		if text(r, &s, checkNotAfter)(v); s != "" {
