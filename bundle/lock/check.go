@@ -18,7 +18,8 @@ var (
 	componentPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 	namePattern      = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 	versionPattern   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$`)
-	rangePattern     = regexp.MustCompile(`^(>=|<=|>|<|=)?v?\d+(\.\d+){0,2}(-[0-9A-Za-z.-]+)?( (>=|<=|>|<|=)?v?\d+(\.\d+){0,2}(-[0-9A-Za-z.-]+)?)*$`)
+	rangePattern     = regexp.MustCompile(`^(>=|<=|>|<|=)?v?\d+(\.\d+){0,2}(-[0-9A-Za-z.-]+)?( ` +
+		`(>=|<=|>|<|=)?v?\d+(\.\d+){0,2}(-[0-9A-Za-z.-]+)?)*$`)
 	sha256Pattern    = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	digestPattern    = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	mediaTypePattern = regexp.MustCompile(`^[a-z0-9]+/[A-Za-z0-9][A-Za-z0-9.+_-]{0,126}$`)
@@ -27,7 +28,8 @@ var (
 	variantPattern   = regexp.MustCompile(`^v[0-9]{1,2}$`)
 )
 
-const notPlatform = "is not a platform: expected linux/ARCHITECTURE or linux/ARCHITECTURE/VARIANT, for example linux/amd64"
+const notPlatform = "is not a platform: expected linux/ARCHITECTURE or linux/ARCHITECTURE/VARIANT, for example " +
+	"linux/amd64"
 
 // matches makes a check of a pattern.
 func matches(pattern *regexp.Regexp, otherwise string) check {
@@ -50,15 +52,18 @@ func only(value string) check {
 }
 
 func checkName(s string) string {
-	return matches(namePattern, "is not a name: expected letters, digits, dots, hyphens and underscores, a letter or digit first, 128 at most")(s)
+	return matches(namePattern, "is not a name: expected letters, digits, dots, hyphens and underscores, a letter or "+
+		"digit first, 128 at most")(s)
 }
 
 func checkVersion(s string) string {
-	return matches(versionPattern, "is not a version: expected letters, digits and any of . _ + -, for example v1.36.4+k3s1")(s)
+	return matches(versionPattern,
+		"is not a version: expected letters, digits and any of . _ + -, for example v1.36.4+k3s1")(s)
 }
 
 func checkRange(s string) string {
-	return matches(rangePattern, `is not a version range: expected versions with >=, <=, >, < or = before them, one space between, for example ">=1.19.0 <1.21.0"`)(s)
+	return matches(rangePattern, `is not a version range: expected versions with >=, <=, >, < or = before them, one `+
+		`space between, for example ">=1.19.0 <1.21.0"`)(s)
 }
 
 func checkSHA256(s string) string {
@@ -70,7 +75,8 @@ func checkDigest(s string) string {
 }
 
 func checkMediaType(s string) string {
-	return matches(mediaTypePattern, "is not a media type: expected TYPE/SUBTYPE, for example application/vnd.oci.image.manifest.v1+json")(s)
+	return matches(mediaTypePattern,
+		"is not a media type: expected TYPE/SUBTYPE, for example application/vnd.oci.image.manifest.v1+json")(s)
 }
 
 func checkPlatform(s string) string {
@@ -83,7 +89,8 @@ func checkPlatform(s string) string {
 func checkComponent(s string) string {
 	switch {
 	case !componentPattern.MatchString(s):
-		return "is not a component's name: expected lower-case letters, digits and hyphens, a letter or digit first, 63 at most"
+		return "is not a component's name: expected lower-case letters, digits and hyphens, a letter or digit first, " +
+			"63 at most"
 	case s == "boxlift", s == "lock":
 		return "is reserved: boxlift's own parts of a bundle go by this name, choose another"
 	}
@@ -93,7 +100,8 @@ func checkComponent(s string) string {
 // checkMember accepts only names that cannot lead anywhere when they are looked for.
 func checkMember(s string) string {
 	if !memberPattern.MatchString(s) || path.Clean(s) != s || s == "." || s == ".." || strings.HasPrefix(s, "../") {
-		return "is not the name of an archive member: expected a relative path without . and .. elements, for example blobs/sha256/HEX"
+		return "is not the name of an archive member: expected a relative path without . and .. elements, for " +
+			"example blobs/sha256/HEX"
 	}
 	return ""
 }
@@ -126,7 +134,8 @@ func checkPath(s string) string {
 	switch {
 	case strings.Contains(s, "+"):
 		return "contains a '+': write %2B"
-	case err != nil || !urlPattern.MatchString(s) || strings.ContainsAny(s, "?") || strings.HasPrefix(s, "//") || strings.Contains(path, "\x00"):
+	case err != nil || !urlPattern.MatchString(s) || strings.ContainsAny(s, "?") || strings.HasPrefix(s, "//") ||
+		strings.Contains(path, "\x00"):
 		return "is not the path of a file: expected file:PATH in ASCII, other characters percent-encoded"
 	}
 	return ""

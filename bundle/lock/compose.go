@@ -16,7 +16,8 @@ func Compose(name, comment string, platforms []Platform, components []Component)
 	for line := range strings.Lines(comment) {
 		b.WriteString(strings.TrimRight("# "+strings.TrimRight(line, "\n"), " ") + "\n")
 	}
-	fmt.Fprintf(&b, "apiVersion: %s\nkind: %s\nplatforms: [%s]\n\ncomponents:", APIVersion, Kind, joinPlatforms(platforms))
+	fmt.Fprintf(&b, "apiVersion: %s\nkind: %s\nplatforms: [%s]\n\ncomponents:", APIVersion, Kind,
+		joinPlatforms(platforms))
 	for i, c := range components {
 		if i > 0 {
 			b.WriteString("\n")
@@ -50,7 +51,8 @@ func (d *Document) Add(c Component) error {
 	}
 	components := lookup(d.root, "components")
 	if components.Style&yaml.FlowStyle != 0 {
-		return fmt.Errorf("add components.%s to %s: the components are written in braces: write each as KEY: VALUE lines", c.Name, d.name)
+		return fmt.Errorf("add components.%s to %s: the components are written in braces: write each as KEY: VALUE "+
+			"lines", c.Name, d.name)
 	}
 	wanted := d.lock.withoutLines()
 	text := c.render(components.Column - 1)
@@ -82,7 +84,8 @@ func (d *Document) Update(next Component) error {
 		return fmt.Errorf("update components.%s in %s: there is no such component", next.Name, d.name)
 	}
 	if len(next.Files) < len(old.Files) || len(next.Charts) < len(old.Charts) || len(next.Images) < len(old.Images) {
-		return fmt.Errorf("update components.%s in %s: entries are missing, and only people remove entries", next.Name, d.name)
+		return fmt.Errorf("update components.%s in %s: entries are missing, and only people remove entries", next.Name,
+			d.name)
 	}
 	next.RequiresDrain = old.RequiresDrain // people say so, and take it back
 	node := lookup(d.root, "components", next.Name)
@@ -105,7 +108,8 @@ func (d *Document) Update(next Component) error {
 			return
 		}
 		if items == nil {
-			keys = append(keys, pair{key, func(flow bool, indent int) string { return renderList(0, total, flow, indent, render) }})
+			keys = append(keys, pair{key,
+				func(flow bool, indent int) string { return renderList(0, total, flow, indent, render) }})
 			return
 		}
 		edits = append(edits, d.appended(items, n, total, render))
@@ -206,7 +210,8 @@ func renderRanges(ranges []string) string {
 }
 
 func (f File) render() string {
-	return braces("name", f.Name, "platform", string(f.Platform), "url", f.URL, "sha256", f.SHA256, "size", sizeText(f.Size))
+	return braces("name", f.Name, "platform", string(f.Platform), "url", f.URL, "sha256", f.SHA256, "size",
+		sizeText(f.Size))
 }
 
 func (c Chart) render() string {
@@ -219,7 +224,8 @@ func (m Image) render(flow bool, indent int) string {
 		return braces("ref", m.Ref, "digest", string(m.Digest))
 	}
 	if flow {
-		text := braces("archive", m.Archive, "platform", string(m.Platform), "sha256", m.SHA256, "size", sizeText(m.Size))
+		text := braces("archive", m.Archive, "platform", string(m.Platform), "sha256", m.SHA256, "size",
+			sizeText(m.Size))
 		if m.Contents != nil {
 			text = strings.TrimSuffix(text, "}") + ", contents:" + m.Contents.render(true, indent+2) + "}"
 		}
@@ -269,7 +275,8 @@ func (f File) pairs(old File) []pair {
 }
 
 func (c Chart) pairs(old Chart) []pair {
-	return changed("name", old.Name, c.Name, "url", old.URL, c.URL, "sha256", old.SHA256, c.SHA256, "size", sizeText(old.Size), sizeText(c.Size))
+	return changed("name", old.Name, c.Name, "url", old.URL, c.URL, "sha256", old.SHA256, c.SHA256, "size",
+		sizeText(old.Size), sizeText(c.Size))
 }
 
 func (m Image) pairs(old Image) []pair {

@@ -25,12 +25,15 @@ func moved(c Component) Component {
 			c.Images[i].Ref, c.Images[i].Digest = Repository(m.Ref)+":v9", "sha256:"+shaB
 			continue
 		}
-		c.Images[i].Archive, c.Images[i].SHA256, c.Images[i].Size, c.Images[i].Contents = "https://example.com/v9/"+fmt.Sprint(i)+".tar.zst", shaB, 9, someContents()
+		m := &c.Images[i]
+		m.Archive, m.SHA256 = "https://example.com/v9/"+fmt.Sprint(i)+".tar.zst", shaB
+		m.Size, m.Contents = 9, someContents()
 	}
 	c.Files = append(c.Files, File{Name: "new", URL: "https://example.com/new", SHA256: shaB, Size: 9})
 	c.Charts = append(c.Charts, Chart{Name: "new", URL: "https://example.com/new.tgz", SHA256: shaB, Size: 9})
 	c.Images = append(c.Images, Image{Ref: "example.com/new:v9", Digest: "sha256:" + shaB},
-		Image{Archive: "https://example.com/new.tar.zst", Platform: "linux/amd64", SHA256: shaB, Size: 9, Contents: someContents()})
+		Image{Archive: "https://example.com/new.tar.zst", Platform: "linux/amd64", SHA256: shaB, Size: 9,
+			Contents: someContents()})
 	return c
 }
 
@@ -47,10 +50,15 @@ func TestUpdate(t *testing.T) {
 		{"the project's k3s", "k3s", string(project)},
 		{"the project's cilium", "cilium", string(project)},
 		{"the project's liteboxd", "liteboxd", string(project)},
-		{"nothing but a version", "a", head + "  # about a\n  a:\n    version: v1 # the version\n  # about b\n  b: {version: v1}\n"},
-		{"in braces", "a", head + `  a: {version: "1.10", images: [{ref: "example.com/a:v1"}], charts: [] } # stays` + "\n"},
-		{"one line of JSON", "c", `{"apiVersion":"boxlift.dev/v1","kind":"Lock","platforms":["linux/amd64"],"components":{"c":{"version":"v1","files":[{"name":"a","url":"https://a.b/c"}],"images":[{"ref":"docker.io/library/a:1"},{"archive":"https://a.b/c","platform":"linux/amd64"}]}}}`},
-		{"comments in ranges", "a", head + "  a:\n    version: 1.0\n    upgradesFrom: # from\n    # which\n    - '>=0.9.0 <1.1.0' # because\n    # end\n    charts:\n\n    -   name: a # the chart\n        url: https://a.b/c\n        # end of the chart\n  b: {version: v1}\n"},
+		{"nothing but a version", "a",
+			head + "  # about a\n  a:\n    version: v1 # the version\n  # about b\n  b: {version: v1}\n"},
+		{"in braces", "a", head + `  a: {version: "1.10", images: [{ref: "example.com/a:v1"}], charts: [] } # stays` +
+			"\n"},
+		{"one line of JSON", "c",
+			`{"apiVersion":"boxlift.dev/v1","kind":"Lock","platforms":["linux/amd64"],"components":{"c":{"version":"v1","files":[{"name":"a","url":"https://a.b/c"}],"images":[{"ref":"docker.io/library/a:1"},{"archive":"https://a.b/c","platform":"linux/amd64"}]}}}`},
+		{"comments in ranges", "a", head + "  a:\n    version: 1.0\n    upgradesFrom: # from\n    # which\n    - " +
+			"'>=0.9.0 <1.1.0' # because\n    # end\n    charts:\n\n    -   name: a # the chart\n        url: " +
+			"https://a.b/c\n        # end of the chart\n  b: {version: v1}\n"},
 	} {
 		for _, ends := range []string{"\n", "\r\n"} {
 			d, err := ParseDocument("versions.lock", []byte(strings.ReplaceAll(c.text, "\n", ends)))
@@ -100,12 +108,13 @@ func TestUpdateRefuses(t *testing.T) {
 		change func(*Component)
 		want   string
 	}{
-		"component": {func(c *Component) { c.Name = "x" }, "update components.x in versions.lock: there is no such component"},
-		"shorter":   {func(c *Component) { c.Files = c.Files[1:] }, "only people remove entries"},
-		"unpinned":  {func(c *Component) { c.Files[0].SHA256 = "" }, "cannot be edited"},
-		"smuggled":  {func(c *Component) { c.Files[0].SHA256 = shaB + ", size: 5" }, "is not a sha256"},
-		"platform":  {func(c *Component) { c.Platforms = []Platform{"linux/amd64"} }, "cannot be edited"},
-		"version":   {func(c *Component) { c.Version = "v1\n    files: []" }, "update components.k3s in"},
+		"component": {func(c *Component) { c.Name = "x" },
+			"update components.x in versions.lock: there is no such component"},
+		"shorter":  {func(c *Component) { c.Files = c.Files[1:] }, "only people remove entries"},
+		"unpinned": {func(c *Component) { c.Files[0].SHA256 = "" }, "cannot be edited"},
+		"smuggled": {func(c *Component) { c.Files[0].SHA256 = shaB + ", size: 5" }, "is not a sha256"},
+		"platform": {func(c *Component) { c.Platforms = []Platform{"linux/amd64"} }, "cannot be edited"},
+		"version":  {func(c *Component) { c.Version = "v1\n    files: []" }, "update components.k3s in"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, err := ParseDocument("versions.lock", []byte(good))
@@ -170,7 +179,8 @@ func TestCompose(t *testing.T) {
 func TestAddRefuses(t *testing.T) {
 	for want, text := range map[string]string{
 		"it is there already": good,
-		"written in braces":   "apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\ncomponents: {a: {version: v1}}\n",
+		"written in braces": "apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\ncomponents: {a: " +
+			"{version: v1}}\n",
 	} {
 		d, err := ParseDocument("versions.lock", []byte(text))
 		if err != nil {

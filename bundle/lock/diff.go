@@ -66,13 +66,16 @@ func (d *differ) component(old, next *Component) {
 		d.add("requiresDrain", strconv.FormatBool(old.RequiresDrain), strconv.FormatBool(next.RequiresDrain))
 	}
 	for _, p := range pairUp(old.Files, next.Files, File.same, File.same) {
-		d.entry(p.either().entry(), p.old != nil, p.next != nil, p.old.address(), p.next.address(), p.old.pin(), p.next.pin())
+		d.entry(p.either().entry(), p.old != nil, p.next != nil, p.old.address(), p.next.address(), p.old.pin(),
+			p.next.pin())
 	}
 	for _, p := range pairUp(old.Charts, next.Charts, Chart.same, Chart.same) {
-		d.entry("charts "+p.either().Name, p.old != nil, p.next != nil, p.old.address(), p.next.address(), p.old.pin(), p.next.pin())
+		d.entry("charts "+p.either().Name, p.old != nil, p.next != nil, p.old.address(), p.next.address(), p.old.pin(),
+			p.next.pin())
 	}
 	for _, p := range pairUp(old.Images, next.Images, Image.same, Image.successor) {
-		d.entry(p.either().entry(), p.old != nil, p.next != nil, p.old.address(), p.next.address(), p.old.pin(), p.next.pin())
+		d.entry(p.either().entry(), p.old != nil, p.next != nil, p.old.address(), p.next.address(), p.old.pin(),
+			p.next.pin())
 	}
 }
 

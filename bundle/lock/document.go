@@ -148,7 +148,8 @@ func (d *Document) change(what string, wanted *Lock, edits []edit) error {
 		return fmt.Errorf("%s %s: %w", what, d.name, err)
 	}
 	if !reflect.DeepEqual(next.lock.withoutLines(), wanted) {
-		return fmt.Errorf("%s %s: the entry is written in a way that cannot be edited: write it as KEY: VALUE lines", what, d.name)
+		return fmt.Errorf("%s %s: the entry is written in a way that cannot be edited: write it as KEY: VALUE lines",
+			what, d.name)
 	}
 	*d = *next
 	return nil
@@ -320,10 +321,12 @@ func apply(data []byte, edits []edit) []byte {
 func (c *Contents) render(flow bool, indent int) string {
 	var images, blobs []string
 	for _, m := range c.Images {
-		images = append(images, fmt.Sprintf("{ref: %s, digest: %s, size: %d, mediaType: %s}", quoted(m.Ref), m.Digest, m.Size, quoted(m.MediaType)))
+		images = append(images, fmt.Sprintf("{ref: %s, digest: %s, size: %d, mediaType: %s}", quoted(m.Ref), m.Digest,
+			m.Size, quoted(m.MediaType)))
 	}
 	for _, b := range c.Blobs {
-		blobs = append(blobs, fmt.Sprintf("{path: %s, digest: %s, size: %d, mediaType: %s}", quoted(b.Path), b.Digest, b.Size, quoted(b.MediaType)))
+		blobs = append(blobs, fmt.Sprintf("{path: %s, digest: %s, size: %d, mediaType: %s}", quoted(b.Path), b.Digest,
+			b.Size, quoted(b.MediaType)))
 	}
 	if flow {
 		list := func(items []string) string {

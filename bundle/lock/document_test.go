@@ -14,9 +14,11 @@ import (
 
 func someContents() *Contents {
 	return &Contents{
-		Images: []ArchiveImage{{Ref: "docker.io/library/a:1", Digest: "sha256:" + shaA, Size: 5, MediaType: "application/vnd.oci.image.index.v1+json"}},
+		Images: []ArchiveImage{{Ref: "docker.io/library/a:1", Digest: "sha256:" + shaA, Size: 5,
+			MediaType: "application/vnd.oci.image.index.v1+json"}},
 		Blobs: []ArchiveBlob{
-			{Path: "blobs/sha256/" + shaA, Digest: "sha256:" + shaA, Size: 5, MediaType: "application/vnd.oci.image.index.v1+json"},
+			{Path: "blobs/sha256/" + shaA, Digest: "sha256:" + shaA, Size: 5,
+				MediaType: "application/vnd.oci.image.index.v1+json"},
 			{Path: "123", Digest: "sha256:" + shaB, Size: 7, MediaType: "application/vnd.oci.image.layer.v1.tar"},
 		},
 	}
@@ -52,7 +54,8 @@ func TestDocumentKeepsItsText(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{good, string(project), strings.ReplaceAll(good, "\n", "\r\n"), strings.TrimSpace(good)} {
+	for _, text := range []string{good, string(project), strings.ReplaceAll(good, "\n", "\r\n"),
+		strings.TrimSpace(good)} {
 		d, err := ParseDocument("versions.lock", []byte(text))
 		if err != nil {
 			t.Fatal(err)
@@ -134,9 +137,11 @@ func TestDocumentPins(t *testing.T) {
           blobs: [{path: "x", digest: sha256:` + shaA + `, size: 5, mediaType: 'a/b'}]}, archive: https://a.b/d, platform: linux/amd64}
       - {ref: docker.io/library/a:1}
 `},
-		{"one line of JSON", `{"apiVersion":"boxlift.dev/v1","kind":"Lock","platforms":["linux/amd64"],"components":{"c":{"version":"v1","files":[{"name":"a","url":"https://a.b/c"}],"images":[{"ref":"docker.io/library/a:1"},{"archive":"https://a.b/c","platform":"linux/amd64"}]}}}`},
+		{"one line of JSON",
+			`{"apiVersion":"boxlift.dev/v1","kind":"Lock","platforms":["linux/amd64"],"components":{"c":{"version":"v1","files":[{"name":"a","url":"https://a.b/c"}],"images":[{"ref":"docker.io/library/a:1"},{"archive":"https://a.b/c","platform":"linux/amd64"}]}}}`},
 		{"no line break at the end", head + "    images:\n    - ref: docker.io/library/a:1"},
-		{"other letters before the entry", strings.Replace(head, "kind", "# 发布 ü\nkind", 1) + "    images: [ {ref: docker.io/library/a:1} ] # 发布 }\n"},
+		{"other letters before the entry",
+			strings.Replace(head, "kind", "# 发布 ü\nkind", 1) + "    images: [ {ref: docker.io/library/a:1} ] # 发布 }\n"},
 		{"explicit keys", head + "    images:\n    - ? ref\n      : docker.io/library/a:1\n"},
 	} {
 		d, err := ParseDocument("versions.lock", []byte(c.text))
@@ -195,7 +200,8 @@ func TestDocumentFillsProjectLock(t *testing.T) {
 	}
 	after := strings.Split(string(d.Bytes()), "\n")
 	for i, line := range strings.Split(string(text), "\n") {
-		at := slices.IndexFunc(after, func(s string) bool { return strings.HasPrefix(s, strings.TrimSuffix(line, "}")) })
+		at := slices.IndexFunc(after,
+			func(s string) bool { return strings.HasPrefix(s, strings.TrimSuffix(line, "}")) })
 		if at < 0 {
 			t.Fatalf("line %d is gone or out of order: %s", i+1, line)
 		}
@@ -268,19 +274,31 @@ func TestDocumentRefuses(t *testing.T) {
 		set  func(d *Document) error
 		want string
 	}{
-		"component":      {func(d *Document) error { return d.SetFilePin("x", 0, shaA, 1) }, "pin components.x.files[0] in versions.lock: there is no such entry"},
-		"list":           {func(d *Document) error { return d.SetFilePin("cilium", 0, shaA, 1) }, "there is no such entry"},
-		"index":          {func(d *Document) error { return d.SetFilePin("k3s", 3, shaA, 1) }, "there is no such entry"},
-		"negative index": {func(d *Document) error { return d.SetFilePin("k3s", -1, shaA, 1) }, "there is no such entry"},
-		"sha256":         {func(d *Document) error { return d.SetFilePin("k3s", 0, "abc", 1) }, `"abc" is not a sha256`},
-		"size":           {func(d *Document) error { return d.SetChartPin("cilium", 0, shaA, 0) }, "number 0: expected"},
-		"digest":         {func(d *Document) error { return d.SetImageDigest("cilium", 1, "sha256:x") }, "is not a digest"},
-		"ref as archive": {func(d *Document) error { return d.SetArchivePin("cilium", 0, shaA, 1, someContents()) }, "belongs to an archive"},
-		"archive as ref": {func(d *Document) error { return d.SetImageDigest("k3s", 0, digest.Digest("sha256:"+shaB)) }, "belongs to a ref"},
-		"no contents":    {func(d *Document) error { return d.SetArchivePin("k3s", 0, shaA, 1, nil) }, "no contents given"},
-		"smuggled field": {func(d *Document) error { return d.SetFilePin("k3s", 1, shaA+", size: 5, size: 6", 1) }, "pin components.k3s.files[1]"},
+		"component": {func(d *Document) error { return d.SetFilePin("x", 0, shaA, 1) },
+			"pin components.x.files[0] in versions.lock: there is no such entry"},
+		"list": {func(d *Document) error { return d.SetFilePin("cilium", 0, shaA, 1) },
+			"there is no such entry"},
+		"index": {func(d *Document) error { return d.SetFilePin("k3s", 3, shaA, 1) },
+			"there is no such entry"},
+		"negative index": {func(d *Document) error { return d.SetFilePin("k3s", -1, shaA, 1) },
+			"there is no such entry"},
+		"sha256": {func(d *Document) error { return d.SetFilePin("k3s", 0, "abc", 1) },
+			`"abc" is not a sha256`},
+		"size": {func(d *Document) error { return d.SetChartPin("cilium", 0, shaA, 0) },
+			"number 0: expected"},
+		"digest": {func(d *Document) error { return d.SetImageDigest("cilium", 1, "sha256:x") },
+			"is not a digest"},
+		"ref as archive": {func(d *Document) error { return d.SetArchivePin("cilium", 0, shaA, 1, someContents()) },
+			"belongs to an archive"},
+		"archive as ref": {func(d *Document) error { return d.SetImageDigest("k3s", 0, digest.Digest("sha256:"+shaB)) },
+			"belongs to a ref"},
+		"no contents": {func(d *Document) error { return d.SetArchivePin("k3s", 0, shaA, 1, nil) },
+			"no contents given"},
+		"smuggled field": {func(d *Document) error { return d.SetFilePin("k3s", 1, shaA+", size: 5, size: 6", 1) },
+			"pin components.k3s.files[1]"},
 		"smuggled entry": {func(d *Document) error {
-			return d.SetImageDigest("cilium", 1, digest.Digest("sha256:"+shaA+"\n      - {ref: docker.io/evil/image:1}"))
+			return d.SetImageDigest("cilium", 1,
+				digest.Digest("sha256:"+shaA+"\n      - {ref: docker.io/evil/image:1}"))
 		}, "cannot be edited"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -65,17 +65,21 @@ func goodLock() *Lock {
 		Components: []Component{{
 			Name: "k3s", Version: "v1.36.4+k3s1", UpgradesFrom: []string{">=1.35.0 <1.37.0"}, Line: 6,
 			Files: []File{
-				{Name: "k3s", Platform: "linux/amd64", URL: "https://example.com/v1%2Bk3s1/k3s", SHA256: shaA, Size: 78991522, Line: 10},
+				{Name: "k3s", Platform: "linux/amd64", URL: "https://example.com/v1%2Bk3s1/k3s", SHA256: shaA,
+					Size: 78991522, Line: 10},
 				{Name: "k3s", Platform: "linux/arm64", URL: "https://example.com/v1%2Bk3s1/k3s-arm64", Line: 11},
 				{Name: "install.sh", URL: "https://example.com/install.sh", Size: 12, Line: 12},
 			},
 			Images: []Image{{
 				Archive: "https://example.com/images.tar.zst", Platform: "linux/amd64", SHA256: shaA, Size: 100, Line: 14,
 				Contents: &Contents{
-					Images: []ArchiveImage{{Ref: "docker.io/rancher/mirrored-pause:3.6", Digest: "sha256:" + shaA, Size: 5, MediaType: "application/vnd.oci.image.index.v1+json"}},
+					Images: []ArchiveImage{{Ref: "docker.io/rancher/mirrored-pause:3.6", Digest: "sha256:" + shaA,
+						Size: 5, MediaType: "application/vnd.oci.image.index.v1+json"}},
 					Blobs: []ArchiveBlob{
-						{Path: "blobs/sha256/" + shaA, Digest: "sha256:" + shaA, Size: 5, MediaType: "application/vnd.oci.image.index.v1+json"},
-						{Path: shaB + "/layer.tar", Digest: "sha256:" + shaB, Size: 7, MediaType: "application/vnd.oci.image.layer.v1.tar"},
+						{Path: "blobs/sha256/" + shaA, Digest: "sha256:" + shaA, Size: 5,
+							MediaType: "application/vnd.oci.image.index.v1+json"},
+						{Path: shaB + "/layer.tar", Digest: "sha256:" + shaB, Size: 7,
+							MediaType: "application/vnd.oci.image.layer.v1.tar"},
 					},
 				},
 			}},
@@ -131,7 +135,8 @@ func TestParseRequiresDrain(t *testing.T) {
 // TestParseErrors has a case for each rule; testdata/errors.golden has their texts.
 func TestParseErrors(t *testing.T) {
 	var (
-		archive  = "      - archive: https://example.com/images.tar.zst # the air-gap archive\n        platform: linux/amd64\n"
+		archive = "      - archive: https://example.com/images.tar.zst # the air-gap archive\n        platform: " +
+			"linux/amd64\n"
 		fileLine = "      - {name: install.sh, url: https://example.com/install.sh, size: 12}\n"
 	)
 	cases := []struct{ name, old, new string }{
@@ -199,9 +204,11 @@ func TestParseErrors(t *testing.T) {
 		{"platform twice", "[linux/amd64,", "[linux/arm64,"},
 		{"component without a platform of the lock", "    platforms: [linux/arm64]", "    platforms: [linux/s390x]"},
 
-		{"component without a platform of the lock, which comes last", good, "apiVersion: boxlift.dev/v1\nkind: Lock\ncomponents: {c: {version: v1, platforms: [linux/arm]}}\nplatforms: [linux/amd64]\n"},
+		{"component without a platform of the lock, which comes last", good, "apiVersion: boxlift.dev/v1\nkind: " +
+			"Lock\ncomponents: {c: {version: v1, platforms: [linux/arm]}}\nplatforms: [linux/amd64]\n"},
 
-		{"components empty", good, "apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\ncomponents: {}\n"},
+		{"components empty", good,
+			"apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\ncomponents: {}\n"},
 		{"components nothing", good, "apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\ncomponents:\n"},
 		{"component name", "  cilium:\n", "  Cilium:\n"},
 		{"component name reserved", "  cilium:\n", "  boxlift:\n"},
@@ -249,7 +256,8 @@ func TestParseErrors(t *testing.T) {
 		{"URL with a fragment", "https://example.com/install.sh", "https://example.com/install.sh#top"},
 		{"URL broken", "https://example.com/install.sh", `"https://example.com/%zz"`},
 		{"URL not in ASCII", "https://example.com/install.sh", "https://example.com/ü"},
-		{"chart twice", "[{name: cilium, url: https://helm.cilium.io/cilium-1.20.0.tgz}]", "[{name: c, url: https://a.b/c}, {name: c, url: https://a.b/c}]"},
+		{"chart twice", "[{name: cilium, url: https://helm.cilium.io/cilium-1.20.0.tgz}]",
+			"[{name: c, url: https://a.b/c}, {name: c, url: https://a.b/c}]"},
 
 		{"ref short", "ghcr.io/fslongjin/web:v0.6.10", "ubuntu:24.04"},
 		{"ref without library", "ghcr.io/fslongjin/web:v0.6.10", "docker.io/ubuntu:24.04"},
@@ -257,19 +265,25 @@ func TestParseErrors(t *testing.T) {
 		{"ref with digest", "ghcr.io/fslongjin/web:v0.6.10", "ghcr.io/fslongjin/web:v0.6.10@sha256:" + shaA},
 		{"ref malformed", "ghcr.io/fslongjin/web:v0.6.10", "ghcr.io/Web:v0.6.10"},
 		{"ref twice", "ghcr.io/fslongjin/web:v0.6.10", "quay.io/cilium/cilium:v1.20.0"},
-		{"ref with two digests", "web:v0.6.10}\n      - {ref: quay.io/cilium/cilium:v1.20.0, digest: sha256:" + shaA, "web:v0.6.10}\n      - {ref: quay.io/cilium/cilium:v1.20.0, digest: sha256:" + shaB},
+		{"ref with two digests", "web:v0.6.10}\n      - {ref: quay.io/cilium/cilium:v1.20.0, digest: sha256:" + shaA,
+			"web:v0.6.10}\n      - {ref: quay.io/cilium/cilium:v1.20.0, digest: sha256:" + shaB},
 		{"digest without algorithm", "digest: sha256:" + shaA + "}\n      - ref", "digest: " + shaA + "}\n      - ref"},
-		{"digest of another algorithm", "digest: sha256:" + shaA + "}\n      - ref", "digest: sha512:" + shaA + shaA + "}\n      - ref"},
+		{"digest of another algorithm", "digest: sha256:" + shaA + "}\n      - ref",
+			"digest: sha512:" + shaA + shaA + "}\n      - ref"},
 		{"ref and archive", archive, archive + "        ref: a.b/c:d\n"},
 		{"neither ref nor archive", "{ref: ghcr.io/fslongjin/web:v0.6.10}", "{digest: sha256:" + shaA + "}"},
-		{"ref with an archive's fields", "{ref: ghcr.io/fslongjin/web:v0.6.10}", "{ref: ghcr.io/fslongjin/web:v0.6.10, platform: linux/amd64, sha256: " + shaA + ", size: 1}"},
+		{"ref with an archive's fields", "{ref: ghcr.io/fslongjin/web:v0.6.10}",
+			"{ref: ghcr.io/fslongjin/web:v0.6.10, platform: linux/amd64, sha256: " + shaA + ", size: 1}"},
 		{"archive without platform", archive, strings.Replace(archive, "        platform: linux/amd64\n", "", 1)},
 		{"archive with digest", archive, archive + "        digest: sha256:" + shaA + "\n"},
 		{"archive twice", archive, archive + archive},
 
 		{"contents without blobs", "          blobs:", "          blob:"},
-		{"contents empty", archive, strings.Replace(archive, "        platform", "        contents: {images: [], blobs: []}\n        platform", 1)},
-		{"contents image without digest", "digest: sha256:" + shaA + ", size: 5, mediaType: application/vnd.oci.image.index.v1+json}\n          blobs", "size: 5, mediaType: application/json}\n          blobs"},
+		{"contents empty", archive, strings.Replace(archive, "        platform",
+			"        contents: {images: [], blobs: []}\n        platform", 1)},
+		{"contents image without digest", "digest: sha256:" + shaA + ", size: 5, mediaType: " +
+			"application/vnd.oci.image.index.v1+json}\n          blobs", "size: 5, mediaType: application/json}\n    " +
+			"      blobs"},
 		{"contents media type", "mediaType: application/vnd.oci.image.layer.v1.tar", "mediaType: tar"},
 		{"contents path", shaB + "/layer.tar", "../layer.tar"},
 		{"contents path absolute", shaB + "/layer.tar", "/layer.tar"},
@@ -291,7 +305,8 @@ func TestParseErrors(t *testing.T) {
 }
 
 func TestParseReportsEverything(t *testing.T) {
-	text := strings.NewReplacer("kind: Lock", "kind: lock", "sha256: "+shaA, "sha256: a", "size: 12", "size: many").Replace(good)
+	text := strings.NewReplacer("kind: Lock", "kind: lock", "sha256: "+shaA, "sha256: a", "size: 12",
+		"size: many").Replace(good)
 	_, err := Parse("a.lock", []byte(text))
 	var all Errors
 	if !errors.As(err, &all) {
@@ -312,13 +327,16 @@ func TestParseReportsEverything(t *testing.T) {
 
 func TestParseBounds(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"size":       {strings.Repeat("#", MaxSize+1), "x:1: is larger than 2097152 bytes: expected a lock"},
-		"components": {"components: {" + numbered("c%d: {},", maxComponents+1) + "}", "components: has 257 components: expected 256 at most"},
-		"audience":   {"audience: [" + numbered("c%d,", MaxAudience+1) + "]", "audience: has 65 items: expected 64 at most"},
-		"items":      {"components: {c: {files: [" + strings.Repeat("a,", maxItems+1) + "]}}", "components.c.files: has 16385 items: expected 16384 at most"},
-		"depth":      {strings.Repeat("[", 20000), "x:1: not valid YAML: exceeded max depth of 10000"},
-		"errors":     {"{" + numbered("k%d: v,", 20000) + "}", "x: 950 more errors"},
-		"value":      {"kind: " + strings.Repeat("k", 1000), `kind: "` + strings.Repeat("k", maxFound) + `..." is not`},
+		"size": {strings.Repeat("#", MaxSize+1), "x:1: is larger than 2097152 bytes: expected a lock"},
+		"components": {"components: {" + numbered("c%d: {},", maxComponents+1) + "}",
+			"components: has 257 components: expected 256 at most"},
+		"audience": {"audience: [" + numbered("c%d,", MaxAudience+1) + "]",
+			"audience: has 65 items: expected 64 at most"},
+		"items": {"components: {c: {files: [" + strings.Repeat("a,", maxItems+1) + "]}}",
+			"components.c.files: has 16385 items: expected 16384 at most"},
+		"depth":  {strings.Repeat("[", 20000), "x:1: not valid YAML: exceeded max depth of 10000"},
+		"errors": {"{" + numbered("k%d: v,", 20000) + "}", "x: 950 more errors"},
+		"value":  {"kind: " + strings.Repeat("k", 1000), `kind: "` + strings.Repeat("k", maxFound) + `..." is not`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse("x", []byte(c.text))

@@ -64,7 +64,8 @@ func TestParseValidityErrors(t *testing.T) {
 		"audience, many": {"", strings.Repeat("a,", MaxAudience) + "a", "", "the audience has 65 entries"},
 		"end":            {"", "", "tomorrow", `the end "tomorrow" is not a time`},
 	} {
-		if _, err := ParseValidity(c.serial, c.audience, c.notAfter); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := ParseValidity(c.serial, c.audience, c.notAfter); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
 		}
 	}
@@ -113,12 +114,15 @@ func TestSetSerial(t *testing.T) {
 			strings.ReplaceAll(strings.Replace(good, "kind: Lock\n", "kind: Lock\nserial: 7\n", 1), "\n", "\r\n"),
 		},
 		{
-			"braces", "{apiVersion: boxlift.dev/v1, kind: Lock, platforms: [linux/amd64], components: {c: {version: v1}}}",
-			"{apiVersion: boxlift.dev/v1, kind: Lock, serial: 7, platforms: [linux/amd64], components: {c: {version: v1}}}",
+			"braces", "{apiVersion: boxlift.dev/v1, kind: Lock, platforms: [linux/amd64], components: {c: {version: " +
+				"v1}}}",
+			"{apiVersion: boxlift.dev/v1, kind: Lock, serial: 7, platforms: [linux/amd64], components: {c: {version: " +
+				"v1}}}",
 		},
 		{
 			"JSON", `{"apiVersion":"boxlift.dev/v1","kind":"Lock","platforms":["linux/amd64"],"components":{"c":{"version":"v1"}}}`,
-			`{"apiVersion":"boxlift.dev/v1","kind":"Lock", "serial": 7,"platforms":["linux/amd64"],"components":{"c":{"version":"v1"}}}`,
+			`{"apiVersion":"boxlift.dev/v1","kind":"Lock", "serial": ` +
+				`7,"platforms":["linux/amd64"],"components":{"c":{"version":"v1"}}}`,
 		},
 	} {
 		d, err := ParseDocument("versions.lock", []byte(c.text))
@@ -137,7 +141,8 @@ func TestSetSerial(t *testing.T) {
 			MaxSerial + 1: "is not a serial",
 		} {
 			before := string(d.Bytes())
-			if err := d.SetSerial(serial); err == nil || !strings.Contains(err.Error(), want) || string(d.Bytes()) != before {
+			if err := d.SetSerial(serial); err == nil || !strings.Contains(err.Error(), want) ||
+				string(d.Bytes()) != before {
 				t.Errorf("%s: %d: got %v, want %q, and nothing changed", c.name, serial, err, want)
 			}
 		}
