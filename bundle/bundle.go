@@ -16,7 +16,7 @@
 // nothing of hosts or clusters.
 package bundle
 
-import "errors"
+import "github.com/liteboxd/boxlift/internal/fault"
 
 const (
 	// LockComponent is the component of the lock itself, which no lock lists.
@@ -50,4 +50,4 @@ const (
 
 // ErrInvalid is wrapped by every error that says that a bundle does not hold what it
 // must hold: a blob is missing, differs from its digest, or belongs to nothing.
-var ErrInvalid = errors.New("invalid bundle")
+var ErrInvalid = fault.NewKind(fault.Bundle, "invalid bundle")

@@ -2,7 +2,6 @@ package bundle
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -39,7 +39,7 @@ const (
 
 // ErrIncomplete is wrapped by errors that say that something is needed that a delta leaves
 // out and that nobody supplies.
-var ErrIncomplete = errors.New("incomplete bundle")
+var ErrIncomplete = fault.NewKind(fault.Bundle, "incomplete bundle")
 
 // delta is what a reader of a delta knows beside the bundle.
 type delta struct {

@@ -20,17 +20,18 @@ package manifests
 
 import (
 	"embed"
-	"errors"
 	"io/fs"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // ErrInvalid is wrapped by errors about bases that are not what boxlift packs: a tar that is
 // damaged or oversized, a base that kustomize cannot build or that is missing.
-var ErrInvalid = errors.New("invalid manifests")
+var ErrInvalid = fault.NewKind(fault.Input, "invalid manifests")
 
 // ErrSite is wrapped by errors that the site's own folder (liteboxd.configDir) is to blame
 // for. Their text names the file in the folder and, where known, line and object.
-var ErrSite = errors.New("invalid site folder")
+var ErrSite = fault.NewKind(fault.Input, "invalid site folder")
 
 // Names that the bases use and that installers, linters and tests need.
 const (

@@ -4,12 +4,13 @@ package boundedjson
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // ErrTooMuch is wrapped by errors that say that content has more than is allowed.
-var ErrTooMuch = errors.New("too much JSON")
+var ErrTooMuch = fault.NewKind(fault.Failure, "too much JSON")
 
 // maxString bounds a string, name or value, in bytes: a decoder makes several copies of one.
 const maxString = 1 << 20

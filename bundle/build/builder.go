@@ -263,9 +263,7 @@ type diskError struct {
 
 func (e *diskError) Error() string { return fmt.Sprintf("write %s: %v", e.name, e.err) }
 
-func (e *diskError) Unwrap() error { return e.err }
-
-// Is says that nothing else can succeed after it either.
-func (e *diskError) Is(target error) bool { return target == parallel.ErrStop }
+// Unwrap says that nothing else can succeed after it either.
+func (e *diskError) Unwrap() []error { return []error{parallel.ErrStop, e.err} }
 
 func (b *builder) writeError(err error) error { return &diskError{b.file.Name(), err} }

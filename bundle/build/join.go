@@ -2,17 +2,17 @@ package build
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/plan"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // ErrWhole says that there is nothing to join: the bundle is no delta.
-var ErrWhole = errors.New("it is a whole bundle already")
+var ErrWhole = fault.NewKind(fault.Input, "it is a whole bundle already")
 
 // JoinOptions say where the whole bundle goes.
 type JoinOptions struct {

@@ -54,7 +54,8 @@ func (e *DiffersError) Error() string {
 		e.Got, e.Want.Digest)
 }
 
-func (e *DiffersError) Is(target error) bool { return target == format.ErrUpstream }
+// Unwrap makes it an error of upstream.
+func (e *DiffersError) Unwrap() error { return format.ErrUpstream }
 
 func (e *DiffersError) Hint() string {
 	return "run the command again in case it was a fault on the way; if it persists, find out why upstream changed " +

@@ -23,10 +23,11 @@ import (
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/pieces"
 	"github.com/liteboxd/boxlift/bundle/volume"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // ErrThere says that something has the name of what is to be written.
-var ErrThere = errors.New("something is there already")
+var ErrThere = fault.NewKind(fault.Input, "something is there already")
 
 // ImagesFile is the name that [Component] gives to the images of a component.
 const ImagesFile = "images.tar"

@@ -4,10 +4,10 @@
 package format
 
 import (
-	"errors"
 	"slices"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // Media types of a bundle.
@@ -68,7 +68,7 @@ const (
 
 // ErrUpstream is wrapped by errors that say that upstream has something else now than
 // what the lock pins.
-var ErrUpstream = errors.New("upstream differs from the lock")
+var ErrUpstream = fault.NewKind(fault.Source, "upstream differs from the lock")
 
 // Label names an entry of a lock, or of a bundle, in messages.
 func Label(component, name string, platform lock.Platform) string {
@@ -80,7 +80,7 @@ func Label(component, name string, platform lock.Platform) string {
 }
 
 // ErrAbsent is returned by a jsonReader for a blob that is not there.
-var ErrAbsent = errors.New("not there")
+var ErrAbsent = fault.NewKind(fault.Failure, "not there")
 
 // Wanted reports whether something for a platform belongs into a bundle for platforms.
 func Wanted(p lock.Platform, platforms []lock.Platform) bool {

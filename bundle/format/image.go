@@ -120,7 +120,8 @@ func (e *MissingPlatformError) Error() string {
 	return fmt.Sprintf("the image is not published for %s, only for %v", e.Platform, e.Has)
 }
 
-func (e *MissingPlatformError) Is(target error) bool { return target == ErrUpstream }
+// Unwrap makes it an [ErrUpstream].
+func (e *MissingPlatformError) Unwrap() error { return ErrUpstream }
 
 func (e *MissingPlatformError) Hint() string {
 	return "narrow the component's platforms in the lock, or choose an image that has them all"

@@ -19,6 +19,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // The values of apiVersion and kind.
@@ -42,7 +43,7 @@ const (
 )
 
 // ErrInvalid is wrapped by errors that say that a file is not in this form.
-var ErrInvalid = errors.New("invalid HAVE.json")
+var ErrInvalid = fault.NewKind(fault.Input, "invalid HAVE.json")
 
 // Have is what hosts hold.
 type Have struct {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // Error is one fault in a lock.
@@ -47,6 +49,9 @@ func (e Errors) Error() string {
 	}
 	return strings.Join(lines, "\n")
 }
+
+// Class makes a lock with faults wrong input.
+func (e Errors) Class() fault.Class { return fault.Input }
 
 // Unwrap lets errors.As find an [*Error].
 func (e Errors) Unwrap() []error {

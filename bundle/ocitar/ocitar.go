@@ -22,12 +22,13 @@ package ocitar
 import (
 	"archive/tar"
 	"bytes"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // Names of the members that are not blobs.
@@ -61,7 +62,7 @@ const (
 
 // ErrMalformed is wrapped by every error that says that a file is not in the form that
 // this package describes.
-var ErrMalformed = errors.New("malformed bundle file")
+var ErrMalformed = fault.NewKind(fault.Bundle, "malformed bundle file")
 
 // Member is the name and the size in bytes of one file in the tar.
 type Member struct {

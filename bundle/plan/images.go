@@ -130,7 +130,7 @@ func (e *movedTagError) Error() string {
 	return fmt.Sprintf("the tag has moved: it was locked as %s and is now %s", e.locked, e.now)
 }
 
-func (e *movedTagError) Is(target error) bool { return target == format.ErrUpstream }
+func (e *movedTagError) Unwrap() error { return format.ErrUpstream }
 
 func (e *movedTagError) Hint() string {
 	return "find out why it moved; to take the new image, remove the digest from all components of the lock and run " +

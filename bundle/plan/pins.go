@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // UnpinnedError lists the entries of a lock that cannot be built because nothing says
@@ -22,6 +23,9 @@ func (e *UnpinnedError) Error() string {
 	}
 	return b.String()
 }
+
+// Class makes a lock without pins incomplete input.
+func (e *UnpinnedError) Class() fault.Class { return fault.Input }
 
 // Hint says how to fill the pins.
 func (e *UnpinnedError) Hint() string {

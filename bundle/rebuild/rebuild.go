@@ -17,12 +17,13 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/plan"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // ErrDiffers is wrapped by errors that say that a bundle is not the one that its lock,
 // this version of boxlift and these programs make.
-var ErrDiffers = errors.New("not what the lock makes")
+var ErrDiffers = fault.NewKind(fault.Bundle, "not what the lock makes")
 
 // Options say what a bundle is to be made from, as in [plan.Options]. Lock and
 // LockContent are required.
@@ -81,6 +82,9 @@ func (e *OtherBuilderError) Error() string {
 	return fmt.Sprintf("it was built by boxlift %s, and this is %s: the programs, the manifests and the versions "+
 		"that a build writes into a bundle are others, so this boxlift cannot make it again", e.Builder, e.Own)
 }
+
+// Class makes it something that boxlift cannot do.
+func (e *OtherBuilderError) Class() fault.Class { return fault.Input }
 
 // Hint says who can.
 func (e *OtherBuilderError) Hint() string {

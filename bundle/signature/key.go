@@ -18,6 +18,8 @@ import (
 	"github.com/sigstore/sigstore/pkg/cryptoutils"
 	sigstore "github.com/sigstore/sigstore/pkg/signature"
 	"github.com/sigstore/sigstore/pkg/signature/options"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // The types of PEM block that hold a key.
@@ -32,7 +34,7 @@ const keyLimit = 64 << 10
 
 // ErrWrongPassword says that a private key could not be decrypted. The encryption is
 // authenticated, so a damaged file and a wrong password look the same.
-var ErrWrongPassword = errors.New("wrong password, or the key file is damaged")
+var ErrWrongPassword = fault.NewKind(fault.Input, "wrong password, or the key file is damaged")
 
 // GenerateKey makes a key pair: the private key as cosign writes it, encrypted with
 // password, and the public key as PKIX. An empty password is allowed.

@@ -35,6 +35,8 @@ import (
 
 	sigstore "github.com/sigstore/sigstore/pkg/signature"
 	"github.com/sigstore/sigstore/pkg/signature/options"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 const (
@@ -49,13 +51,13 @@ const (
 
 var (
 	// ErrNotSigned says that there is no signature at all.
-	ErrNotSigned = errors.New("not signed")
+	ErrNotSigned = fault.NewKind(fault.Bundle, "not signed")
 
 	// ErrWrongKey says that the signature was made with another key, by its own account.
-	ErrWrongKey = errors.New("signed with another key")
+	ErrWrongKey = fault.NewKind(fault.Bundle, "signed with another key")
 
 	// ErrInvalid says that the signature does not fit the payload and the key.
-	ErrInvalid = errors.New("signature does not verify")
+	ErrInvalid = fault.NewKind(fault.Bundle, "signature does not verify")
 )
 
 // mediaType is the version of sigstore bundle that is read and written. Earlier versions

@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // DiskError says that something on this host could not be read.
@@ -23,6 +24,9 @@ type DiskError struct {
 
 func (e *DiskError) Error() string { return fmt.Sprintf("read %s: %v", e.Path, e.Err) }
 func (e *DiskError) Unwrap() error { return e.Err }
+
+// Class makes it the fault of a source.
+func (e *DiskError) Class() fault.Class { return fault.Source }
 
 // Hint says what a user may do about the error.
 func (e *DiskError) Hint() string {

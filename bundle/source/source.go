@@ -35,6 +35,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/httpanswer"
 )
 
@@ -53,6 +54,9 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("get %s: %v", e.URL, e.Err) }
 func (e *Error) Unwrap() error { return e.Err }
+
+// Class makes it the fault of a source.
+func (e *Error) Class() fault.Class { return fault.Source }
 
 // Hint says what a user may do about the error.
 func (e *Error) Hint() string {

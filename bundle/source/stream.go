@@ -13,6 +13,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/httpanswer"
 )
 
@@ -27,7 +28,7 @@ const (
 // ErrAnew is wrapped by the errors of a [Stream] that cannot be gone on with, but may be
 // begun anew: it broke and nothing tells whether the server has the same bytes still, or
 // it is known that these have changed.
-var ErrAnew = errors.New("it has to be begun anew")
+var ErrAnew = fault.NewKind(fault.Source, "it has to be begun anew")
 
 // Stream is the content of a file or blob, from some offset on. Where an answer ends too
 // early, Read asks for the rest of it: with a Range, if the server knows them, or else

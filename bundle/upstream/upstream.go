@@ -99,8 +99,8 @@ func (e *UnknownError) Error() string { return e.err.Error() }
 // Hint says what to ask for instead.
 func (e *UnknownError) Hint() string { return e.hint }
 
-// Is makes it an error of upstream.
-func (e *UnknownError) Is(target error) bool { return target == format.ErrUpstream }
+// Unwrap makes it an error of upstream.
+func (e *UnknownError) Unwrap() error { return format.ErrUpstream }
 
 // Check tells whether a version of a component is one that upstream could have. It asks
 // nobody.

@@ -12,6 +12,8 @@ import (
 
 	"filippo.io/age"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // ageMagic is the first line of an encrypted file (age-encryption.org/v1, "Header").
@@ -19,7 +21,7 @@ const ageMagic = "age-encryption.org/v1\n"
 
 // ErrNoIdentity is wrapped by errors that say that a file is encrypted and that none of
 // the identities opens it.
-var ErrNoIdentity = errors.New("it is encrypted, and no identity that was given opens it")
+var ErrNoIdentity = fault.NewKind(fault.Input, "it is encrypted, and no identity that was given opens it")
 
 // File is a bundle that is open for reading, whatever it lies in. It may be used by several
 // goroutines at once.

@@ -29,6 +29,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 const (
@@ -43,7 +45,7 @@ const (
 
 // ErrDamaged is wrapped by errors that say that a file does not hold what was written to
 // it: a volume is missing, cut off or changed, or encrypted bytes are.
-var ErrDamaged = errors.New("damaged bundle file")
+var ErrDamaged = fault.NewKind(fault.Bundle, "damaged bundle file")
 
 // Fault is what is wrong with one file of a set.
 type Fault struct {
@@ -56,8 +58,8 @@ type Fault struct {
 
 func (f *Fault) Error() string { return fmt.Sprintf("%s %s", f.Path, f.Problem) }
 
-// Is makes every fault an [ErrDamaged].
-func (f *Fault) Is(target error) bool { return target == ErrDamaged }
+// Unwrap makes every fault an [ErrDamaged].
+func (f *Fault) Unwrap() error { return ErrDamaged }
 
 // Hint says how the fault is mended.
 func (f *Fault) Hint() string {

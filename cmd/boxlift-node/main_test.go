@@ -72,6 +72,7 @@ func TestImports(t *testing.T) {
 		"regexp",
 		"github.com/liteboxd/boxlift/node",
 		"github.com/liteboxd/boxlift/node/",
+		"github.com/liteboxd/boxlift/internal/fault",
 		"github.com/liteboxd/boxlift/internal/printable",
 		"github.com/liteboxd/boxlift/internal/progress",
 		"github.com/liteboxd/boxlift/registry",

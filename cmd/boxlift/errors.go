@@ -1,29 +1,10 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"strings"
 
-	"github.com/liteboxd/boxlift/bundle"
-	"github.com/liteboxd/boxlift/bundle/build"
-	"github.com/liteboxd/boxlift/bundle/extract"
-	"github.com/liteboxd/boxlift/bundle/format"
-	"github.com/liteboxd/boxlift/bundle/have"
-	"github.com/liteboxd/boxlift/bundle/lock"
-	"github.com/liteboxd/boxlift/bundle/ocitar"
-	"github.com/liteboxd/boxlift/bundle/plan"
-	"github.com/liteboxd/boxlift/bundle/rebuild"
-	"github.com/liteboxd/boxlift/bundle/signature"
-	"github.com/liteboxd/boxlift/bundle/source"
-	"github.com/liteboxd/boxlift/bundle/volume"
-	"github.com/liteboxd/boxlift/install/backup"
-	"github.com/liteboxd/boxlift/install/certificates"
-	"github.com/liteboxd/boxlift/install/config"
-	"github.com/liteboxd/boxlift/install/inspect"
-	"github.com/liteboxd/boxlift/install/journal"
-	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
@@ -51,45 +32,8 @@ const exitHelp = `Exit codes:
   130  interrupted; the same command goes on from there, and so does boxlift resume after
        install, node add, upgrade and rollback --to`
 
-// exitCode maps an error to the code of the table.
-func exitCode(err error) int {
-	return fault.ClassOf(errors.Join(err, unsaid(err).Wrap(err))).ExitCode()
-}
-
-// unsaid is the class of errors that do not say it yet.
-func unsaid(err error) fault.Class {
-	var (
-		locked   lock.Errors
-		unpinned *plan.UnpinnedError
-		invalid  *config.InvalidError
-		upstream *source.Error
-		disk     *source.DiskError
-		builder  *rebuild.OtherBuilderError
-	)
-	switch {
-	case errors.Is(err, site.ErrDifferent), errors.Is(err, inspect.ErrUnhealthy),
-		errors.Is(err, certificates.ErrCertificates):
-		return fault.Different
-	case errors.Is(err, site.ErrHosts), errors.Is(err, site.ErrCluster):
-		return fault.Host
-	case errors.Is(err, ocitar.ErrMalformed), errors.Is(err, bundle.ErrInvalid), errors.Is(err, bundle.ErrIncomplete),
-		errors.Is(err, rebuild.ErrDiffers), errors.Is(err, volume.ErrDamaged),
-		errors.Is(err, signature.ErrNotSigned), errors.Is(err, signature.ErrWrongKey),
-		errors.Is(err, signature.ErrInvalid):
-		return fault.Bundle
-	case errors.As(err, &locked), errors.As(err, &unpinned), errors.As(err, &invalid), errors.As(err, &builder),
-		errors.Is(err, signature.ErrWrongPassword), errors.Is(err, volume.ErrNoIdentity),
-		errors.Is(err, site.ErrConfig), errors.Is(err, site.ErrLock), errors.Is(err, site.ErrRefused),
-		errors.Is(err, site.ErrNothingToResume), errors.Is(err, site.ErrChanged),
-		errors.Is(err, journal.ErrInvalid), errors.Is(err, journal.ErrLocked), errors.Is(err, extract.ErrThere),
-		errors.Is(err, have.ErrInvalid), errors.Is(err, build.ErrWhole),
-		errors.Is(err, backup.ErrInvalid), errors.Is(err, backup.ErrEncrypted), errors.Is(err, backup.ErrWrongKey):
-		return fault.Input
-	case errors.As(err, &upstream), errors.As(err, &disk), errors.Is(err, format.ErrUpstream):
-		return fault.Source
-	}
-	return 0
-}
+// exitCode is the code of an error's class.
+func exitCode(err error) int { return fault.ClassOf(err).ExitCode() }
 
 // printError writes an error, the details and the hints that it carries.
 func printError(w io.Writer, err error) {

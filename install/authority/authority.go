@@ -40,6 +40,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/ownfile"
 )
 
@@ -61,7 +62,7 @@ const (
 )
 
 // ErrOwn is wrapped by errors about the user's own authority.
-var ErrOwn = errors.New("the authority of seeding.registry cannot be used")
+var ErrOwn = fault.NewKind(fault.Input, "the authority of seeding.registry cannot be used")
 
 // Options say which authority to open.
 type Options struct {

@@ -37,6 +37,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // Format is the version of the form described above.
@@ -129,7 +131,7 @@ func (m Manifest) Entry(name string) (Entry, bool) {
 }
 
 // ErrInvalid is wrapped by errors about files that are no backup, or a damaged one.
-var ErrInvalid = errors.New("not a sound backup")
+var ErrInvalid = fault.NewKind(fault.Input, "not a sound backup")
 
 // Bounds of what is read.
 const (

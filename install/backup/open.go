@@ -16,14 +16,16 @@ import (
 	"time"
 
 	"filippo.io/age"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // Errors about encrypted backups.
 var (
 	// ErrEncrypted says that a backup cannot be read without a key or passphrase.
-	ErrEncrypted = errors.New("the backup is encrypted")
+	ErrEncrypted = fault.NewKind(fault.Input, "the backup is encrypted")
 	// ErrWrongKey says that it cannot be read with the one that was given.
-	ErrWrongKey = errors.New("the backup is encrypted to another key or passphrase")
+	ErrWrongKey = fault.NewKind(fault.Input, "the backup is encrypted to another key or passphrase")
 )
 
 // The first bytes of what age writes (https://age-encryption.org/v1).

@@ -17,6 +17,7 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/facts"
 )
@@ -66,7 +67,7 @@ func (c *Certificates) Soon() []Certificate {
 }
 
 // ErrCertificates says that certificates end soon, or have ended.
-var ErrCertificates = errors.New("certificates end soon")
+var ErrCertificates = fault.NewKind(fault.Different, "certificates end soon")
 
 // Check reads when all certificates end.
 func (r *Renewer) Check(ctx context.Context) (*Certificates, error) {

@@ -35,6 +35,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // Config is a checked install.yaml.
@@ -195,6 +197,9 @@ func (e *InvalidError) Error() string {
 	}
 	return strings.Join(lines, "\n")
 }
+
+// Class makes a file with problems wrong input.
+func (e *InvalidError) Class() fault.Class { return fault.Input }
 
 // Warning is something that boxlift can work with but the user should know.
 type Warning Problem

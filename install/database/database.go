@@ -17,10 +17,12 @@ import (
 	"strings"
 
 	_ "modernc.org/sqlite" // the driver "sqlite": SQLite itself, without C
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // ErrDamaged is wrapped by errors that say that a file is no sound database.
-var ErrDamaged = errors.New("damaged database")
+var ErrDamaged = fault.NewKind(fault.Input, "damaged database")
 
 const (
 	// maxRows bounds the rows of one table of which the keys are kept.

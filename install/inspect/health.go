@@ -21,13 +21,14 @@ import (
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/node/reach"
 )
 
 // ErrUnhealthy says that something of the platform does not do what it is for.
-var ErrUnhealthy = errors.New("the platform is not well")
+var ErrUnhealthy = fault.NewKind(fault.Different, "the platform is not well")
 
 // Health is what works of a platform, and what does not.
 type Health struct {

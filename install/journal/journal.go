@@ -19,6 +19,7 @@ import (
 	"github.com/gofrs/flock"
 	"github.com/google/renameio/v2"
 
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/ownfile"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
@@ -116,10 +117,10 @@ type Step struct {
 }
 
 // ErrLocked says that another process works with the same state.
-var ErrLocked = errors.New("another boxlift is working with this state")
+var ErrLocked = fault.NewKind(fault.Input, "another boxlift is working with this state")
 
 // ErrInvalid is wrapped by errors that say that a state cannot be used.
-var ErrInvalid = errors.New("the state cannot be used")
+var ErrInvalid = fault.NewKind(fault.Input, "the state cannot be used")
 
 // Journal is an open state.json. Its methods may be called by several goroutines.
 type Journal struct {

@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -24,7 +24,7 @@ import (
 const taintsAnnotation = "boxlift.dev/taints"
 
 // ErrNoNode is wrapped by errors about a node that the cluster does not have.
-var ErrNoNode = errors.New("no such node")
+var ErrNoNode = fault.NewKind(fault.Host, "no such node")
 
 // Node is a registered node.
 type Node struct {

@@ -2,18 +2,19 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // ErrConflict is wrapped by errors that say that somebody else has changed an object since it
 // was read.
-var ErrConflict = errors.New("somebody else has changed it meanwhile")
+var ErrConflict = fault.NewKind(fault.Host, "somebody else has changed it meanwhile")
 
 // Secret returns a Secret's data, nil when there is no such Secret.
 func (c *Cluster) Secret(ctx context.Context, namespace, name string) (map[string][]byte, error) {

@@ -217,7 +217,7 @@ func checkServersLeft(nodes []kube.Node, removals []*removal) error {
 			continue
 		}
 		if members == 1 {
-			return run.ErrLastServer
+			return errLastServer
 		}
 		// Taking a member out is a decision of the majority, too.
 		possible := well >= majority()
@@ -231,10 +231,12 @@ func checkServersLeft(nodes []kube.Node, removals []*removal) error {
 		}
 	}
 	if len(gone) > 0 && well == 0 {
-		return run.ErrLastServer
+		return errLastServer
 	}
 	return nil
 }
+
+var errLastServer = fmt.Errorf("%w: the last server is never removed: with it the cluster would be gone", site.ErrRefused)
 
 // removal takes one node out of the cluster.
 type removal struct {

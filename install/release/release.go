@@ -26,6 +26,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/wire"
 )
@@ -149,10 +150,10 @@ type Record struct {
 }
 
 // ErrInvalid is wrapped by errors that say that a record cannot be used.
-var ErrInvalid = errors.New("the record of releases cannot be used")
+var ErrInvalid = fault.NewKind(fault.Input, "the record of releases cannot be used")
 
 // ErrNoLock says that a record does not carry a lock.
-var ErrNoLock = errors.New("the record does not carry the lock")
+var ErrNoLock = fault.NewKind(fault.Input, "the record does not carry the lock")
 
 // New returns a record without releases.
 func New(cluster string) *Record {

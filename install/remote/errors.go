@@ -1,38 +1,39 @@
 package remote
 
 import (
-	"errors"
 	"fmt"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // What went wrong, for callers that branch on it with errors.Is.
 var (
 	// ErrUnreachable: no answer, refused, no route, or no such name.
-	ErrUnreachable = errors.New("host is unreachable")
+	ErrUnreachable = fault.NewKind(fault.Host, "host is unreachable")
 	// ErrHandshake: something answered, but it is not an SSH server that we can talk to.
-	ErrHandshake = errors.New("SSH handshake failed")
+	ErrHandshake = fault.NewKind(fault.Host, "SSH handshake failed")
 	// ErrAuthentication: the host accepted none of our ways to log in.
-	ErrAuthentication = errors.New("authentication failed")
+	ErrAuthentication = fault.NewKind(fault.Host, "authentication failed")
 	// ErrHostKeyUnknown: nothing says which key this host should have.
-	ErrHostKeyUnknown = errors.New("host key is not known")
+	ErrHostKeyUnknown = fault.NewKind(fault.Host, "host key is not known")
 	// ErrHostKeyChanged: the host has another key than known_hosts or the pin says.
-	ErrHostKeyChanged = errors.New("HOST KEY HAS CHANGED")
+	ErrHostKeyChanged = fault.NewKind(fault.Host, "HOST KEY HAS CHANGED")
 	// ErrHostKeyRevoked: known_hosts marks the host's key as revoked.
-	ErrHostKeyRevoked = errors.New("HOST KEY IS REVOKED")
+	ErrHostKeyRevoked = fault.NewKind(fault.Host, "HOST KEY IS REVOKED")
 	// ErrKnownHosts: a known_hosts file cannot be read, parsed or added to.
-	ErrKnownHosts = errors.New("known_hosts cannot be used")
+	ErrKnownHosts = fault.NewKind(fault.Input, "known_hosts cannot be used")
 	// ErrIdentity: the private key's file cannot be read, parsed or decrypted.
-	ErrIdentity = errors.New("private key cannot be used")
+	ErrIdentity = fault.NewKind(fault.Input, "private key cannot be used")
 	// ErrAgent: there is no SSH agent, or it has no keys.
-	ErrAgent = errors.New("SSH agent cannot be used")
+	ErrAgent = fault.NewKind(fault.Input, "SSH agent cannot be used")
 	// ErrNotRoot: a command needs root, the user is not root, and Sudo is off.
-	ErrNotRoot = errors.New("root is needed")
+	ErrNotRoot = fault.NewKind(fault.Host, "root is needed")
 	// ErrSudo: sudo is missing or refuses.
-	ErrSudo = errors.New("sudo does not work")
+	ErrSudo = fault.NewKind(fault.Host, "sudo does not work")
 	// ErrSudoPassword: sudo wants a password and has not got the right one.
-	ErrSudoPassword = errors.New("sudo password is missing or wrong")
+	ErrSudoPassword = fault.NewKind(fault.Host, "sudo password is missing or wrong")
 	// ErrConnectionLost: the connection broke after it had been made.
-	ErrConnectionLost = errors.New("connection lost")
+	ErrConnectionLost = fault.NewKind(fault.Host, "connection lost")
 )
 
 // HintError is an error that knows what the operator can do about it. Find it with

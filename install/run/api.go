@@ -111,9 +111,6 @@ func (en *Engine) holdServers(ctx context.Context) error {
 	return nil
 }
 
-// ErrLastServer says that a cluster would be left without servers.
-var ErrLastServer = fmt.Errorf("%w: the last server is never removed: with it the cluster would be gone", site.ErrRefused)
-
 // Registered are the nodes of the cluster, from the first server that tells them. There are none
 // while no server runs.
 func (en *Engine) Registered(ctx context.Context) ([]kube.Node, error) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // K3sKubeconfig is where a server writes the administrator's access, for itself.
@@ -25,7 +26,7 @@ func (s *Site) APIThrough(ctx context.Context, h *Host) (*kube.Cluster, error) {
 }
 
 // ErrNoCluster says that there is no Kubernetes yet.
-var ErrNoCluster = errors.New("no k3s server runs yet")
+var ErrNoCluster = fault.NewKind(fault.Input, "no k3s server runs yet")
 
 // AwaitServer waits until a server answers and its node is registered.
 func (s *Site) AwaitServer(ctx context.Context, h *Host) error {

@@ -9,7 +9,6 @@
 package site
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -20,28 +19,29 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 var (
 	// ErrHosts is wrapped by errors that say that at least one host failed.
-	ErrHosts = errors.New("failed on some hosts")
+	ErrHosts = fault.NewKind(fault.Host, "failed on some hosts")
 	// ErrCluster is wrapped by errors of the cluster as a whole.
-	ErrCluster = errors.New("the cluster cannot be brought to what was asked for")
+	ErrCluster = fault.NewKind(fault.Host, "the cluster cannot be brought to what was asked for")
 	// ErrConfig is wrapped by errors that say that install.yaml and the bundle do not go
 	// together.
-	ErrConfig = errors.New("install.yaml does not fit the bundle")
+	ErrConfig = fault.NewKind(fault.Input, "install.yaml does not fit the bundle")
 	// ErrLock is wrapped by errors that say that a lock lacks images.
-	ErrLock = errors.New("the lock is incomplete")
+	ErrLock = fault.NewKind(fault.Input, "the lock is incomplete")
 	// ErrRefused is wrapped by errors about what boxlift does not do. Nothing was changed.
-	ErrRefused = errors.New("refused")
+	ErrRefused = fault.NewKind(fault.Input, "refused")
 	// ErrDifferent says that a cluster is not what it is to be.
-	ErrDifferent = errors.New("the cluster differs from what was asked for")
+	ErrDifferent = fault.NewKind(fault.Different, "the cluster differs from what was asked for")
 	// ErrNothingToResume says that there is no run to go on with.
-	ErrNothingToResume = errors.New("nothing to go on with")
+	ErrNothingToResume = fault.NewKind(fault.Input, "nothing to go on with")
 	// ErrChanged says that the run to go on with was one of something else.
-	ErrChanged = errors.New("bundle or configuration changed since the run was broken off")
+	ErrChanged = fault.NewKind(fault.Input, "bundle or configuration changed since the run was broken off")
 )
 
 // Site is what a verb works on: what is asked for, and the hosts and the cluster that it is asked of.

@@ -32,6 +32,7 @@ import (
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/install/survey"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // Upgrader takes a running cluster to another bundle.
@@ -372,7 +373,7 @@ func (u *Upgrader) Confirm(ctx context.Context) error {
 }
 
 // ErrNoBackup says that no backup leads back to a release.
-var ErrNoBackup = errors.New("no backup of a cluster that ran its bundle is on record")
+var ErrNoBackup = fault.NewKind(fault.Input, "no backup of a cluster that ran its bundle is on record")
 
 // WayBack is the backup that leads back to a release; "" when the cluster goes back in place.
 func (u *Upgrader) WayBack(ctx context.Context, o Settings) (backupFile string, err error) {

@@ -2,15 +2,18 @@
 // it arose, and what can be done about it.
 //
 // Errors carry that from where they are born: everybody between there and the command line wraps
-// them with fmt.Errorf, errors.Join or own types, and need not know. A [Kind] is for what callers
-// ask for with [errors.Is]; the methods of [Class], [OnHost], [WithHint] and [WithDetail] say the
-// rest:
+// them with fmt.Errorf, errors.Join or own types, and need not know. Kinds ([NewKind]) are for what
+// callers ask for with [errors.Is]; the methods of [Class], [OnHost], [WithHint] and [WithDetail] say
+// the rest:
 //
 //	var ErrRefused = fault.NewKind(fault.Input, "refused")
 //
 //	return fmt.Errorf("%w: the folder is not empty", ErrRefused)
 //	return fault.Usage.Errorf("--at and --no-at exclude each other")
 //	return fault.WithHint(fault.OnHost(err, name), "is the host switched on?")
+//
+// A type of errors that carries data for [errors.As] may say its class and its hint itself, by
+// methods Class() [Class] and Hint() string.
 //
 // [ClassOf], [HostOf], [Hints] and [Details] find it again in all that an error wraps and joins.
 package fault
@@ -63,18 +66,17 @@ func (c Class) Wrap(err error) error {
 	return &fault{class: c, err: err}
 }
 
-// Kind is a kind of errors: errors of it wrap it, and [errors.Is] finds it. Two kinds are never
-// the same, whatever they say.
-type Kind struct {
+// NewKind makes a kind of errors of a class: errors of it wrap it, and [errors.Is] finds it. Two
+// kinds are never the same, whatever they say. The text is what errors of the kind usually begin
+// with.
+func NewKind(c Class, text string) error { return &kind{c, text} }
+
+type kind struct {
 	class Class
 	text  string
 }
 
-// NewKind makes a kind of errors of a class.
-func NewKind(c Class, text string) *Kind { return &Kind{c, text} }
-
-// Error returns what errors of the kind usually begin with.
-func (k *Kind) Error() string { return k.text }
+func (k *kind) Error() string { return k.text }
 
 // OnHost says on which host err arose, and puts the host's name and a colon before the text,
 // unless err itself is one of OnHost's for that host: whoever wraps it in a text of their own
@@ -146,10 +148,12 @@ func ClassOf(err error) Class {
 	walk(err, func(err error) {
 		var class Class
 		switch e := err.(type) { //nolint:errorlint // this is the walk over the wrapped errors
-		case *Kind:
+		case *kind:
 			class = e.class
 		case *fault:
 			class = e.class
+		case interface{ Class() Class }:
+			class = e.Class()
 		}
 		if i := slices.Index(precedence, class); i >= 0 {
 			best = min(best, i)
@@ -184,7 +188,7 @@ func Hints(err error) []string {
 		switch e := err.(type) { //nolint:errorlint // this is the walk over the wrapped errors
 		case *fault:
 			return e.hint
-		case interface{ Hint() string }: // of those that are not made here yet
+		case interface{ Hint() string }:
 			return e.Hint()
 		}
 		return ""

@@ -16,6 +16,13 @@ var (
 	errPlain  = errors.New("no room")
 )
 
+// ownError says itself what it means.
+type ownError struct{}
+
+func (ownError) Error() string { return "own" }
+func (ownError) Class() Class  { return Bundle }
+func (ownError) Hint() string  { return "own hint" }
+
 func TestClassOf(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -26,6 +33,7 @@ func TestClassOf(t *testing.T) {
 		{"of no class", errPlain, Failure},
 		{"a kind", errInput, Input},
 		{"of a kind", fmt.Errorf("%w: the folder is not empty", errInput), Input},
+		{"of a type that says it", fmt.Errorf("read x: %w", ownError{}), Bundle},
 		{"made", Usage.Errorf("--at: %w", errPlain), Usage},
 		{"wrapped", Bundle.Wrap(errPlain), Bundle},
 		{"wrapped by others", fmt.Errorf("read x: %w", Source.Wrap(errPlain)), Source},
@@ -100,14 +108,15 @@ func TestHintsAndDetails(t *testing.T) {
 		WithHint(WithDetail(WithHint(errPlain, ""), ""), "second"),
 		WithHint(errPlain, "third\x1b[2J\nwith a line"),
 		WithDetail(errPlain, "Pod y\a"),
+		ownError{},
 	)
-	if diff := cmp.Diff([]string{"first", "second", "third\ufffd[2J\nwith a line"}, Hints(err)); diff != "" {
+	if diff := cmp.Diff([]string{"first", "second", "third\ufffd[2J\nwith a line", "own hint"}, Hints(err)); diff != "" {
 		t.Errorf("hints: -want +got:\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"Pod x\n  waits", "Pod y\ufffd"}, Details(err)); diff != "" {
 		t.Errorf("details: -want +got:\n%s", diff)
 	}
-	if err.Error() != "x: no room\nno room\nno room\nno room" {
+	if err.Error() != "x: no room\nno room\nno room\nno room\nown" {
 		t.Errorf("the text is %q", err)
 	}
 }

@@ -11,10 +11,12 @@ import (
 	"path/filepath"
 
 	"github.com/gofrs/flock"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // ErrForeign is wrapped by errors that say that something at a name is not what boxlift made there.
-var ErrForeign = errors.New("it is not a file that boxlift of this user made")
+var ErrForeign = fault.NewKind(fault.Failure, "it is not a file that boxlift of this user made")
 
 // Open is [os.OpenFile] that follows no link in the last part of the path and waits for nobody. It
 // refuses what is no regular file, has other names, or is another user's, with [ErrForeign].

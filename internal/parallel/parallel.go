@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"sync"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // ErrStop is what an error is, in the sense of [errors.Is], after which nothing else can
 // succeed.
-var ErrStop = errors.New("nothing else can succeed")
+var ErrStop = fault.NewKind(fault.Failure, "nothing else can succeed")
 
 // ForEach calls do for 0 to n-1, at most limit at a time, and joins their errors. An error
 // that is [ErrStop] keeps further calls from starting, ends the context of the others, and is

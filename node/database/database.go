@@ -1,8 +1,9 @@
 package database
 
 import (
-	"errors"
 	"time"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // Options say of which database [Copy] makes a copy.
@@ -33,4 +34,4 @@ type Report struct {
 }
 
 // ErrLocked is wrapped by errors that say that somebody else kept a database locked.
-var ErrLocked = errors.New("the database is locked")
+var ErrLocked = fault.NewKind(fault.Host, "the database is locked")

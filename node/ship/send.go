@@ -12,6 +12,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node/wire"
@@ -47,7 +48,7 @@ type Report struct {
 const StallTimeout = 15 * time.Minute
 
 // ErrStalled is wrapped by the error of a node that made no progress for too long.
-var ErrStalled = errors.New("boxlift-node stands still")
+var ErrStalled = fault.NewKind(fault.Host, "boxlift-node stands still")
 
 // Open returns the content of a blob from an offset on.
 type Open func(d digest.Digest, offset int64) (io.ReadCloser, error)

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/node/hostfile"
 )
 
@@ -75,7 +76,7 @@ func Open(ctx context.Context, r io.Reader, idle time.Duration) (*Stream, error)
 }
 
 // ErrIdle says that nothing came for too long.
-var ErrIdle = errors.New("nothing came")
+var ErrIdle = fault.NewKind(fault.Host, "nothing came")
 
 // wait returns when there is something to read, with the context's error, or with
 // ErrIdle.

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // The protocol of "boxlift-node receive"
@@ -297,7 +298,7 @@ func Failuref(reason Reason, format string, args ...any) *Failure {
 
 // ErrProtocol is wrapped by errors that say that the other end did not keep to the
 // protocol, or that something else wrote into the stream.
-var ErrProtocol = errors.New("protocol error")
+var ErrProtocol = fault.NewKind(fault.Host, "protocol error")
 
 // PackName returns the file name of the pack of a component whose index.json is index.
 func PackName(component string, index []byte) string {

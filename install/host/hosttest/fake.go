@@ -27,11 +27,12 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 
 	"github.com/liteboxd/boxlift/install/host"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/tail"
 )
 
 // ErrLost is the end of a fake's connection, see [Fake.BreakAfter].
-var ErrLost = errors.New("connection lost")
+var ErrLost = fault.NewKind(fault.Host, "connection lost")
 
 // Program is what a command does on a fake. It returns the exit code.
 type Program func(ctx context.Context, call *Call) int

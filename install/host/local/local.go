@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/install/host"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/tail"
 )
 
@@ -30,7 +31,7 @@ import (
 const endGrace = 4 * time.Second
 
 // ErrNotRoot says that a command needs root and boxlift does not run as root.
-var ErrNotRoot = errors.New("root is needed")
+var ErrNotRoot = fault.NewKind(fault.Host, "root is needed")
 
 // Machine is the machine that boxlift runs on.
 type Machine struct{ name string }

@@ -13,11 +13,12 @@ import (
 	release "helm.sh/helm/v4/pkg/release/v1"
 
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // ErrNoRevision is wrapped by errors about a revision that a release does not have.
-var ErrNoRevision = errors.New("no such revision")
+var ErrNoRevision = fault.NewKind(fault.Input, "no such revision")
 
 // State is what Helm has on record about a revision of a release.
 type State struct {
