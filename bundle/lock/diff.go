@@ -159,7 +159,7 @@ func (c *Chart) pin() string {
 
 func (m Image) same(other Image) bool { return m.Ref == other.Ref && m.Archive == other.Archive }
 
-// successor tells whether other is the same image or archive of another version.
+// successor reports whether other is the same image or archive of another version.
 func (m Image) successor(other Image) bool {
 	if m.Ref != "" || other.Ref != "" {
 		return m.Ref != "" && other.Ref != "" && Repository(m.Ref) == Repository(other.Ref)

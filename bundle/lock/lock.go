@@ -221,7 +221,7 @@ func (p Platform) part(n int) string {
 	return ""
 }
 
-// Match says whether both name the same platform. A variant that goes without saying
+// Match reports whether both name the same platform. A variant that goes without saying
 // makes no difference (arm64 is arm64/v8), and the empty Platform matches every other.
 func (p Platform) Match(other Platform) bool {
 	return p == "" || other == "" || p.short() == other.short()

@@ -3,6 +3,9 @@ package config
 import (
 	"slices"
 	"strings"
+
+	"github.com/liteboxd/boxlift/install/config/schema"
+	"github.com/liteboxd/boxlift/internal/spelling"
 )
 
 // noBastion is what a host writes to be reached directly in spite of ssh.bastion.
@@ -15,16 +18,16 @@ const maxBastions = 8
 // bastionRef is a bastion as the file has it: none, the host or name of a host of the
 // cluster, or a login of its own.
 type bastionRef struct {
-	at    node
+	at    schema.Node
 	host  string    // "" for a login
 	login *hostNode // nil for a host
 }
 
-func (d *decoder) bastion(n node) *bastionRef {
+func (d *decoder) bastion(n schema.Node) *bastionRef {
 	ref := &bastionRef{at: n}
-	n.either(
-		func(n node) { ref.host = text(n, func(s string) (string, error) { return s, nil }) },
-		func(n node) { n.defined("bastion", func(n node) { ref.login = d.login(n) }) },
+	n.Either(
+		func(n schema.Node) { ref.host = schema.Text(n, func(s string) (string, error) { return s, nil }) },
+		func(n schema.Node) { n.Defined("bastion", func(n schema.Node) { ref.login = d.login(n) }) },
 	)
 	if ref.host == "" && ref.login == nil {
 		return nil // what is wrong has been said
@@ -33,10 +36,10 @@ func (d *decoder) bastion(n node) *bastionRef {
 }
 
 // login reads a bastion that is no host of the cluster.
-func (d *decoder) login(n node) *hostNode {
-	h := &hostNode{Host: Host{Path: n.path, Line: n.yaml.Line, Port: 22, User: "root"}, at: n}
-	n.needs(false, loginMeans...)
-	h.fields = n.mapping(d.loginFields(h, "IP address or DNS name of the jump host, without user and port.")...)
+func (d *decoder) login(n schema.Node) *hostNode {
+	h := &hostNode{Host: Host{Path: n.Path(), Line: n.Line(), Port: 22, User: "root"}, at: n}
+	n.Needs(false, loginMeans...)
+	h.fields = n.Mapping(d.loginFields(h, "IP address or DNS name of the jump host, without user and port.")...)
 	if len(h.fields) > 0 {
 		h.checkLogin()
 	}
@@ -110,13 +113,14 @@ func (b bastions) find(ref *bastionRef) *Host {
 	}
 	switch len(found) {
 	case 0:
-		ref.at.fail("found %s, expected the host or the name of another host in this file, a mapping with a login of its own, or none%s", ref.at.found(), b.guess(ref.host))
+		ref.at.Fail("found %s, expected the host or the name of another host in this file, a mapping with a login of "+
+			"its own, or none%s", ref.at.Found(), b.guess(ref.host))
 		return nil
 	case 1:
 		return b.hosts[found[0]]
 	}
-	ref.at.fail("found %s, which is %s and %s, expected a name that only one host has",
-		ref.at.found(), b.nodes[found[0]].Path, b.nodes[found[1]].Path)
+	ref.at.Fail("found %s, which is %s and %s, expected a name that only one host has",
+		ref.at.Found(), b.nodes[found[0]].Path, b.nodes[found[1]].Path)
 	return nil
 }
 
@@ -126,7 +130,7 @@ func (b bastions) guess(host string) string {
 	for _, n := range b.nodes[:min(len(b.nodes), 50)] {
 		known = append(known, n.Name, n.Host.Host)
 	}
-	if c := closest(host, known, min(2, len(host)/4)); c != "" {
+	if c := spelling.Closest(host, known, min(2, len(host)/4)); c != "" {
 		return ": did you mean " + c + "?"
 	}
 	return ""
@@ -138,14 +142,14 @@ func (b bastions) checkWay(h *Host, ref *bastionRef) {
 		return
 	}
 	if h.Host != "" && same(h, h.Bastion) {
-		ref.at.fail("found the host itself, expected another host")
+		ref.at.Fail("found the host itself, expected another host")
 		b.reported[h] = true
 		return
 	}
 	way, round := wayTo(h)
 	switch {
 	case len(way) > maxBastions:
-		ref.at.fail("found more than %d bastions, one behind the other", maxBastions)
+		ref.at.Fail("found more than %d bastions, one behind the other", maxBastions)
 	case round == nil || b.reported[h] || slices.ContainsFunc(way, func(w *Host) bool { return b.reported[w] }):
 	case round == h || round.Role == "":
 		// Every other host of the cluster that the way comes round to says so itself.
@@ -155,7 +159,7 @@ func (b bastions) checkWay(h *Host, ref *bastionRef) {
 			b.reported[w] = true
 			names = append(names, w.place())
 		}
-		ref.at.fail("found bastions that lead in a circle: %s", strings.Join(append(names, round.place()), " through "))
+		ref.at.Fail("found bastions that lead in a circle: %s", strings.Join(append(names, round.place()), " through "))
 	}
 }
 
@@ -172,7 +176,7 @@ func wayTo(h *Host) (way []*Host, round *Host) {
 	return way, nil
 }
 
-// same says whether two logins lead to one machine.
+// same reports whether two logins lead to one machine.
 func same(a, b *Host) bool {
 	return a == b || a.Host != "" && a.Address() == b.Address()
 }

@@ -36,6 +36,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/liteboxd/boxlift/install/config/schema"
+	"github.com/liteboxd/boxlift/install/config/secret"
 	"github.com/liteboxd/boxlift/internal/fault"
 )
 
@@ -52,8 +54,10 @@ type Config struct {
 
 // Cluster names the machines.
 type Cluster struct {
-	Name    string // "default" unless given
-	Servers []Host // an odd number, in the order of the file; the first starts the cluster. cluster.master is the same as a list of one
+	Name string // "default" unless given
+	// an odd number, in the order of the file; the first starts the cluster. cluster.master is the same as a list of
+	// one
+	Servers []Host
 	Agents  []Host // in the order of the file
 
 	// AbsentAgentLogin is how to log in to agents that the file does not have any more: a
@@ -86,8 +90,10 @@ type Host struct {
 	Password           Secret
 	IdentityFile       string // path of a private key; relative to the folder of install.yaml, ~/ is $HOME
 	IdentityPassphrase Secret
-	SSHAgent           bool   // use the keys of the SSH agent at SSH_AUTH_SOCK; agent in the file
-	HostKey            string // "SHA256:" and the unpadded base64 of the host key's digest, as ssh-keygen -l prints it; "" means known_hosts decides
+	SSHAgent           bool // use the keys of the SSH agent at SSH_AUTH_SOCK; agent in the file
+	// "SHA256:" and the unpadded base64 of the host key's digest, as ssh-keygen -l prints it; "" means known_hosts
+	// decides
+	HostKey string
 
 	// Bastion is the host to go through; nil means directly. It is a host of the cluster,
 	// and then points into Cluster.Servers or Cluster.Agents, or a login of its own, which
@@ -112,8 +118,10 @@ func (h Host) Address() string { return net.JoinHostPort(h.Host, strconv.Itoa(h.
 
 // K3s holds a host's own settings of k3s. Agents have only Config.
 type K3s struct {
-	Version  string    // such as "v1.36.4+k3s1"; "" means the bundle's
-	TLSSAN   []string  // further names and addresses in the API's certificate: from tlsSAN, --tls-san, tls-san in a config, and apiEndpoint
+	Version string // such as "v1.36.4+k3s1"; "" means the bundle's
+	// further names and addresses in the API's certificate: from tlsSAN, --tls-san, tls-san in a config, and
+	// apiEndpoint
+	TLSSAN   []string
 	Settings []Setting // installArgs without --tls-san, ready for k3s' config.yaml
 
 	// Config holds further keys of config.yaml: cluster.serverConfig or agentConfig with
@@ -157,27 +165,16 @@ type Runtime struct {
 }
 
 // Problem is one thing that is wrong in a file.
-type Problem struct {
-	File string
-	Line int    // 1-based; 0 when the file as a whole is meant
-	Path string // such as cluster.agents[1].port; "" at the top
-	Text string // what was found and what was expected
-}
+type Problem = schema.Problem
 
-// String returns "file:line: path: text".
-func (p Problem) String() string {
-	var b strings.Builder
-	b.WriteString(p.File)
-	if p.Line > 0 {
-		fmt.Fprintf(&b, ":%d", p.Line)
-	}
-	b.WriteString(": ")
-	if p.Path != "" {
-		b.WriteString(p.Path + ": ")
-	}
-	b.WriteString(p.Text)
-	return b.String()
-}
+// Warning is something that boxlift can work with but the user should know.
+type Warning = schema.Warning
+
+// Secret is a password or token that no printing shows.
+type Secret = secret.Text
+
+// NewSecret hides a value that does not come from the file.
+func NewSecret(value string) Secret { return secret.New(value) }
 
 // InvalidError holds the problems of a file in the order of its lines: all of them,
 // unless there are more than a thousand.
@@ -201,16 +198,6 @@ func (e *InvalidError) Error() string {
 // Class makes a file with problems wrong input.
 func (e *InvalidError) Class() fault.Class { return fault.Input }
 
-// Warning is something that boxlift can work with but the user should know.
-type Warning Problem
-
-// String returns "file:line: path: text".
-func (w Warning) String() string { return Problem(w).String() }
-
-// maxSize bounds the file. A host takes some 200 bytes, so that is room for more
-// hosts than one k3s cluster can have.
-const maxSize = 256 << 10
-
 // Load reads and checks the file at path. lookupEnv is os.LookupEnv outside tests.
 // Besides what Parse finds, it warns of a file with passwords that others can read.
 func Load(path string, lookupEnv func(string) (string, bool)) (*Config, []Warning, error) {
@@ -218,11 +205,13 @@ func Load(path string, lookupEnv func(string) (string, bool)) (*Config, []Warnin
 	if err != nil {
 		return nil, nil, fmt.Errorf("read configuration: %w", err)
 	}
-	cfg, d, err := parse(path, data, lookupEnv)
-	if at := d.literalSecret; at != nil && mode.Perm()&0o044 != 0 {
-		at.warn("the file holds this as plain text and others can read it (mode %04o): run chmod 600 %s, or write ${NAME}", mode.Perm(), path)
+	cfg, document, err := parse(path, data, lookupEnv)
+	if at, found := document.PlainSecret(); found && mode.Perm()&0o044 != 0 {
+		at.Warn("the file holds this as plain text and others can read it (mode %04o): run chmod 600 %s, or write "+
+			"${NAME}",
+			mode.Perm(), path)
 	}
-	return cfg, d.sortedWarnings(), err
+	return cfg, document.Warnings(), err
 }
 
 func readFile(path string) (data []byte, mode os.FileMode, err error) {
@@ -236,34 +225,38 @@ func readFile(path string) (data []byte, mode os.FileMode, err error) {
 		return nil, 0, err
 	}
 	// One byte more than Parse accepts, so that it sees a file that is too long.
-	data, err = io.ReadAll(io.LimitReader(f, maxSize+1))
+	data, err = io.ReadAll(io.LimitReader(f, schema.MaxSize+1))
 	return data, info.Mode(), err
 }
 
 // Parse checks data, calling it name in problems. Relative paths in it are taken
 // from name's folder.
 func Parse(name string, data []byte, lookupEnv func(string) (string, bool)) (*Config, []Warning, error) {
-	cfg, d, err := parse(name, data, lookupEnv)
-	return cfg, d.sortedWarnings(), err
+	cfg, document, err := parse(name, data, lookupEnv)
+	return cfg, document.Warnings(), err
 }
 
-// sortedWarnings returns the warnings in the order of the file's lines.
-func (d *decoder) sortedWarnings() []Warning {
-	slices.SortStableFunc(d.warnings, func(a, b Warning) int { return a.Line - b.Line })
-	return d.warnings
-}
-
-func parse(name string, data []byte, lookupEnv func(string) (string, bool)) (*Config, *decoder, error) {
+func parse(name string, data []byte, lookupEnv func(string) (string, bool)) (*Config, *schema.Document, error) {
 	d := &decoder{file: name, lookupEnv: lookupEnv}
 	var cfg *Config
-	if root, ok := d.document(data); ok {
-		cfg = d.config(root)
+	document := schema.Read(name, data, lookupEnv, func(root schema.Node) { cfg = d.config(root) })
+	if problems, more := document.Problems(); len(problems) > 0 {
+		return nil, document, &InvalidError{Problems: problems, More: more}
 	}
-	if len(d.problems) > 0 {
-		slices.SortStableFunc(d.problems, func(a, b Problem) int { return a.Line - b.Line })
-		return nil, d, &InvalidError{Problems: d.problems, More: d.moreProblems}
-	}
-	return cfg, d, nil
+	return cfg, document, nil
+}
+
+// Schema returns the JSON schema (draft 7) of install.yaml, for editors. What it refuses,
+// Parse refuses; Parse knows more: addresses, versions, and what does not go together.
+func Schema() []byte {
+	d := &decoder{lookupEnv: func(string) (string, bool) { return "", false }}
+	return schema.Describe("install.yaml of boxlift", func(root schema.Node) { d.config(root) })
+}
+
+// decoder knows what the values of a file are relative to.
+type decoder struct {
+	file      string
+	lookupEnv func(string) (string, bool)
 }
 
 // Hosts returns all hosts, servers first, in the order of the file.
@@ -340,7 +333,8 @@ func (c *Config) Fingerprint() string {
 		out := make([]host, 0, len(list))
 		for _, h := range list {
 			f := host{
-				Address: h.Address(), Name: h.Name, TLSSAN: h.K3s.TLSSAN, Settings: h.K3s.Settings, Config: h.K3s.Config, Labels: h.Labels,
+				Address: h.Address(), Name: h.Name, TLSSAN: h.K3s.TLSSAN, Settings: h.K3s.Settings,
+				Config: h.K3s.Config, Labels: h.Labels,
 			}
 			if h.NodeIP.IsValid() {
 				f.NodeIP = h.NodeIP.String()
@@ -365,9 +359,11 @@ func (c *Config) Fingerprint() string {
 		Registries         *Registries // a Secret's JSON does not hold its value
 		LiteBoxd           *LiteBoxd
 		RemoveAbsentAgents bool
-		Seeding            *Seeding `json:",omitempty"` // nil for the default, which was all there was in Format 3 at first
+		// nil for the default, which was all there was in Format 3 at first
+		Seeding *Seeding `json:",omitempty"`
 	}{
-		3, c.Cluster.Name, c.Cluster.APIEndpoint, c.K3sVersion(), hosts(c.Cluster.Servers), agents, c.Network, c.Registries, nil,
+		3, c.Cluster.Name, c.Cluster.APIEndpoint, c.K3sVersion(), hosts(c.Cluster.Servers), agents, c.Network,
+		c.Registries, nil,
 		c.Runtime.RemoveAbsentAgents, c.Seeding.meaning(),
 	}
 	if c.LiteBoxd != nil {

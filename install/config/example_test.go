@@ -45,7 +45,8 @@ func TestExampleIsValid(t *testing.T) {
 func TestExampleWithoutServers(t *testing.T) {
 	text := mustExample(t, nil, nil)
 	_, _, err := Parse("install.yaml", []byte(text), testEnv)
-	if err == nil || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), `cluster.servers[0].host: found "<address of the server>"`) {
+	if err == nil || strings.Count(err.Error(), "\n") != 0 ||
+		!strings.Contains(err.Error(), `cluster.servers[0].host: found "<address of the server>"`) {
 		t.Errorf("got %v, want the host to be filled in as the only problem", err)
 	}
 	filled := strings.Replace(text, "<address of the server>", "10.0.0.1", 1)
@@ -78,7 +79,8 @@ func TestExampleHasEveryKey(t *testing.T) {
 		}
 		return "value-of-" + name, true
 	}
-	text := regexp.MustCompile(`(?m)^( *)#([^ \n])`).ReplaceAllString(mustExample(t, []string{"10.0.0.11"}, nil), "$1$2")
+	text := regexp.MustCompile(`(?m)^( *)#([^ \n])`).ReplaceAllString(mustExample(t, []string{"10.0.0.11"}, nil),
+		"$1$2")
 	present := map[string]bool{"master": true} // the short form of what is there
 	var walk func(v any)
 	walk = func(v any) {

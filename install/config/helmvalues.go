@@ -1,13 +1,11 @@
 package config
 
 import (
-	"math"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
+	"github.com/liteboxd/boxlift/install/config/schema"
 )
 
 // Helm values are bounded as everything else is: they travel in every release that the
@@ -21,21 +19,21 @@ var valuesKey = regexp.MustCompile(`^[^\x00-\x1f\x7f]{1,253}$`)
 
 // helmValues reads a mapping of anything: mappings become map[string]any, lists []any,
 // scalars string, bool, int64, float64 or nil.
-func (d *decoder) helmValues(n node) map[string]any {
-	if n.schema != nil {
-		n.schema.Type = "object"
+func (d *decoder) helmValues(n schema.Node) map[string]any {
+	if n.Describes() {
+		n.DescribeAs("object")
 		return nil
 	}
-	if n.yaml.Kind != yaml.MappingNode {
-		if n.usable("a mapping") {
-			n.fail("found %s, expected a mapping", n.kind())
+	if !n.IsMapping() {
+		if n.Usable("a mapping") {
+			n.Fail("found %s, expected a mapping", n.Kind())
 		}
 		return nil
 	}
 	size := 0
-	values, _ := n.value("", 0, &size).(map[string]any)
+	values, _ := value(n, "", 0, &size).(map[string]any)
 	if size > maxValuesSize {
-		n.fail("found more than %d KiB of values, expected less", maxValuesSize>>10)
+		n.Fail("found more than %d KiB of values, expected less", maxValuesSize>>10)
 	}
 	if len(values) == 0 {
 		return nil
@@ -44,43 +42,48 @@ func (d *decoder) helmValues(n node) map[string]any {
 }
 
 // value reads one value; key is the way to it from the top of the values.
-func (n node) value(key string, depth int, size *int) any {
+func value(n schema.Node, key string, depth int, size *int) any {
 	if *size > maxValuesSize {
 		return nil
 	}
 	if depth > maxValuesDepth {
-		n.fail("found more than %d mappings and lists inside each other, expected fewer", maxValuesDepth)
+		n.Fail("found more than %d mappings and lists inside each other, expected fewer", maxValuesDepth)
 		return nil
 	}
 	if key != "" {
-		n.warnOfOverride(key)
+		warnOfOverride(n, key)
 	}
 	switch {
-	case n.yaml.Kind == yaml.MappingNode:
+	case n.IsMapping():
 		result := map[string]any{}
-		n.entries("a key of Cilium's values", valuesKey, func(k string, _, v node) {
+		n.Entries("a key of Cilium's values", valuesKey, func(k string, _, v schema.Node) {
 			*size += len(k)
-			result[k] = v.value(join(key, k), depth+1, size)
+			result[k] = value(v, below(key, k), depth+1, size)
 		})
 		return result
-	case n.yaml.Kind == yaml.SequenceNode:
+	case n.IsList():
 		result := []any{}
-		n.list(func(_ int, item node) { result = append(result, item.value(key+"[]", depth+1, size)) })
+		n.List(func(_ int, item schema.Node) { result = append(result, value(item, key+"[]", depth+1, size)) })
 		return result
-	case n.yaml.Kind == yaml.ScalarNode && n.yaml.Tag == "!!null" && n.yaml.Anchor == "" && n.yaml.Style&yaml.TaggedStyle == 0:
+	case n.IsNothing():
 		return nil // for Helm: without the chart's default
-	case n.yaml.Kind == yaml.ScalarNode && n.yaml.Tag == "!!float" && n.yaml.Anchor == "":
-		// 1.10 would become 1.1: only what stays as it is written may be a number.
-		f, err := strconv.ParseFloat(n.yaml.Value, 64)
-		if err == nil && !math.IsInf(f, 0) && !math.IsNaN(f) && strconv.FormatFloat(f, 'f', -1, 64) == n.yaml.Value {
-			return f
-		}
 	}
-	v, _ := n.plain(anyText, "text, a number, true or false, a list or a mapping")
+	if f, ok := n.Decimal(); ok {
+		return f
+	}
+	v, _ := n.Plain(schema.AnyText, "text, a number, true or false, a list or a mapping")
 	if s, ok := v.(string); ok {
 		*size += len(s)
 	}
 	return v
+}
+
+// below is the key of a value inside another.
+func below(key, inner string) string {
+	if key == "" {
+		return inner
+	}
+	return key + "." + inner
 }
 
 // overrides are the values that boxlift sets itself, with what to know about them.
@@ -100,15 +103,17 @@ var overrides = map[string]string{
 var imageKeys = []string{"repository", "tag", "digest", "genericDigest", "override", "suffix"}
 
 // warnOfOverride warns of a value that takes the place of one of boxlift's.
-func (n node) warnOfOverride(key string) {
+func warnOfOverride(n schema.Node, key string) {
 	parts := strings.Split(key, ".")
 	last := parts[len(parts)-1]
 	switch {
 	case overrides[key] != "":
-		n.warn("takes the place of boxlift's own value: %s", overrides[key])
+		n.Warn("takes the place of boxlift's own value: %s", overrides[key])
 	case last == "useDigest":
-		n.warn("takes the place of boxlift's own value: boxlift sets it to false, because not every k3s finds the bundle's images by digest")
+		n.Warn("takes the place of boxlift's own value: boxlift sets it to false, because not every k3s finds the " +
+			"bundle's images by digest")
 	case len(parts) > 1 && parts[len(parts)-2] == "image" && slices.Contains(imageKeys, last):
-		n.warn("chooses another image: hosts have only the images of the bundle, and get others only from a registry that they reach")
+		n.Warn("chooses another image: hosts have only the images of the bundle, and get others only from a registry " +
+			"that they reach")
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
+	"github.com/liteboxd/boxlift/install/config/schema"
+	"github.com/liteboxd/boxlift/internal/spelling"
 )
 
 // k3sSetting is one entry of a k3s config in the file.
@@ -19,7 +20,7 @@ type k3sSetting struct {
 	key    string // without the + of append
 	append bool
 	value  any // string, bool, int64 or []string
-	at     node
+	at     schema.Node
 }
 
 // maxSettings bounds the keys of a config and the items of each list. k3s has some 150
@@ -29,16 +30,16 @@ const maxSettings = 200
 var configKey = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*\+?$`)
 
 // k3sConfig reads keys of k3s' config.yaml. own says that they are one host's.
-func (d *decoder) k3sConfig(n node, role Role, own bool) []k3sSetting {
+func (d *decoder) k3sConfig(n schema.Node, role Role, own bool) []k3sSetting {
 	var settings []k3sSetting
-	if n.schema == nil && n.yaml.Kind == yaml.MappingNode && len(n.yaml.Content)/2 > maxSettings {
-		n.fail("found %d keys, expected at most %d", len(n.yaml.Content)/2, maxSettings)
+	if !n.Describes() && n.IsMapping() && n.Len() > maxSettings {
+		n.Fail("found %d keys, expected at most %d", n.Len(), maxSettings)
 		return nil
 	}
-	n.entries("a key of k3s' config.yaml such as tls-san", configKey, func(written string, at, value node) {
+	n.Entries("a key of k3s' config.yaml such as tls-san", configKey, func(written string, at, value schema.Node) {
 		key, appended := strings.CutSuffix(written, "+")
-		v, ok := value.k3sValue()
-		if value.schema != nil {
+		v, ok := value.PlainOrList(maxSettings)
+		if value.Describes() {
 			return
 		}
 		reason, reserved := ownedKeys[key]
@@ -47,19 +48,19 @@ func (d *decoder) k3sConfig(n node, role Role, own bool) []k3sSetting {
 		}
 		switch {
 		case reserved:
-			at.fail("%s cannot be given here: %s", key, reason)
+			at.Fail("%s cannot be given here: %s", key, reason)
 			return
 		case role == Agent && isServerKey(key):
-			at.fail("%s is for servers only: agents learn it from them", key)
+			at.Fail("%s is for servers only: agents learn it from them", key)
 			return
 		case !own && slices.Contains(hostKeys, key):
-			at.fail("%s is another one on each host: write it in k3s.config of the host", key)
+			at.Fail("%s is another one on each host: write it in k3s.config of the host", key)
 			return
 		case !slices.Contains(knownKeys, key) && !slices.Contains(serverKeys, key):
 			warnOfMisspelling(at, key)
 		}
 		if ok && key == "tls-san" {
-			v, ok = value.names(texts(v))
+			v, ok = names(value, texts(v))
 		}
 		if ok {
 			settings = append(settings, k3sSetting{key, appended, v, at})
@@ -69,55 +70,29 @@ func (d *decoder) k3sConfig(n node, role Role, own bool) []k3sSetting {
 }
 
 // names checks the names of a certificate and returns them as they are compared.
-func (n node) names(written []string) (any, bool) {
-	names := make([]string, len(written))
+func names(n schema.Node, written []string) (any, bool) {
+	canonical := make([]string, len(written))
 	for i, name := range written {
 		var err error
-		if names[i], err = parseHost(name); err != nil {
-			n.fail("found %q, %v", name, err)
+		if canonical[i], err = parseHost(name); err != nil {
+			n.Fail("found %q, %v", name, err)
 			return nil, false
 		}
 	}
-	return names, true
+	return canonical, true
 }
 
 // warnOfMisspelling warns of a key that is nearly one of k3s: k3s ignores keys that it does
 // not know, and nobody would notice.
-func warnOfMisspelling(at node, key string) {
+func warnOfMisspelling(at schema.Node, key string) {
 	all := slices.Concat(knownKeys, serverKeys)
 	for _, own := range []map[string]string{ownedKeys, reservedFlags} {
 		all = slices.AppendSeq(all, maps.Keys(own))
 	}
 	slices.Sort(all) // maps have no order, and the first of two that are equally near is taken
-	if near := closest(key, all, min(2, len(key)/4)); near != "" {
-		at.warn("%s is no key of k3s that boxlift knows of: did you mean %s?", key, near)
+	if near := spelling.Closest(key, all, min(2, len(key)/4)); near != "" {
+		at.Warn("%s is no key of k3s that boxlift knows of: did you mean %s?", key, near)
 	}
-}
-
-// k3sValue reads a scalar, or a list of scalars as their texts.
-func (n node) k3sValue() (any, bool) {
-	const want = "text, true or false, a whole number, or a list of them"
-	if n.schema != nil {
-		item := &schema{}
-		n.schema.AnyOf = []*schema{{}, {Type: "array", MaxItems: maxSettings, Items: item}}
-		n.describe(n.schema.AnyOf[0]).plain(oneLine, want)
-		n.describe(item).plain(oneLine, want)
-		return nil, false
-	}
-	if n.yaml.Kind != yaml.SequenceNode {
-		return n.plain(oneLine, want)
-	}
-	if count := len(n.yaml.Content); count > maxSettings {
-		n.fail("found %d items, expected at most %d", count, maxSettings)
-		return nil, false
-	}
-	items, all := []string{}, true
-	n.list(func(_ int, item node) {
-		v, ok := item.plain(oneLine, "text, true or false, or a whole number")
-		all = all && ok
-		items = append(items, fmt.Sprint(v))
-	})
-	return items, all && len(items) == len(n.yaml.Content)
 }
 
 // ownedKeys are the keys of config.yaml that boxlift writes itself, besides the
@@ -136,13 +111,16 @@ var hostKeys = []string{"advertise-address", "node-external-ip"}
 // serverKeys are refused by k3s agent; every key that begins with etcd- is one too.
 var serverKeys = []string{
 	"advertise-address", "advertise-port", "cluster-dns", "cluster-domain", "default-local-storage-path", "disable",
-	"disable-cloud-controller", "disable-helm-controller", "disable-scheduler", "egress-selector-mode", "embedded-registry",
+	"disable-cloud-controller", "disable-helm-controller", "disable-scheduler", "egress-selector-mode",
+	"embedded-registry",
 	"helm-job-image", "kube-apiserver-arg", "kube-cloud-controller-manager-arg", "kube-controller-manager-arg",
-	"kube-scheduler-arg", "secrets-encryption", "secrets-encryption-provider", "service-cidr", "service-node-port-range",
+	"kube-scheduler-arg", "secrets-encryption", "secrets-encryption-provider", "service-cidr",
+	"service-node-port-range",
 	"servicelb-namespace", "supervisor-metrics", "system-default-registry", "tls-san", "tls-san-security",
 	"write-kubeconfig-group", "write-kubeconfig-mode",
 	"etcd-arg", "etcd-disable-snapshots", "etcd-expose-metrics", "etcd-s3", "etcd-s3-bucket", "etcd-s3-config-secret",
-	"etcd-s3-endpoint", "etcd-s3-endpoint-ca", "etcd-s3-folder", "etcd-s3-insecure", "etcd-s3-region", "etcd-s3-skip-ssl-verify",
+	"etcd-s3-endpoint", "etcd-s3-endpoint-ca", "etcd-s3-folder", "etcd-s3-insecure", "etcd-s3-region",
+	"etcd-s3-skip-ssl-verify",
 	"etcd-s3-timeout", "etcd-snapshot-compress", "etcd-snapshot-dir", "etcd-snapshot-name", "etcd-snapshot-retention",
 	"etcd-snapshot-schedule-cron",
 }
@@ -154,9 +132,12 @@ func isServerKey(key string) bool {
 // knownKeys are the other keys of k3s v1.30 to v1.36 that may be given.
 var knownKeys = []string{
 	"airgap-extra-registry", "alsologtostderr", "debug", "default-runtime", "disable-apiserver-lb",
-	"disable-default-registry-endpoint", "enable-pprof", "image-credential-provider-bin-dir", "image-credential-provider-config",
-	"kube-proxy-arg", "kubelet-arg", "log", "node-external-dns", "node-external-ip", "node-internal-dns", "nonroot-devices",
-	"pause-image", "prefer-bundled-bin", "protect-kernel-defaults", "resolv-conf", "selinux", "snapshotter", "v", "vmodule",
+	"disable-default-registry-endpoint", "enable-pprof", "image-credential-provider-bin-dir",
+	"image-credential-provider-config",
+	"kube-proxy-arg", "kubelet-arg", "log", "node-external-dns", "node-external-ip", "node-internal-dns",
+	"nonroot-devices",
+	"pause-image", "prefer-bundled-bin", "protect-kernel-defaults", "resolv-conf", "selinux", "snapshotter", "v",
+	"vmodule",
 }
 
 // mergeK3sConfig sets Config of every host: the cluster's settings, and over them the
@@ -187,7 +168,7 @@ func mergeK3sConfig(c *clusterNode) {
 			}
 			for _, s := range h.config {
 				if s.key != "tls-san" && hasFlag(h.K3s.Settings, s.key) {
-					s.at.fail("found %s, which installArgs give too, expected it once", s.key)
+					s.at.Fail("found %s, which installArgs give too, expected it once", s.key)
 				}
 			}
 			applySettings(merged, h.config)
@@ -244,7 +225,7 @@ func (k K3s) Value(key string) []string {
 }
 
 // place is where a server's setting can be mended.
-func (h hostNode) place(key string) node {
+func (h hostNode) place(key string) schema.Node {
 	for _, s := range h.config {
 		if s.key == key {
 			return s.at
@@ -297,7 +278,8 @@ func checkServers(servers []hostNode) {
 		for _, h := range servers[min(1, len(servers)):] {
 			want, got := canonical(servers[0]), canonical(h)
 			if got != want {
-				h.place(c.key).fail("found %s, expected %s as for %s: all servers need the same %s (write it in cluster.serverConfig)",
+				h.place(c.key).Fail("found %s, expected %s as for %s: all servers need the same %s (write it in "+
+					"cluster.serverConfig)",
 					orNothing(got), orNothing(want), servers[0].Path, c.key)
 			}
 		}
@@ -316,7 +298,8 @@ func checkKubeProxy(servers []hostNode, replaced bool) {
 	for _, h := range servers {
 		got := h.K3s.Value("disable-kube-proxy")
 		if len(got) == 1 && got[0] != strconv.FormatBool(replaced) {
-			h.field("k3s").fail("found --disable-kube-proxy=%s, expected %t as network.cilium.kubeProxyReplacement", got[0], replaced)
+			h.field("k3s").Fail("found --disable-kube-proxy=%s, expected %t as network.cilium.kubeProxyReplacement",
+				got[0], replaced)
 		}
 	}
 }
@@ -334,7 +317,8 @@ func serviceNetworks(servers []hostNode) []netip.Prefix {
 	for part := range strings.SplitSeq(given, ",") {
 		p, err := netip.ParsePrefix(strings.TrimSpace(part))
 		if err != nil {
-			servers[0].place("service-cidr").fail("found service-cidr %q, expected a network such as %s", part, defaultServiceCIDR)
+			servers[0].place("service-cidr").Fail("found service-cidr %q, expected a network such as %s", part,
+				defaultServiceCIDR)
 			continue
 		}
 		networks = append(networks, p.Masked())
@@ -349,8 +333,10 @@ func parseEndpoint(s string) (string, error) {
 		host, port = h, p
 	}
 	host, err := parseHost(host)
-	if number, badPort := strconv.ParseUint(port, 10, 16); err != nil || badPort != nil || number == 0 || port[0] == '0' {
-		return "", errors.New("expected an IP address or a DNS name, and a port where it is not 6443: k3s.lan, 10.0.0.100:6443 or [fd00::100]:6443")
+	if number, badPort := strconv.ParseUint(port, 10, 16); err != nil || badPort != nil || number == 0 ||
+		port[0] == '0' {
+		return "", errors.New("expected an IP address or a DNS name, and a port where it is not 6443: k3s.lan, " +
+			"10.0.0.100:6443 or [fd00::100]:6443")
 	}
 	return net.JoinHostPort(host, port), nil
 }

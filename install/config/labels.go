@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
+	"github.com/liteboxd/boxlift/install/config/schema"
 )
 
 // Taint is a taint of a Kubernetes node.
@@ -45,7 +45,8 @@ func parseKey(s string) error {
 	case hasPrefix && !isSubdomain(prefix):
 		return errors.New("expected a DNS name in lower case before the /")
 	case !qualifiedName.MatchString(name):
-		return errors.New("expected a name of at most 63 letters, digits, -, _ and ., with a letter or digit at both ends")
+		return errors.New("expected a name of at most 63 letters, digits, -, _ and ., with a letter or digit at both " +
+			"ends")
 	}
 	return nil
 }
@@ -102,7 +103,8 @@ func labelReserved(key string) string {
 	}):
 		return ""
 	}
-	return prefix + "/ is Kubernetes' own; open to users are node-role.kubernetes.io/, topology.kubernetes.io/, node.kubernetes.io/, node-restriction.kubernetes.io/ and every name of your own"
+	return prefix + "/ is Kubernetes' own; open to users are node-role.kubernetes.io/, topology.kubernetes.io/, " +
+		"node.kubernetes.io/, node-restriction.kubernetes.io/ and every name of your own"
 }
 
 func isKubernetes(prefix string) bool {
@@ -114,18 +116,17 @@ func isKubernetes(prefix string) bool {
 	return false
 }
 
-func (d *decoder) labels(n node) map[string]string {
+func (d *decoder) labels(n schema.Node) map[string]string {
 	labels := map[string]string{}
-	n.entries("a label's key such as example.com/rack", labelKey, func(key string, at, value node) {
-		if value.schema != nil {
-			value.schema.Type = "string"
+	n.Entries("a label's key such as example.com/rack", labelKey, func(key string, at, value schema.Node) {
+		v, ok := labelText(value)
+		if value.Describes() {
 			return
 		}
-		v, ok := value.label()
 		if err := parseKey(key); err != nil {
-			at.fail("found the key %q, %v", key, err)
+			at.Fail("found the key %q, %v", key, err)
 		} else if reason := labelReserved(key); reason != "" {
-			at.fail("found the label %s, which cannot be set: %s", key, reason)
+			at.Fail("found the label %s, which cannot be set: %s", key, reason)
 		}
 		if ok {
 			labels[key] = v
@@ -137,78 +138,61 @@ func (d *decoder) labels(n node) map[string]string {
 	return labels
 }
 
-// label reads the value of a label or taint, which may be empty.
-func (n node) label() (string, bool) {
-	if n.yaml.Tag == "!!null" && n.yaml.Kind == yaml.ScalarNode && n.yaml.Anchor == "" {
-		n.fail(`found nothing, expected text: write "" for an empty value`)
+// labelText reads the value of a label or taint, which may be empty.
+func labelText(n schema.Node) (string, bool) {
+	if !n.Describes() && n.IsNothing() {
+		n.Fail(`found nothing, expected text: write "" for an empty value`)
 		return "", false
 	}
-	if !n.usable("text") {
-		return "", false
-	}
-	if n.yaml.Kind != yaml.ScalarNode || n.yaml.Tag != "!!str" {
-		hint := ""
-		if n.yaml.Kind == yaml.ScalarNode {
-			hint = ": put it in quotes"
-		}
-		n.fail("found %s, expected text%s", n.kind(), hint)
-		return "", false
-	}
-	s, ok := n.expand(lineOrEmpty)
+	s, ok := n.LineOrEmpty()
 	if !ok {
 		return "", false
 	}
 	if _, err := parseValue(s); err != nil {
-		n.fail("found %s, %v", n.found(), err)
+		n.Fail("found %s, %v", n.Found(), err)
 		return "", false
 	}
 	return s, true
 }
 
-func (d *decoder) taints(n node) []Taint {
+func (d *decoder) taints(n schema.Node) []Taint {
 	var taints []Taint
 	first := map[[2]string]int{}
-	n.list(func(_ int, item node) {
+	n.List(func(_ int, item schema.Node) {
 		t, ok := d.taint(item)
-		if !ok || item.schema != nil {
+		if !ok || item.Describes() {
 			return
 		}
 		if reason := taintReserved(t.Key); reason != "" {
-			item.fail("found the taint %s, which cannot be set: %s", t.Key, reason)
+			item.Fail("found the taint %s, which cannot be set: %s", t.Key, reason)
 		}
 		same := [2]string{t.Key, t.Effect}
 		if line, again := first[same]; again {
-			item.fail("found %s:%s again, expected it once: it is on line %d already", t.Key, t.Effect, line)
+			item.Fail("found %s:%s again, expected it once: it is on line %d already", t.Key, t.Effect, line)
 			return
 		}
-		first[same] = item.yaml.Line
+		first[same] = item.Line()
 		taints = append(taints, t)
 	})
 	return taints
 }
 
-func (d *decoder) taint(n node) (t Taint, ok bool) {
-	n.either(
-		func(n node) {
-			t = text(n, parseTaint)
+func (d *decoder) taint(n schema.Node) (t Taint, ok bool) {
+	n.Either(
+		func(n schema.Node) {
+			t = schema.Text(n, parseTaint)
 			ok = t.Key != ""
 		},
-		func(n node) {
-			present := n.mapping(
-				field{"key", true, "Key, such as example.com/dedicated.", func(n node) {
-					t.Key = text(n, func(s string) (string, error) { return s, parseKey(s) })
-				}},
-				field{"value", false, "Value. Default: none.", func(n node) {
-					if n.schema != nil {
-						n.schema.Type = "string"
-						return
-					}
-					t.Value, _ = n.label()
-				}},
-				field{"effect", true, "What happens to pods that do not tolerate the taint.", func(n node) {
-					t.Effect = text(n, parseEffect)
-					n.among(effects...)
-				}},
+		func(n schema.Node) {
+			present := n.Mapping(
+				schema.Required("key", "Key, such as example.com/dedicated.", func(n schema.Node) {
+					t.Key = schema.Text(n, func(s string) (string, error) { return s, parseKey(s) })
+				}),
+				schema.Optional("value", "Value. Default: none.", func(n schema.Node) { t.Value, _ = labelText(n) }),
+				schema.Required("effect", "What happens to pods that do not tolerate the taint.", func(n schema.Node) {
+					t.Effect = schema.Text(n, parseEffect)
+					n.Among(effects...)
+				}),
 			)
 			_, hasKey := present["key"]
 			_, hasEffect := present["effect"]
@@ -271,10 +255,12 @@ func warnOfTaints(hosts []hostNode, values map[string]any) {
 	}
 	for _, h := range hosts {
 		if !slices.ContainsFunc(h.Taints, func(t Taint) bool {
-			return t.Effect != "PreferNoSchedule" && t.Key != "node-role.kubernetes.io/control-plane" && t.Key != "node-role.kubernetes.io/master"
+			return t.Effect != "PreferNoSchedule" && t.Key != "node-role.kubernetes.io/control-plane" &&
+				t.Key != "node-role.kubernetes.io/master"
 		}) {
 			return
 		}
 	}
-	hosts[0].field("taints").warn("all hosts have taints that Cilium's operator does not tolerate: give it tolerations with network.cilium.values.operator.tolerations")
+	hosts[0].field("taints").Warn("all hosts have taints that Cilium's operator does not tolerate: give it " +
+		"tolerations with network.cilium.values.operator.tolerations")
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/liteboxd/boxlift/install/config/schema"
 	"github.com/liteboxd/boxlift/manifests"
 )
 
@@ -46,7 +47,8 @@ type Images struct {
 
 // Security holds LiteBoxd's keys and its first login.
 type Security struct {
-	EncryptionKey        Secret // of the sandboxes' access tokens; empty means one that boxlift makes once and the cluster keeps
+	// of the sandboxes' access tokens; empty means one that boxlift makes once and the cluster keeps
+	EncryptionKey        Secret
 	EncryptionKeyID      string // "v1" unless given
 	AdminUsername        string // "admin" unless given
 	AdminInitialPassword Secret // of the first start; empty means one that boxlift makes and shows once
@@ -54,7 +56,7 @@ type Security struct {
 
 const defaultGrace = 5 * time.Minute
 
-func (d *decoder) liteboxd(n node) *LiteBoxd {
+func (d *decoder) liteboxd(n schema.Node) *LiteBoxd {
 	box := &LiteBoxd{
 		NamespaceSystem:        "liteboxd-system",
 		NamespaceSandbox:       "liteboxd-sandbox",
@@ -66,68 +68,91 @@ func (d *decoder) liteboxd(n node) *LiteBoxd {
 		ShutdownTimeout:        2 * time.Minute,
 		Security:               Security{EncryptionKeyID: "v1", AdminUsername: "admin"},
 	}
-	seconds := func(to *time.Duration) func(node) {
-		return func(n node) { *to = time.Duration(n.number(1, 86400)) * time.Second }
+	seconds := func(to *time.Duration) func(schema.Node) {
+		return func(n schema.Node) { *to = time.Duration(n.Number(1, 86400)) * time.Second }
 	}
-	image := func(key, what string, to *string) field {
-		return field{key, false, what + ": registry, repository, and tag or digest.", func(n node) { *to = text(n, parseImage) }}
+	image := func(key, what string, to *string) schema.Field {
+		return schema.Optional(key, what+": registry, repository, and tag or digest.",
+			func(n schema.Node) { *to = schema.Text(n, parseImage) })
 	}
-	present := n.mapping(
-		field{"namespaceSystem", false, "Namespace of the control plane. Default: liteboxd-system.", func(n node) { box.NamespaceSystem = text(n, parseNamespace) }},
-		field{"namespaceSandbox", false, "Namespace of the sandboxes. Default: liteboxd-sandbox.", func(n node) { box.NamespaceSandbox = text(n, parseNamespace) }},
-		field{"ingressHost", false, "Name by which users reach the API and the web pages. Default: liteboxd.local.", func(n node) { box.IngressHost = text(n, parseIngressHost) }},
-		field{"gatewayIngressHost", false, "Name by which users reach what runs in sandboxes; may be the same. Default: gateway. and ingressHost.", func(n node) { box.GatewayIngressHost = text(n, parseIngressHost) }},
-		field{"gatewayURL", false, "Address of the gateway in the links that LiteBoxd gives out. Default: http:// and gatewayIngressHost.", func(n node) { box.GatewayURL = text(n, parseGatewayURL) }},
-		field{"configDir", false, "Folder with patches of your own, relative to the folder of this file.", func(n node) { box.ConfigDir = text(n, d.parsePath) }},
-		field{"images", false, "Images to use instead of the bundle's.", func(n node) {
-			n.mapping(
+	present := n.Mapping(
+		schema.Optional("namespaceSystem", "Namespace of the control plane. Default: liteboxd-system.",
+			func(n schema.Node) { box.NamespaceSystem = schema.Text(n, parseNamespace) }),
+		schema.Optional("namespaceSandbox", "Namespace of the sandboxes. Default: liteboxd-sandbox.",
+			func(n schema.Node) { box.NamespaceSandbox = schema.Text(n, parseNamespace) }),
+		schema.Optional("ingressHost", "Name by which users reach the API and the web pages. Default: liteboxd.local.",
+			func(n schema.Node) { box.IngressHost = schema.Text(n, parseIngressHost) }),
+		schema.Optional("gatewayIngressHost",
+			"Name by which users reach what runs in sandboxes; may be the same. Default: gateway. and ingressHost.",
+			func(n schema.Node) { box.GatewayIngressHost = schema.Text(n, parseIngressHost) }),
+		schema.Optional("gatewayURL", "Address of the gateway in the links that LiteBoxd gives out. Default: http:// "+
+			"and gatewayIngressHost.", func(n schema.Node) { box.GatewayURL = schema.Text(n, parseGatewayURL) }),
+		schema.Optional("configDir", "Folder with patches of your own, relative to the folder of this file.",
+			func(n schema.Node) { box.ConfigDir = schema.Text(n, d.parsePath) }),
+		schema.Optional("images", "Images to use instead of the bundle's.", func(n schema.Node) {
+			n.Mapping(
 				image("api", "Of the API and the network controller", &box.Images.API),
 				image("gateway", "Of the gateway", &box.Images.Gateway),
 				image("web", "Of the web pages", &box.Images.Web),
 				image("helper", "Of the helper of persistent sandboxes", &box.Images.Helper),
 			)
-		}},
-		field{"extraImages", false, "Further images that the bundle must carry for every node, such as those of templates.", func(n node) {
-			n.list(func(_ int, item node) {
-				if image := text(item, parseImage); slices.Contains(box.ExtraImages, image) {
-					item.fail("found %s again, expected it once", item.found())
+		}),
+		schema.Optional("extraImages", "Further images that the bundle must carry for every node, such as those of "+
+			"templates.", func(n schema.Node) {
+			n.List(func(_ int, item schema.Node) {
+				if image := schema.Text(item, parseImage); slices.Contains(box.ExtraImages, image) {
+					item.Fail("found %s again, expected it once", item.Found())
 				} else if image != "" {
 					box.ExtraImages = append(box.ExtraImages, image)
 				}
 			})
-		}},
-		field{"deploySandboxResources", false, "Deploy what sandboxes need, too. Default: true.", func(n node) { box.DeploySandboxResources = n.boolean() }},
-		field{"storageClass", false, "Storage class of the volume with the database. Default: local-path.", func(n node) { box.StorageClass = text(n, parseClassName) }},
-		field{"gatewayReplicas", false, "Pods of the gateway. Default: 2.", func(n node) { box.GatewayReplicas = n.number(1, 100) }},
-		field{"metadataRetentionDays", false, "How long LiteBoxd keeps what it knows about sandboxes that are gone. Default: 7.", func(n node) { box.MetadataRetentionDays = n.number(1, 36500) }},
-		field{"shutdownTimeoutSeconds", false, "How long API and gateway wait for requests to end when they are replaced, and once more for WebSockets. Default: 120.", seconds(&box.ShutdownTimeout)},
-		field{"terminationGraceSeconds", false, "When Kubernetes kills them. Default: 300, or 7 and twice shutdownTimeoutSeconds if that is more.", seconds(&box.TerminationGrace)},
-		field{"security", false, "LiteBoxd's keys and its first login.", func(n node) {
+		}),
+		schema.Optional("deploySandboxResources", "Deploy what sandboxes need, too. Default: true.",
+			func(n schema.Node) { box.DeploySandboxResources = n.Boolean() }),
+		schema.Optional("storageClass", "Storage class of the volume with the database. Default: local-path.",
+			func(n schema.Node) { box.StorageClass = schema.Text(n, parseClassName) }),
+		schema.Optional("gatewayReplicas", "Pods of the gateway. Default: 2.",
+			func(n schema.Node) { box.GatewayReplicas = n.Number(1, 100) }),
+		schema.Optional("metadataRetentionDays", "How long LiteBoxd keeps what it knows about sandboxes that are "+
+			"gone. Default: 7.", func(n schema.Node) { box.MetadataRetentionDays = n.Number(1, 36500) }),
+		schema.Optional("shutdownTimeoutSeconds", "How long API and gateway wait for requests to end when they are "+
+			"replaced, and once more for WebSockets. Default: 120.", seconds(&box.ShutdownTimeout)),
+		schema.Optional("terminationGraceSeconds", "When Kubernetes kills them. Default: 300, or 7 and twice "+
+			"shutdownTimeoutSeconds if that is more.", seconds(&box.TerminationGrace)),
+		schema.Optional("security", "LiteBoxd's keys and its first login.", func(n schema.Node) {
 			s := &box.Security
-			n.mapping(
-				field{"sandboxTokenEncryptionKey", false, "Key for the sandboxes' access tokens: 16, 24 or 32 bytes, as they are, in hexadecimal or in base64. Default: made once, and kept in the cluster.", func(n node) {
-					s.EncryptionKey = n.secret()
-					if n.schema == nil && !s.EncryptionKey.IsEmpty() && !isEncryptionKey(s.EncryptionKey.Reveal()) {
-						n.fail("expected 16, 24 or 32 bytes: as they are, in hexadecimal or in base64")
+			n.Mapping(
+				schema.Optional("sandboxTokenEncryptionKey", "Key for the sandboxes' access tokens: 16, 24 or 32 "+
+					"bytes, as they are, in hexadecimal or in base64. Default: made once, and kept in the cluster.",
+					func(n schema.Node) {
+						s.EncryptionKey = n.Secret()
+						if !n.Describes() && !s.EncryptionKey.IsEmpty() && !isEncryptionKey(s.EncryptionKey.Reveal()) {
+							n.Fail("expected 16, 24 or 32 bytes: as they are, in hexadecimal or in base64")
+						}
+					}),
+				schema.Optional("sandboxTokenEncryptionKeyID", "Name of that key. Default: v1.",
+					func(n schema.Node) { s.EncryptionKeyID = schema.Text(n, parseLabel) }),
+				schema.Optional("adminUsername", "First user. Default: admin.",
+					func(n schema.Node) { s.AdminUsername = schema.Text(n, parseUser) }),
+				schema.Optional("adminInitialPassword", "Password of the first user at the first start. Default: "+
+					"made, and shown once.", func(n schema.Node) {
+					s.AdminInitialPassword = n.Secret()
+					if !n.Describes() && s.AdminInitialPassword.Reveal() == builtInAdminPassword {
+						n.Fail("expected another password than the one that is built into LiteBoxd, which everybody " +
+							"knows")
 					}
-				}},
-				field{"sandboxTokenEncryptionKeyID", false, "Name of that key. Default: v1.", func(n node) { s.EncryptionKeyID = text(n, parseLabel) }},
-				field{"adminUsername", false, "First user. Default: admin.", func(n node) { s.AdminUsername = text(n, parseUser) }},
-				field{"adminInitialPassword", false, "Password of the first user at the first start. Default: made, and shown once.", func(n node) {
-					s.AdminInitialPassword = n.secret()
-					if n.schema == nil && s.AdminInitialPassword.Reveal() == builtInAdminPassword {
-						n.fail("expected another password than the one that is built into LiteBoxd, which everybody knows")
-					}
-				}},
+				}),
 			)
-		}},
+		}),
 	)
 	if box.NamespaceSystem != "" && box.NamespaceSystem == box.NamespaceSandbox {
-		n.fail("namespaceSystem and namespaceSandbox are both %s, expected two namespaces", box.NamespaceSystem)
+		n.Fail("namespaceSystem and namespaceSandbox are both %s, expected two namespaces", box.NamespaceSystem)
 	}
 	box.fill()
-	if grace, given := present["terminationGraceSeconds"]; given && box.TerminationGrace < manifests.MinGrace(box.ShutdownTimeout) {
-		grace.fail("found %d, expected at least %d: 7 and twice shutdownTimeoutSeconds, so that nothing is cut off", int(box.TerminationGrace.Seconds()), int(manifests.MinGrace(box.ShutdownTimeout).Seconds()))
+	if grace, given := present["terminationGraceSeconds"]; given &&
+		box.TerminationGrace < manifests.MinGrace(box.ShutdownTimeout) {
+		grace.Fail("found %d, expected at least %d: 7 and twice shutdownTimeoutSeconds, so that nothing is cut off",
+			int(box.TerminationGrace.Seconds()), int(manifests.MinGrace(box.ShutdownTimeout).Seconds()))
 	}
 	return box
 }
@@ -171,7 +196,8 @@ func parseIngressHost(s string) (string, error) {
 
 func parseGatewayURL(s string) (string, error) {
 	u, err := url.Parse(s)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" ||
+		u.Fragment != "" {
 		return "", errors.New("expected an address such as http://gateway.liteboxd.example.lan")
 	}
 	return s, nil

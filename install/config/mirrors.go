@@ -28,7 +28,8 @@ const seedingCA = "/ca.crt"
 // Source returns where nodes pull from with this registry; caFile is where CAFile was put
 // on the hosts.
 func (e ExternalRegistry) Source(rules rewrite.Rules, caFile string) Source {
-	s := Source{Endpoints: []string{e.URL()}, Login: e.Pull, InsecureSkipTLSVerify: e.InsecureSkipTLSVerify, Rewrites: rules}
+	s := Source{Endpoints: []string{e.URL()}, Login: e.Pull, InsecureSkipTLSVerify: e.InsecureSkipTLSVerify,
+		Rewrites: rules}
 	if e.CAFile != "" {
 		s.CAFile = caFile
 	}
@@ -92,7 +93,8 @@ func (s Source) mirror(name string, users *Registries) (Mirror, error) {
 	}
 	rewrites := s.Rewrites.Mapping(name)
 	if (len(own.Endpoints) > 0 || len(own.Rewrites) > 0) && !maps.Equal(own.Rewrites, rewrites) {
-		return Mirror{}, fmt.Errorf("registries.mirrors[%q] and seeding want different rewrites for %s, and k3s has one set for all of a registry's endpoints: write the same in both, or leave one out", from, name)
+		return Mirror{}, fmt.Errorf("registries.mirrors[%q] and seeding want different rewrites for %s, and k3s has "+
+			"one set for all of a registry's endpoints: write the same in both, or leave one out", from, name)
 	}
 	m := Mirror{Endpoints: slices.Clone(s.Endpoints), Rewrites: rewrites}
 	for _, endpoint := range own.Endpoints {
@@ -126,7 +128,8 @@ func (s Source) configure(endpoint string, merged *Registries) error {
 			tls = *c.TLS
 		}
 		if tls.CAFile != "" || tls.InsecureSkipVerify {
-			return fmt.Errorf("%s says how to check the certificate, and seeding does for the same host: leave ca_file and insecure_skip_verify out there", where)
+			return fmt.Errorf("%s says how to check the certificate, and seeding does for the same host: leave "+
+				"ca_file and insecure_skip_verify out there", where)
 		}
 		tls.CAFile, tls.InsecureSkipVerify = s.CAFile, s.InsecureSkipTLSVerify
 		c.TLS = &tls

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/liteboxd/boxlift/install/config/schema"
 )
 
 // Registries is k3s' registries.yaml (docs.k3s.io, private registry configuration):
@@ -127,122 +129,128 @@ func parseRegistry(s string) error {
 	}
 	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
 	if s != "*" && err != nil && !isDomain(host, 253) {
-		return errors.New(`expected a registry's name in lower case without https://, such as docker.io or registry.lan:5000, or "*" for all`)
+		return errors.New(`expected a registry's name in lower case without https://, such as docker.io or ` +
+			`registry.lan:5000, or "*" for all`)
 	}
 	return nil
 }
 
-func (d *decoder) registries(n node) *Registries {
+func (d *decoder) registries(n schema.Node) *Registries {
 	r := &Registries{}
 	const want = `a registry such as docker.io or registry.lan:5000, or "*"`
-	checked := func(key string, at node) bool {
-		if at.schema != nil {
+	checked := func(key string, at schema.Node) bool {
+		if at.Describes() {
 			return true
 		}
 		err := parseRegistry(key)
 		if err != nil {
-			at.fail("found the key %q, %v", key, err)
+			at.Fail("found the key %q, %v", key, err)
 		}
 		return err == nil
 	}
-	n.mapping(
-		field{"mirrors", false, "Where to pull a registry's images from.", func(n node) {
+	n.Mapping(
+		schema.Optional("mirrors", "Where to pull a registry's images from.", func(n schema.Node) {
 			r.Mirrors = map[string]Mirror{}
-			n.entries(want, registryKey, func(key string, at, value node) {
+			n.Entries(want, registryKey, func(key string, at, value schema.Node) {
 				if m := d.mirror(value); checked(key, at) {
 					r.Mirrors[key] = m
 				}
 			})
-		}},
-		field{"configs", false, "How to talk to a registry: login and certificates.", func(n node) {
+		}),
+		schema.Optional("configs", "How to talk to a registry: login and certificates.", func(n schema.Node) {
 			r.Configs = map[string]RegistryConfig{}
-			n.entries(want, registryKey, func(key string, at, value node) {
+			n.Entries(want, registryKey, func(key string, at, value schema.Node) {
 				if c := d.registryConfig(value); checked(key, at) {
 					r.Configs[key] = c
 				}
 			})
-		}},
+		}),
 	)
 	return r
 }
 
-func (d *decoder) mirror(n node) Mirror {
+func (d *decoder) mirror(n schema.Node) Mirror {
 	var m Mirror
-	fields := []field{
-		{"endpoint", false, "URLs in the order to try. Default: the registry itself.", func(n node) {
-			n.list(func(_ int, item node) { m.Endpoints = append(m.Endpoints, text(item, parseURL)) })
-		}},
-		{"rewrite", false, "Regular expressions for repositories, and what to put in place of what they match.", func(n node) {
-			m.Rewrites = map[string]string{}
-			n.entries("a regular expression", rewriteKey, func(key string, at, value node) {
-				replacement := text(value, func(s string) (string, error) { return s, nil })
-				if _, err := regexp.Compile(key); err != nil {
-					at.fail("found the key %s, expected a regular expression of Go", at.found())
-					return
-				}
-				if strings.ContainsAny(key+replacement, `"\\`) {
-					at.warn(`the rule %s holds " or \, which k3s may put as they are into a file where they mean something else: write [.] for \. and [0-9] for \d`, at.found())
-				}
-				m.Rewrites[key] = replacement
-			})
-		}},
+	fields := []schema.Field{
+		schema.Optional("endpoint", "URLs in the order to try. Default: the registry itself.", func(n schema.Node) {
+			n.List(func(_ int, item schema.Node) { m.Endpoints = append(m.Endpoints, schema.Text(item, parseURL)) })
+		}),
+		schema.Optional("rewrite", "Regular expressions for repositories, and what to put in place of what they match.",
+			func(n schema.Node) {
+				m.Rewrites = map[string]string{}
+				n.Entries("a regular expression", rewriteKey, func(key string, at, value schema.Node) {
+					replacement := schema.Text(value, func(s string) (string, error) { return s, nil })
+					if _, err := regexp.Compile(key); err != nil {
+						at.Fail("found the key %s, expected a regular expression of Go", at.Found())
+						return
+					}
+					if strings.ContainsAny(key+replacement, `"\\`) {
+						at.Warn(`the rule %s holds " or \, which k3s may put as they are into a file where they mean `+
+							`something else: write [.] for \. and [0-9] for \d`, at.Found())
+					}
+					m.Rewrites[key] = replacement
+				})
+			}),
 	}
-	if n.schema != nil {
-		mapping := &schema{}
-		n.schema.AnyOf = []*schema{mapping, {Type: "null"}}
-		n = n.describe(mapping)
-	} else if n.yaml.Kind == yaml.ScalarNode && n.yaml.Tag == "!!null" && n.yaml.Anchor == "" && n.yaml.Style&yaml.TaggedStyle == 0 {
-		return m // as the documentation of k3s has it for the embedded registry
-	}
-	n.mapping(fields...)
+	n.MappingOrNothing(fields...) // the documentation of k3s has it so for the embedded registry
 	return m
 }
 
-func (d *decoder) registryConfig(n node) RegistryConfig {
+func (d *decoder) registryConfig(n schema.Node) RegistryConfig {
 	var c RegistryConfig
-	n.mapping(
-		field{"auth", false, "Login: username and password, or auth, or identity_token.", func(n node) { c.Auth = d.registryAuth(n) }},
-		field{"tls", false, "Certificates. The files have to be on the hosts already.", func(n node) { c.TLS = d.registryTLS(n) }},
+	n.Mapping(
+		schema.Optional("auth", "Login: username and password, or auth, or identity_token.",
+			func(n schema.Node) { c.Auth = d.registryAuth(n) }),
+		schema.Optional("tls", "Certificates. The files have to be on the hosts already.",
+			func(n schema.Node) { c.TLS = d.registryTLS(n) }),
 	)
 	return c
 }
 
-func (d *decoder) registryAuth(n node) *RegistryAuth {
+func (d *decoder) registryAuth(n schema.Node) *RegistryAuth {
 	a := &RegistryAuth{}
-	present := n.mapping(
-		field{"username", false, "User of the registry.", func(n node) { a.Username = text(n, parseUser) }},
-		field{"password", false, "Password. Better a ${NAME} than the password itself.", func(n node) { a.Password = n.secret() }},
-		field{"auth", false, "base64 of user:password, in place of both.", func(n node) { a.Auth = n.secret() }},
-		field{"identity_token", false, "Token of an identity provider.", func(n node) { a.IdentityToken = n.secret() }},
+	present := n.Mapping(
+		schema.Optional("username", "User of the registry.",
+			func(n schema.Node) { a.Username = schema.Text(n, parseUser) }),
+		schema.Optional("password", "Password. Better a ${NAME} than the password itself.",
+			func(n schema.Node) { a.Password = n.Secret() }),
+		schema.Optional("auth", "base64 of user:password, in place of both.",
+			func(n schema.Node) { a.Auth = n.Secret() }),
+		schema.Optional("identity_token", "Token of an identity provider.",
+			func(n schema.Node) { a.IdentityToken = n.Secret() }),
 	)
 	_, user := present["username"]
 	_, password := present["password"]
 	_, auth := present["auth"]
 	_, token := present["identity_token"]
 	switch {
-	case n.schema != nil || len(present) == 0 && n.yaml.Kind != yaml.MappingNode:
+	case n.Describes() || len(present) == 0 && !n.IsMapping():
 	case user != password:
-		n.fail("found one of username and password, expected both")
+		n.Fail("found one of username and password, expected both")
 	case user && auth:
-		n.fail("found username and auth, expected one of them: auth is base64 of user:password")
+		n.Fail("found username and auth, expected one of them: auth is base64 of user:password")
 	case !user && !auth && !token:
-		n.fail("no login, expected username and password, auth, or identity_token")
+		n.Fail("no login, expected username and password, auth, or identity_token")
 	}
 	return a
 }
 
-func (d *decoder) registryTLS(n node) *RegistryTLS {
+func (d *decoder) registryTLS(n schema.Node) *RegistryTLS {
 	t := &RegistryTLS{}
-	present := n.mapping(
-		field{"ca_file", false, "Absolute path on the hosts: the authority that signed the registry's certificate.", func(n node) { t.CAFile = text(n, parseHostPath) }},
-		field{"cert_file", false, "Absolute path on the hosts: certificate to log in with.", func(n node) { t.CertFile = text(n, parseHostPath) }},
-		field{"key_file", false, "Absolute path on the hosts: key of cert_file.", func(n node) { t.KeyFile = text(n, parseHostPath) }},
-		field{"insecure_skip_verify", false, "Accept any certificate. Default: false.", func(n node) { t.InsecureSkipVerify = n.boolean() }},
+	present := n.Mapping(
+		schema.Optional("ca_file", "Absolute path on the hosts: the authority that signed the registry's certificate.",
+			func(n schema.Node) { t.CAFile = schema.Text(n, parseHostPath) }),
+		schema.Optional("cert_file", "Absolute path on the hosts: certificate to log in with.",
+			func(n schema.Node) { t.CertFile = schema.Text(n, parseHostPath) }),
+		schema.Optional("key_file", "Absolute path on the hosts: key of cert_file.",
+			func(n schema.Node) { t.KeyFile = schema.Text(n, parseHostPath) }),
+		schema.Optional("insecure_skip_verify", "Accept any certificate. Default: false.",
+			func(n schema.Node) { t.InsecureSkipVerify = n.Boolean() }),
 	)
 	_, cert := present["cert_file"]
 	_, key := present["key_file"]
 	if cert != key {
-		n.fail("found one of cert_file and key_file, expected both")
+		n.Fail("found one of cert_file and key_file, expected both")
 	}
 	return t
 }

@@ -37,10 +37,12 @@ func TestRenderRegistries(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := []any{
-		len(read.Mirrors), read.Mirrors["docker.io"].Rewrite["^x/(?P<name>.*)$"], read.Configs["registry.lan:5000"].Auth.Password,
+		len(read.Mirrors), read.Mirrors["docker.io"].Rewrite["^x/(?P<name>.*)$"],
+		read.Configs["registry.lan:5000"].Auth.Password,
 		read.Configs["word.lan"].Auth.Auth, read.Configs["*"].Auth.IdentityToken,
 	}
-	if diff := cmp.Diff([]any{4, "y/${name}", "from the environment", "dXNlcjpwYXNzd29yZA==", "a token"}, found); diff != "" {
+	if diff := cmp.Diff([]any{4, "y/${name}", "from the environment", "dXNlcjpwYXNzd29yZA==", "a token"},
+		found); diff != "" {
 		t.Errorf("read back (-want +got):\n%s", diff)
 	}
 }

@@ -11,8 +11,7 @@ import (
 	"strings"
 	"unicode"
 
-	"go.yaml.in/yaml/v3"
-
+	"github.com/liteboxd/boxlift/install/config/schema"
 	"github.com/liteboxd/boxlift/registry/rewrite"
 )
 
@@ -137,7 +136,8 @@ func CheckPeerToPeer(k3s string) error {
 		names = append(names, fmt.Sprintf("v%d.%d.%d", first[0], first[1], first[2]))
 	}
 	last := len(names) - 1
-	return fmt.Errorf("found k3s %s, expected %s or %s, or a newer one of these: older ones do not share images that came from a file",
+	return fmt.Errorf("found k3s %s, expected %s or %s, or a newer one of these: older ones do not share images that "+
+		"came from a file",
 		k3s, strings.Join(names[:last], ", "), names[last])
 }
 
@@ -179,99 +179,100 @@ func defaultSeeding() Seeding {
 
 // seedingNode is the seeding section as it was read.
 type seedingNode struct {
-	at     node
-	fields map[string]node
+	at     schema.Node
+	fields map[string]schema.Node
 }
 
 // field returns the place of a key, or the section's when it was not written.
-func (s seedingNode) field(key string) node {
+func (s seedingNode) field(key string) schema.Node {
 	if n, ok := s.fields[key]; ok {
 		return n
 	}
 	return s.at
 }
 
-func (d *decoder) seeding(n node, s *Seeding) seedingNode {
-	present := n.mapping(
-		field{"mode", false, "Where nodes get images from that do not lie on them: images (nowhere, all lie on them), registry (the servers run one), or external (one that is there already). Default: images.",
-			func(n node) { s.Mode = oneOf(n, SeedImages, SeedRegistry, SeedExternal) }},
-		field{"agents", false, "What is put on agents: full (everything), or boot (what a node needs to start, the rest is pulled). Default: full.",
-			func(n node) { s.Agents = oneOf(n, AgentsFull, AgentsBoot) }},
-		field{"peerToPeer", false, "Nodes get from each other what they do not have, by the embedded registry of k3s. Default: false.", func(n node) { s.PeerToPeer = n.boolean() }},
-		field{"registry", false, "The registry that the servers run, for mode registry.", func(n node) { d.seedingRegistry(n, &s.Registry) }},
-		field{"external", false, "The registry that is there already, for mode external.", func(n node) { s.External = d.externalRegistry(n) }},
+func (d *decoder) seeding(n schema.Node, s *Seeding) seedingNode {
+	present := n.Mapping(
+		schema.Optional("mode", "Where nodes get images from that do not lie on them: images (nowhere, all lie on "+
+			"them), registry (the servers run one), or external (one that is there already). Default: images.",
+			func(n schema.Node) { s.Mode = schema.OneOf(n, SeedImages, SeedRegistry, SeedExternal) }),
+		schema.Optional("agents", "What is put on agents: full (everything), or boot (what a node needs to start, "+
+			"the rest is pulled). Default: full.",
+			func(n schema.Node) { s.Agents = schema.OneOf(n, AgentsFull, AgentsBoot) }),
+		schema.Optional("peerToPeer", "Nodes get from each other what they do not have, by the embedded registry of "+
+			"k3s. Default: false.", func(n schema.Node) { s.PeerToPeer = n.Boolean() }),
+		schema.Optional("registry", "The registry that the servers run, for mode registry.",
+			func(n schema.Node) { d.seedingRegistry(n, &s.Registry) }),
+		schema.Optional("external", "The registry that is there already, for mode external.",
+			func(n schema.Node) { s.External = d.externalRegistry(n) }),
 	)
 	return seedingNode{at: n, fields: present}
 }
 
-// oneOf reads one of a few words.
-func oneOf[T ~string](n node, words ...T) T {
-	texts := make([]string, len(words))
-	for i, w := range words {
-		texts[i] = string(w)
-	}
-	last := len(texts) - 1
-	read := text(n, func(s string) (T, error) {
-		for _, w := range words {
-			if s == string(w) {
-				return w, nil
-			}
-		}
-		return "", errors.New("expected " + strings.Join(texts[:last], ", ") + " or " + texts[last])
-	})
-	n.among(texts...)
-	return read
-}
-
-func (d *decoder) seedingRegistry(n node, r *SeedingRegistry) {
-	present := n.mapping(
-		field{"port", false, "Port of the registry on every server. Default: 5443.", func(n node) { r.Port = n.number(1, 65535) }},
-		field{"caFile", false, "Authority to sign the servers' certificates with, PEM; relative to the folder of this file. Default: one that boxlift makes.",
-			func(n node) { r.CAFile = text(n, d.parsePath) }},
-		field{"caKeyFile", false, "Key of caFile, PEM.", func(n node) { r.CAKeyFile = text(n, d.parsePath) }},
+func (d *decoder) seedingRegistry(n schema.Node, r *SeedingRegistry) {
+	present := n.Mapping(
+		schema.Optional("port", "Port of the registry on every server. Default: 5443.",
+			func(n schema.Node) { r.Port = n.Number(1, 65535) }),
+		schema.Optional("caFile", "Authority to sign the servers' certificates with, PEM; relative to the folder of "+
+			"this file. Default: one that boxlift makes.",
+			func(n schema.Node) { r.CAFile = schema.Text(n, d.parsePath) }),
+		schema.Optional("caKeyFile", "Key of caFile, PEM.",
+			func(n schema.Node) { r.CAKeyFile = schema.Text(n, d.parsePath) }),
 	)
 	_, certificate := present["caFile"]
 	_, key := present["caKeyFile"]
 	if certificate != key {
-		n.fail("found one of caFile and caKeyFile, expected both")
+		n.Fail("found one of caFile and caKeyFile, expected both")
 	}
 }
 
-func (d *decoder) externalRegistry(n node) *ExternalRegistry {
+func (d *decoder) externalRegistry(n schema.Node) *ExternalRegistry {
 	e := &ExternalRegistry{}
-	present := n.mapping(
-		field{"address", true, "Host and port of the registry, without https:// and path.", func(n node) { e.Address = text(n, parseRegistryAddress) }},
-		field{"rewrites", false, "Other names for repositories there. For each repository one rule at most may change it.",
-			func(n node) { e.Rewrites = d.rewrites(n) }},
-		field{"push", false, "Login to push images with. Default: nothing is pushed, and everything has to be there.", func(n node) { e.Push = d.registryLogin(n) }},
-		field{"pull", false, "Login that nodes pull with. Default: none.", func(n node) { e.Pull = d.registryLogin(n) }},
-		field{"caFile", false, "Authority that signed the registry's certificate, PEM; relative to the folder of this file. boxlift places it on the hosts. Default: those that each machine trusts.",
-			func(n node) { e.CAFile = text(n, d.parsePath) }},
-		field{"plainHTTP", false, "The registry has no TLS. Default: false.", func(n node) { e.PlainHTTP = n.boolean() }},
-		field{"insecureSkipTLSVerify", false, "Accept any certificate. Default: false.", func(n node) { e.InsecureSkipTLSVerify = n.boolean() }},
+	present := n.Mapping(
+		schema.Required("address", "Host and port of the registry, without https:// and path.",
+			func(n schema.Node) { e.Address = schema.Text(n, parseRegistryAddress) }),
+		schema.Optional("rewrites",
+			"Other names for repositories there. For each repository one rule at most may change it.",
+			func(n schema.Node) { e.Rewrites = d.rewrites(n) }),
+		schema.Optional("push",
+			"Login to push images with. Default: nothing is pushed, and everything has to be there.",
+			func(n schema.Node) { e.Push = d.registryLogin(n) }),
+		schema.Optional("pull", "Login that nodes pull with. Default: none.",
+			func(n schema.Node) { e.Pull = d.registryLogin(n) }),
+		schema.Optional("caFile", "Authority that signed the registry's certificate, PEM; relative to the folder of "+
+			"this file. boxlift places it on the hosts. Default: those that each machine trusts.",
+			func(n schema.Node) { e.CAFile = schema.Text(n, d.parsePath) }),
+		schema.Optional("plainHTTP", "The registry has no TLS. Default: false.",
+			func(n schema.Node) { e.PlainHTTP = n.Boolean() }),
+		schema.Optional("insecureSkipTLSVerify", "Accept any certificate. Default: false.",
+			func(n schema.Node) { e.InsecureSkipTLSVerify = n.Boolean() }),
 	)
-	if n.schema != nil {
+	if n.Describes() {
 		return e
 	}
 	switch {
 	case e.PlainHTTP && e.InsecureSkipTLSVerify:
-		present["insecureSkipTLSVerify"].fail("found true, expected false because plainHTTP is true: there is no certificate")
+		present["insecureSkipTLSVerify"].Fail("found true, expected false because plainHTTP is true: there is no " +
+			"certificate")
 	case e.PlainHTTP && e.CAFile != "":
-		present["caFile"].fail("found an authority, expected none because plainHTTP is true: there is no certificate")
+		present["caFile"].Fail("found an authority, expected none because plainHTTP is true: there is no certificate")
 	case e.InsecureSkipTLSVerify && e.CAFile != "":
-		present["caFile"].fail("found an authority, expected none because insecureSkipTLSVerify is true: it would not be looked at")
+		present["caFile"].Fail("found an authority, expected none because insecureSkipTLSVerify is true: it would " +
+			"not be looked at")
 	}
 	if e.PlainHTTP && (e.Push != nil || e.Pull != nil) {
-		present["plainHTTP"].warn("everybody between here and the registry can read the passwords")
+		present["plainHTTP"].Warn("everybody between here and the registry can read the passwords")
 	}
 	return e
 }
 
-func (d *decoder) registryLogin(n node) *RegistryLogin {
+func (d *decoder) registryLogin(n schema.Node) *RegistryLogin {
 	l := &RegistryLogin{}
-	n.mapping(
-		field{"username", true, "User, such as a robot account.", func(n node) { l.Username = text(n, parseRegistryUser) }},
-		field{"password", true, "Password. Better a ${NAME} than the password itself.", func(n node) { l.Password = n.secret() }},
+	n.Mapping(
+		schema.Required("username", "User, such as a robot account.",
+			func(n schema.Node) { l.Username = schema.Text(n, parseRegistryUser) }),
+		schema.Required("password", "Password. Better a ${NAME} than the password itself.",
+			func(n schema.Node) { l.Password = n.Secret() }),
 	)
 	return l
 }
@@ -284,68 +285,53 @@ func parseRegistryUser(s string) (string, error) {
 	return s, nil
 }
 
-func (d *decoder) rewrites(n node) []rewrite.Rule {
+func (d *decoder) rewrites(n schema.Node) []rewrite.Rule {
 	var rules []rewrite.Rule
-	var items []node
-	n.list(func(_ int, item node) {
+	var items []schema.Node
+	n.List(func(_ int, item schema.Node) {
 		rule := rewrite.Rule{Registry: rewrite.All}
-		before := len(d.problems)
-		item.mapping(
-			field{"registry", false, `Registry whose repositories are meant, such as docker.io, or "*" for those without rules of their own. Default: "*".`,
-				func(n node) { rule.Registry = text(n, anyLine) }},
-			field{"match", true, "Regular expression (Go's) for the repository without the registry.", func(n node) { rule.Match = text(n, anyLine) }},
-			field{"replace", true, "What to put in place of every match; $1 is the first group.", func(n node) { rule.Replace = n.replacement() }},
-		)
-		if item.schema != nil || len(d.problems) > before {
-			return
-		}
-		if rule, ok := item.rule(rule); ok {
+		sound := item.Sound(func() {
+			item.Mapping(
+				schema.Optional("registry", `Registry whose repositories are meant, such as docker.io, or "*" for `+
+					`those without rules of their own. Default: "*".`,
+					func(n schema.Node) { rule.Registry = schema.Text(n, anyLine) }),
+				schema.Required("match", "Regular expression (Go's) for the repository without the registry.",
+					func(n schema.Node) { rule.Match = schema.Text(n, anyLine) }),
+				schema.Required("replace", "What to put in place of every match; $1 is the first group.",
+					func(n schema.Node) { rule.Replace, _ = n.LineOrEmpty() }),
+			)
+		})
+		if sound && !item.Describes() && checkRule(item, rule) {
 			rules, items = append(rules, rule), append(items, item)
 		}
 	})
 	_, err := rewrite.Parse(rules)
 	var faulty *rewrite.RuleError
 	if errors.As(err, &faulty) {
-		items[faulty.Index].fail("%s", faulty.Text)
+		items[faulty.Index].Fail("%s", faulty.Text)
 	}
 	return rules
 }
 
-// rule checks one rule by itself.
-func (n node) rule(r rewrite.Rule) (rewrite.Rule, bool) {
+// checkRule checks one rule by itself.
+func checkRule(n schema.Node, r rewrite.Rule) bool {
 	_, err := rewrite.Parse([]rewrite.Rule{r})
 	var faulty *rewrite.RuleError
 	if errors.As(err, &faulty) {
-		n.fail("%s", faulty.Text)
+		n.Fail("%s", faulty.Text)
 	}
-	return r, err == nil
+	return err == nil
 }
 
 // anyLine accepts every text that is no value of its own kind.
 func anyLine(s string) (string, error) { return s, nil }
 
-// replacement reads a text that may be empty.
-func (n node) replacement() string {
-	if n.schema != nil {
-		n.schema.Type = "string"
-		return ""
-	}
-	if !n.usable("text") {
-		return ""
-	}
-	if n.yaml.Kind != yaml.ScalarNode || n.yaml.Tag != "!!str" {
-		n.fail("found %s, expected text: put it in quotes", n.kind())
-		return ""
-	}
-	s, _ := n.expand(lineOrEmpty)
-	return s
-}
-
 // parseRegistryAddress accepts host or host:port.
 func parseRegistryAddress(s string) (string, error) {
 	switch {
 	case strings.Contains(s, "://"):
-		return "", errors.New("expected a host and port without https:// or http://: write plainHTTP: true for a registry without TLS")
+		return "", errors.New("expected a host and port without https:// or http://: write plainHTTP: true for a " +
+			"registry without TLS")
 	case strings.Contains(s, "@"):
 		return "", errors.New("expected a host and port without a user: write push and pull")
 	case strings.Contains(s, "/"):
@@ -362,17 +348,19 @@ func parseRegistryAddress(s string) (string, error) {
 	} else if strings.Count(s, ":") > 1 {
 		return "", errors.New("expected an IPv6 address in brackets, such as [fd00::5]:5000")
 	}
-	if addr, err := netip.ParseAddr(host); err == nil && addr.Zone() == "" && !addr.IsUnspecified() && !addr.IsMulticast() {
+	if addr, err := netip.ParseAddr(host); err == nil && addr.Zone() == "" && !addr.IsUnspecified() &&
+		!addr.IsMulticast() {
 		return s, nil
 	}
 	if onlyDigits.MatchString(host) || !isDomain(host, 253) {
-		return "", errors.New("expected a host in lower case, and a port where it is not 443: harbor.example.lan or 192.0.2.5:5000")
+		return "", errors.New("expected a host in lower case, and a port where it is not 443: harbor.example.lan or " +
+			"192.0.2.5:5000")
 	}
 	return s, nil
 }
 
 // checkSeeding reports what does not go together, in the section and with others.
-func checkSeeding(s seedingNode, registries node, cfg *Config, cluster clusterNode) {
+func checkSeeding(s seedingNode, section schema.Node, cfg *Config, cluster clusterNode) {
 	seeding := cfg.Seeding
 	_, hasRegistry := s.fields["registry"]
 	external, hasExternal := s.fields["external"]
@@ -381,20 +369,22 @@ func checkSeeding(s seedingNode, registries node, cfg *Config, cluster clusterNo
 		return // has been reported
 	}
 	if hasRegistry && mode != SeedRegistry {
-		s.field("registry").fail("found the registry that servers run, expected none in mode %s: write mode: registry", mode)
+		s.field("registry").Fail("found the registry that servers run, expected none in mode %s: write mode: registry",
+			mode)
 	}
 	if hasExternal && mode != SeedExternal {
-		external.fail("found a registry that is there already, expected none in mode %s: write mode: external", mode)
+		external.Fail("found a registry that is there already, expected none in mode %s: write mode: external", mode)
 	}
 	if !hasExternal && mode == SeedExternal {
-		s.field("mode").fail("found external, expected external in seeding too: address says where the registry is")
+		s.field("mode").Fail("found external, expected external in seeding too: address says where the registry is")
 	}
 	if seeding.Agents == AgentsBoot && mode == SeedImages {
-		s.field("agents").fail("found boot, expected full in mode images: agents would have nowhere to pull the rest from")
+		s.field("agents").Fail("found boot, expected full in mode images: agents would have nowhere to pull the rest " +
+			"from")
 	}
 	if v := cfg.K3sVersion(); seeding.PeerToPeer && v != "" {
 		if err := CheckPeerToPeer(v); err != nil {
-			s.field("peerToPeer").fail("%v", err)
+			s.field("peerToPeer").Fail("%v", err)
 		}
 	}
 	seeding.checkK3sConfig(cluster)
@@ -405,15 +395,15 @@ func checkSeeding(s seedingNode, registries node, cfg *Config, cluster clusterNo
 		}
 		source := e.Source(rules, seedingCA)
 		if _, err := source.Merge(cfg.Registries); err != nil {
-			registries.fail("%v", err)
+			section.Fail("%v", err)
 		}
 	}
 }
 
 // checkK3sConfig reports settings of k3s that follow from the seeding.
 func (s Seeding) checkK3sConfig(cluster clusterNode) {
-	refuse := func(at node, key string) {
-		at.fail("%s cannot be given here: boxlift sets it because of seeding", key)
+	refuse := func(at schema.Node, key string) {
+		at.Fail("%s cannot be given here: boxlift sets it because of seeding", key)
 	}
 	for _, group := range []struct {
 		role     Role

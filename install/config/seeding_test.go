@@ -44,7 +44,8 @@ func TestSeedingPathsAndSecrets(t *testing.T) {
 		t.Errorf("secrets (-want +got):\n%s", diff)
 	}
 	e := cfg.Seeding.External
-	if e.CAFile != "/etc/boxlift/harbor-ca.crt" || e.URL() != "https://harbor.example.lan:8443" || e.Rewrites[2].Replace != "plant/${1}" {
+	if e.CAFile != "/etc/boxlift/harbor-ca.crt" || e.URL() != "https://harbor.example.lan:8443" ||
+		e.Rewrites[2].Replace != "plant/${1}" {
 		t.Errorf("external is %+v", e)
 	}
 }
@@ -53,7 +54,8 @@ func TestSeedingFingerprint(t *testing.T) {
 	fingerprint := func(seeding string) string {
 		return mustParse(t, "f", "cluster: {master: {host: a, agent: true}}\nseeding: "+seeding).Fingerprint()
 	}
-	const external = "{mode: external, external: {address: h.lan, push: {username: p, password: one}, pull: {username: q, password: two}, caFile: a}}"
+	const external = "{mode: external, external: {address: h.lan, push: {username: p, password: one}, pull: " +
+		"{username: q, password: two}, caFile: a}}"
 	original := fingerprint(external)
 	for _, same := range [][2]string{
 		{"password: one", "password: three"},
@@ -67,7 +69,8 @@ func TestSeedingFingerprint(t *testing.T) {
 	}
 	seen := map[string]bool{original: true}
 	for _, other := range []string{
-		"{}", "{mode: registry}", "{mode: registry, agents: boot}", "{mode: registry, peerToPeer: true}", "{mode: registry, registry: {port: 5000}}",
+		"{}", "{mode: registry}", "{mode: registry, agents: boot}", "{mode: registry, peerToPeer: true}",
+		"{mode: registry, registry: {port: 5000}}",
 		strings.Replace(external, "h.lan", "i.lan", 1), strings.Replace(external, "username: q", "username: r", 1),
 		strings.Replace(external, "caFile: a", "rewrites: [{match: a, replace: b}]", 1),
 	} {
@@ -81,7 +84,8 @@ func TestSeedingFingerprint(t *testing.T) {
 
 func TestParseRegistryAddress(t *testing.T) {
 	for address, want := range map[string]string{
-		"harbor.lan": "", "harbor.lan:443": "", "harbor": "", "10.0.0.1": "", "10.0.0.1:5000": "", "[fd00::1]:5000": "", "[fd00::1]": "",
+		"harbor.lan": "", "harbor.lan:443": "", "harbor": "", "10.0.0.1": "", "10.0.0.1:5000": "", "[fd00::1]:5000": "",
+		"[fd00::1]":               "",
 		"https://harbor.lan":      "without https:// or http://",
 		"harbor.lan/plant":        "without a path",
 		"user:CANARY@harbor.lan":  "without a user",
@@ -129,9 +133,11 @@ func TestHostPort(t *testing.T) {
 func TestCheckPeerToPeer(t *testing.T) {
 	const names = "v1.32.11, v1.33.7, v1.34.3 or v1.35.0"
 	for version, want := range map[string]string{
-		"v1.32.11+k3s1": "", "v1.32.12+k3s3": "", "v1.33.7+k3s1": "", "v1.34.3+k3s1": "", "v1.35.0+k3s1": "", "v1.36.4+k3s1": "", "v2.0.0+k3s1": "",
+		"v1.32.11+k3s1": "", "v1.32.12+k3s3": "", "v1.33.7+k3s1": "", "v1.34.3+k3s1": "", "v1.35.0+k3s1": "",
+		"v1.36.4+k3s1": "", "v2.0.0+k3s1": "",
 		"v1.34.4-rc1+k3s1": "",
-		"v1.30.14+k3s1":    names, "v1.31.99+k3s1": names, "v1.32.10+k3s1": names, "v1.33.6+k3s1": names, "v1.34.2+k3s1": names,
+		"v1.30.14+k3s1":    names, "v1.31.99+k3s1": names, "v1.32.10+k3s1": names, "v1.33.6+k3s1": names,
+		"v1.34.2+k3s1":     names,
 		"v1.34.3-rc1+k3s1": names, "v1.35.0-rc2+k3s1": names, "v0.99.99+k3s1": names,
 		"1.36.4": "such as v1.36.4+k3s1", "v1.36+k3s1": "such as", "": "such as", "v1.9999999.1+k3s1": "such as",
 	} {
@@ -139,7 +145,8 @@ func TestCheckPeerToPeer(t *testing.T) {
 		switch {
 		case want == "" && err != nil:
 			t.Errorf("%s: %v", version, err)
-		case want != "" && (err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), version)):
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), version)):
 			t.Errorf("%s: got %v, want an error with %q", version, err, want)
 		}
 	}
@@ -153,9 +160,11 @@ func TestSeedingK3sConfig(t *testing.T) {
 	}{
 		{Seeding{Mode: SeedImages}, keys{}, keys{}},
 		{Seeding{Mode: SeedImages, PeerToPeer: true}, keys{"embedded-registry": true}, keys{}},
-		{Seeding{Mode: SeedRegistry}, keys{"disable-default-registry-endpoint": true}, keys{"disable-default-registry-endpoint": true}},
+		{Seeding{Mode: SeedRegistry}, keys{"disable-default-registry-endpoint": true},
+			keys{"disable-default-registry-endpoint": true}},
 		{Seeding{Mode: SeedExternal, PeerToPeer: true},
-			keys{"disable-default-registry-endpoint": true, "embedded-registry": true}, keys{"disable-default-registry-endpoint": true}},
+			keys{"disable-default-registry-endpoint": true,
+				"embedded-registry": true}, keys{"disable-default-registry-endpoint": true}},
 	} {
 		got := []keys{test.seeding.K3sConfig(Server), test.seeding.K3sConfig(Agent)}
 		if diff := cmp.Diff([]keys{test.server, test.agent}, got); diff != "" {
@@ -175,15 +184,18 @@ func readRegistries(t *testing.T, text string) *Registries {
 
 func TestMerge(t *testing.T) {
 	own := Source{
-		Registries: []string{"docker.io", "quay.io"}, Endpoints: []string{"https://10.0.0.1:5443", "https://10.0.0.2:5443"},
+		Registries: []string{"docker.io", "quay.io"}, Endpoints: []string{"https://10.0.0.1:5443",
+			"https://10.0.0.2:5443"},
 		Login: &RegistryLogin{"boxlift", NewSecret("secret")}, CAFile: "/etc/ca.crt",
 	}
 	external := Source{Registries: []string{"docker.io"}, Endpoints: []string{"https://h.lan"},
-		Rewrites: mustRules(t, rewrite.Rule{Registry: "*", Match: "^", Replace: "plant/"}, rewrite.Rule{Registry: "ghcr.io", Match: "^", Replace: "g/"})}
+		Rewrites: mustRules(t, rewrite.Rule{Registry: "*", Match: "^", Replace: "plant/"},
+			rewrite.Rule{Registry: "ghcr.io", Match: "^", Replace: "g/"})}
 	peers := Source{Registries: []string{"docker.io"}}
 	ours := []string{"https://10.0.0.1:5443", "https://10.0.0.2:5443"}
 	plant, g := map[string]string{"^": "plant/"}, map[string]string{"^": "g/"}
-	login := RegistryConfig{Auth: &RegistryAuth{Username: "boxlift", Password: NewSecret("secret")}, TLS: &RegistryTLS{CAFile: "/etc/ca.crt"}}
+	login := RegistryConfig{Auth: &RegistryAuth{Username: "boxlift", Password: NewSecret("secret")},
+		TLS: &RegistryTLS{CAFile: "/etc/ca.crt"}}
 	logins := map[string]RegistryConfig{"10.0.0.1:5443": login, "10.0.0.2:5443": login}
 	with := func(host string, c RegistryConfig) map[string]RegistryConfig {
 		return map[string]RegistryConfig{"10.0.0.1:5443": login, "10.0.0.2:5443": login, host: c}
@@ -195,11 +207,13 @@ func TestMerge(t *testing.T) {
 		fails       string
 	}{
 		{name: "the user has none", source: own, want: &Registries{
-			Mirrors: map[string]Mirror{"docker.io": {Endpoints: ours}, "quay.io": {Endpoints: ours}, "*": {Endpoints: ours}},
+			Mirrors: map[string]Mirror{"docker.io": {Endpoints: ours}, "quay.io": {Endpoints: ours},
+				"*": {Endpoints: ours}},
 			Configs: logins,
 		}},
 		{name: "the user's endpoints follow, also those for all others", source: own,
-			users: `{mirrors: {docker.io: {endpoint: ["https://m.lan", "https://10.0.0.2:5443"]}, "*": {endpoint: ["https://all.lan"]}}}`,
+			users: `{mirrors: {docker.io: {endpoint: ["https://m.lan", "https://10.0.0.2:5443"]}, "*": {endpoint: ` +
+				`["https://all.lan"]}}}`,
 			want: &Registries{
 				Mirrors: map[string]Mirror{
 					"docker.io": {Endpoints: append(ours[:2:2], "https://m.lan")},
@@ -209,49 +223,67 @@ func TestMerge(t *testing.T) {
 				Configs: logins,
 			}},
 		{name: "a registry of the user's", source: own,
-			users: `{mirrors: {own.lan: , other.lan: {endpoint: ["https://m.lan"], rewrite: {a: b}}}, configs: {own.lan: {auth: {auth: eA==}}}}`,
+			users: `{mirrors: {own.lan: , other.lan: {endpoint: ["https://m.lan"], rewrite: {a: b}}}, configs: ` +
+				`{own.lan: {auth: {auth: eA==}}}}`,
 			want: &Registries{
 				Mirrors: map[string]Mirror{
 					"docker.io": {Endpoints: ours}, "quay.io": {Endpoints: ours}, "*": {Endpoints: ours},
-					"own.lan": {Endpoints: []string{"own.lan"}}, "other.lan": {Endpoints: []string{"https://m.lan"}, Rewrites: map[string]string{"a": "b"}},
+					"own.lan": {Endpoints: []string{"own.lan"}}, "other.lan": {Endpoints: []string{"https://m.lan"},
+						Rewrites: map[string]string{"a": "b"}},
 				},
 				Configs: with("own.lan", RegistryConfig{Auth: &RegistryAuth{Auth: NewSecret("eA==")}}),
 			}},
 		{name: "the same registry twice", source: own, users: `{mirrors: {docker.io: }}`, want: &Registries{
-			Mirrors: map[string]Mirror{"docker.io": {Endpoints: ours}, "quay.io": {Endpoints: ours}, "*": {Endpoints: ours}},
+			Mirrors: map[string]Mirror{"docker.io": {Endpoints: ours}, "quay.io": {Endpoints: ours},
+				"*": {Endpoints: ours}},
 			Configs: logins,
 		}},
-		{name: "rewrites of the user's", source: own, users: `{mirrors: {docker.io: {rewrite: {a: b}}}}`, fails: `registries.mirrors["docker.io"] and seeding want different rewrites for docker.io`},
-		{name: "rewrites of the user's for all others", source: own, users: `{mirrors: {"*": {endpoint: [m.lan], rewrite: {a: b}}}}`,
+		{name: "rewrites of the user's", source: own, users: `{mirrors: {docker.io: {rewrite: {a: b}}}}`,
+			fails: `registries.mirrors["docker.io"] and seeding want different rewrites for docker.io`},
+		{name: "rewrites of the user's for all others", source: own,
+			users: `{mirrors: {"*": {endpoint: [m.lan], rewrite: {a: b}}}}`,
 			fails: `registries.mirrors["*"] and seeding want different rewrites for docker.io`},
-		{name: "a login of the user's", source: own, users: `{configs: {"10.0.0.2:5443": {auth: {auth: eA==}}}}`, fails: `registries.configs["10.0.0.2:5443"] has a login`},
-		{name: "certificates of the user's", source: own, users: `{configs: {"10.0.0.2:5443": {tls: {insecure_skip_verify: true}}}}`,
+		{name: "a login of the user's", source: own, users: `{configs: {"10.0.0.2:5443": {auth: {auth: eA==}}}}`,
+			fails: `registries.configs["10.0.0.2:5443"] has a login`},
+		{name: "certificates of the user's", source: own,
+			users: `{configs: {"10.0.0.2:5443": {tls: {insecure_skip_verify: true}}}}`,
 			fails: `registries.configs["10.0.0.2:5443"] says how to check the certificate`},
-		{name: "a client's certificate of the user's", source: own, users: `{configs: {"10.0.0.2:5443": {tls: {cert_file: /c, key_file: /k}}}}`, want: &Registries{
-			Mirrors: map[string]Mirror{"docker.io": {Endpoints: ours}, "quay.io": {Endpoints: ours}, "*": {Endpoints: ours}},
-			Configs: with("10.0.0.2:5443", RegistryConfig{Auth: login.Auth, TLS: &RegistryTLS{CAFile: "/etc/ca.crt", CertFile: "/c", KeyFile: "/k"}}),
-		}},
+		{name: "a client's certificate of the user's", source: own,
+			users: `{configs: {"10.0.0.2:5443": {tls: {cert_file: /c, key_file: /k}}}}`, want: &Registries{
+				Mirrors: map[string]Mirror{"docker.io": {Endpoints: ours}, "quay.io": {Endpoints: ours},
+					"*": {Endpoints: ours}},
+				Configs: with("10.0.0.2:5443", RegistryConfig{Auth: login.Auth,
+					TLS: &RegistryTLS{CAFile: "/etc/ca.crt", CertFile: "/c", KeyFile: "/k"}}),
+			}},
 		{name: "rewrites of the source's", source: external, want: &Registries{
 			Mirrors: map[string]Mirror{
-				"docker.io": {Endpoints: []string{"https://h.lan"}, Rewrites: plant}, "ghcr.io": {Endpoints: []string{"https://h.lan"}, Rewrites: g},
+				"docker.io": {Endpoints: []string{"https://h.lan"},
+					Rewrites: plant}, "ghcr.io": {Endpoints: []string{"https://h.lan"}, Rewrites: g},
 				"*": {Endpoints: []string{"https://h.lan"}, Rewrites: plant},
 			},
 		}},
-		{name: "rewrites of the source's, endpoints of the user's", source: external, users: `{mirrors: {ghcr.io: {endpoint: [m.lan]}}}`,
+		{name: "rewrites of the source's, endpoints of the user's", source: external,
+			users: `{mirrors: {ghcr.io: {endpoint: [m.lan]}}}`,
 			fails: `registries.mirrors["ghcr.io"] and seeding want different rewrites for ghcr.io`},
-		{name: "the same rewrites", source: external, users: `{mirrors: {docker.io: {endpoint: [m.lan], rewrite: {"^": plant/}}}}`, want: &Registries{
-			Mirrors: map[string]Mirror{
-				"docker.io": {Endpoints: []string{"https://h.lan", "m.lan"}, Rewrites: plant}, "ghcr.io": {Endpoints: []string{"https://h.lan"}, Rewrites: g},
-				"*": {Endpoints: []string{"https://h.lan"}, Rewrites: plant},
-			},
-		}},
+		{name: "the same rewrites", source: external,
+			users: `{mirrors: {docker.io: {endpoint: [m.lan], rewrite: {"^": plant/}}}}`, want: &Registries{
+				Mirrors: map[string]Mirror{
+					"docker.io": {Endpoints: []string{"https://h.lan", "m.lan"},
+						Rewrites: plant}, "ghcr.io": {Endpoints: []string{"https://h.lan"}, Rewrites: g},
+					"*": {Endpoints: []string{"https://h.lan"}, Rewrites: plant},
+				},
+			}},
 		{name: "peers only", source: peers, want: &Registries{Mirrors: map[string]Mirror{"*": {}}}},
-		{name: "peers and the user's", source: peers, users: `{mirrors: {own.lan: , "*": {endpoint: [m.lan], rewrite: {a: b}}}}`, want: &Registries{
-			Mirrors: map[string]Mirror{"own.lan": {}, "*": {Endpoints: []string{"m.lan"}, Rewrites: map[string]string{"a": "b"}}},
-		}},
+		{name: "peers and the user's", source: peers,
+			users: `{mirrors: {own.lan: , "*": {endpoint: [m.lan], rewrite: {a: b}}}}`, want: &Registries{
+				Mirrors: map[string]Mirror{"own.lan": {},
+					"*": {Endpoints: []string{"m.lan"}, Rewrites: map[string]string{"a": "b"}}},
+			}},
 		{name: "no URL", source: Source{Endpoints: []string{"10.0.0.1"}}, fails: `found endpoint "10.0.0.1"`},
-		{name: "no URL of a registry", source: Source{Endpoints: []string{"https://u@10.0.0.1"}}, fails: "expected an address without user and password"},
-		{name: "no registry", source: Source{Registries: []string{"docker.io/library"}, Endpoints: []string{"https://10.0.0.1"}}, fails: `found registry "docker.io/library"`},
+		{name: "no URL of a registry", source: Source{Endpoints: []string{"https://u@10.0.0.1"}},
+			fails: "expected an address without user and password"},
+		{name: "no registry", source: Source{Registries: []string{"docker.io/library"},
+			Endpoints: []string{"https://10.0.0.1"}}, fails: `found registry "docker.io/library"`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			users, before := readRegistries(t, test.users), readRegistries(t, test.users)

@@ -99,7 +99,8 @@ func parseLabel(s string) (string, error) {
 func parseNodeName(s string) (string, error) {
 	// A node's name becomes the value of the label kubernetes.io/hostname, which ends at 63.
 	if !isDomain(s, 63) {
-		return "", errors.New("expected a name for a Kubernetes node: at most 63 of a-z, 0-9, - and ., with a letter or digit at both ends")
+		return "", errors.New("expected a name for a Kubernetes node: at most 63 of a-z, 0-9, - and ., with a letter " +
+			"or digit at both ends")
 	}
 	return s, nil
 }
@@ -152,7 +153,8 @@ func parseCiliumVersion(s string) (string, error) {
 
 func parseImage(s string) (string, error) {
 	if _, err := name.ParseReference(s, name.StrictValidation); err != nil {
-		return "", errors.New("expected an image with registry, repository and tag or digest, such as registry.lan/liteboxd/web:v1")
+		return "", errors.New("expected an image with registry, repository and tag or digest, such as " +
+			"registry.lan/liteboxd/web:v1")
 	}
 	return s, nil
 }
