@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"time"
 
 	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/journal"
@@ -37,14 +39,24 @@ func CreateBackup(ctx context.Context, o BackupOptions) (*backup.Report, error) 
 	if err := in.engine.ConnectServers(ctx, nil); err != nil {
 		return nil, err
 	}
+	started := time.Now()
+	in.engine.Command = "backup create"
 	report, err := in.recovery.CreateBackup(ctx, o.Settings)
 	if err != nil && ctx.Err() == nil && !errors.Is(err, site.ErrRefused) {
 		err = fmt.Errorf("%w: %w", site.ErrCluster, err)
 	}
+	if report != nil {
+		in.record.Note(ctx, started, filepath.Base(report.Path), err)
+	}
+	in.tellWarnings()
+	return report, err
+}
+
+// tellWarnings tells what stopped nothing, for verbs whose results have no place for it.
+func (in *installation) tellWarnings() {
 	for _, text := range in.site.Warnings {
 		in.site.Reporter.Message("warning: " + text)
 	}
-	return report, err
 }
 
 // LossesOf finds out what a cluster has that a backup has not. It changes nothing.

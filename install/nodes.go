@@ -2,9 +2,11 @@ package install
 
 import (
 	"context"
+	"time"
 
 	"github.com/liteboxd/boxlift/install/members"
 	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/site"
 )
 
 // RemoveOptions say which hosts leave a cluster. Options.Bundle is not needed.
@@ -31,6 +33,7 @@ func (o Options) runPhase(ctx context.Context, name string, work func(context.Co
 	goThrough := func() error {
 		return in.engine.Run(ctx, []run.Phase{{Name: name, Run: func(ctx context.Context) error { return work(ctx, in) }}})
 	}
+	started := time.Now()
 	if o.DryRun || o.Config.Runtime.DryRun {
 		in.engine.Mode = run.Plan
 		if err := in.engine.Recall(); err != nil {
@@ -39,7 +42,13 @@ func (o Options) runPhase(ctx context.Context, name string, work func(context.Co
 		err := goThrough()
 		return in.engine.Summary(), err
 	}
-	err = in.recorded(goThrough)
+	err = in.recorded(func() error {
+		err := goThrough()
+		if n := in.engine.Summary().ChangeCount(); n > 0 {
+			in.record.Note(ctx, started, site.Counted(n, "change"), err)
+		}
+		return err
+	})
 	if in.engine.Phases == nil {
 		return nil, err // it did not get as far as doing anything
 	}

@@ -3,11 +3,13 @@ package install
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/liteboxd/boxlift/install/images"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // PruneOptions say what [Prune] removes. Without Options.Bundle what is recorded on the
@@ -51,5 +53,12 @@ func Prune(ctx context.Context, o PruneOptions) (*images.Pruning, error) {
 		return nil, fmt.Errorf("%w: boxlift %s with the bundle %s (%s) was not finished: go on with boxlift resume, or give that bundle, so that what it brought stays",
 			site.ErrRefused, last.Command, site.Short(last.Bundle), last.BundleFile)
 	}
-	return in.importer.PruneAll(ctx, o.DropPrevious)
+	started := time.Now()
+	in.engine.Command = "prune"
+	pruning, err := in.importer.PruneAll(ctx, o.DropPrevious)
+	if pruning != nil && !o.DryRun && !pruning.Empty() {
+		in.record.Note(ctx, started, progress.Bytes(pruning.Bytes())+" were freed", err)
+	}
+	in.tellWarnings()
+	return pruning, err
 }

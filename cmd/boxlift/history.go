@@ -30,7 +30,8 @@ func newHistoryCommand(global *globalOptions) *cobra.Command {
 		Use:   "history",
 		Short: "List the releases of a cluster",
 		Long: `List what was installed on the cluster: the last ten releases, each with its state, bundle,
-versions, who, when and what came of it. The cluster keeps the record itself; when it
+versions, who, when and what came of it; and between them, without a number, what was done
+besides: hosts removed, certificates and tokens renewed, backups, upgrades confirmed. The cluster keeps the record itself; when it
 cannot be asked, the copy beside the state is shown, and the exit code is 6. No bundle is
 needed, and nothing is changed.
 
@@ -104,21 +105,26 @@ type history struct {
 	// Serial is the highest that the cluster has had, 0 for none.
 	Serial   int64          `json:"serial,omitempty"`
 	Releases []historyEntry `json:"releases"`
+	// Events are work that made no release, the newest first.
+	Events []release.Event `json:"events"`
 }
 
 // printHistory shows the releases, the newest first.
 func printHistory(out io.Writer, cluster string, record *release.Record, format string) error {
-	h := history{Cluster: cluster, Releases: []historyEntry{}}
+	h := history{Cluster: cluster, Releases: []historyEntry{}, Events: []release.Event{}}
 	if record != nil {
 		h.Serial = record.Serial
 		for i := range slices.Backward(record.Releases) {
 			h.Releases = append(h.Releases, historyEntry{record.Releases[i], &record.Releases[i] == record.Current()})
 		}
+		for _, e := range slices.Backward(record.Events) {
+			h.Events = append(h.Events, e)
+		}
 	}
 	if format == "json" {
 		return printJSON(out, h)
 	}
-	if len(h.Releases) == 0 {
+	if len(h.Releases)+len(h.Events) == 0 {
 		w := &errorWriter{w: out}
 		w.printf("cluster %s has no record of releases: boxlift adopt makes one\n", cluster)
 		return w.err
@@ -126,7 +132,14 @@ func printHistory(out io.Writer, cluster string, record *release.Record, format 
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	w := &errorWriter{w: t}
 	w.printf("RELEASE\tSTATE\tSTARTED\tTOOK\tBY\tCOMMAND\tBUNDLE\tVERSIONS\tRESULT\n")
+	events := h.Events
+	before := func(t time.Time) { // prints the events that began later
+		for ; len(events) > 0 && events[0].Started.After(t); events = events[1:] {
+			printEvent(w, events[0])
+		}
+	}
 	for _, r := range h.Releases {
+		before(r.Started)
 		state := string(r.State)
 		if r.Current {
 			state += " *"
@@ -139,6 +152,7 @@ func printHistory(out io.Writer, cluster string, record *release.Record, format 
 		w.printf("%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Number, state, r.Started.Format(time.RFC3339), took, r.By, r.Command,
 			shortDigest(r.Bundle.String()), versionsOf(r.Components), orDash(shortened(first)))
 	}
+	before(time.Time{})
 	if w.err == nil {
 		w.err = t.Flush()
 	}
@@ -146,6 +160,17 @@ func printHistory(out io.Writer, cluster string, record *release.Record, format 
 		w.printf("the highest serial of a bundle that the cluster has had is %d\n", h.Serial)
 	}
 	return w.err
+}
+
+// printEvent shows an event as a release without a number.
+func printEvent(w *errorWriter, e release.Event) {
+	state := release.Succeeded
+	if e.Failed {
+		state = release.Failed
+	}
+	first, _, _ := strings.Cut(e.Result, "\n")
+	w.printf("-\t%s\t%s\t%s\t%s\t%s\t-\t-\t%s\n", state, e.Started.Format(time.RFC3339),
+		progress.Duration(e.Ended.Sub(e.Started)), e.By, e.Command, orDash(shortened(first)))
 }
 
 // maxShownResult bounds a result in a table, in characters.

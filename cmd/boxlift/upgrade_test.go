@@ -50,6 +50,17 @@ func TestPrintHistory(t *testing.T) {
 	if err := json.Unmarshal([]byte(show(r, "json")), &read); err != nil || len(read.Releases) != 3 || !read.Releases[2].Current || read.Releases[1].Current || read.Releases[1].Result != two.Result {
 		t.Errorf("%v: %+v", err, read)
 	}
+	r.Note(release.Event{Command: "node remove", By: "op@laptop", Started: one.Started.Add(time.Hour), Ended: one.Started.Add(time.Hour + time.Minute), Result: "4 changes"})
+	r.Note(release.Event{Command: "certs rotate", By: "op@laptop", Started: one.Started.Add(2 * time.Hour), Ended: one.Started.Add(2*time.Hour + time.Second), Failed: true, Result: "no\nmore"})
+	want = strings.Replace(want, "5        created", `-        failed       2026-11-20T12:00:00Z  1.0s   op@laptop  certs rotate             -                    -                                 no
+-        succeeded    2026-11-20T11:00:00Z  1m00s  op@laptop  node remove              -                    -                                 4 changes
+5        created`, 1)
+	if diff := cmp.Diff(want, show(r, "table")); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if got := show(r, "json"); !strings.Contains(got, `"command": "certs rotate"`) {
+		t.Error(got)
+	}
 	r.Serial = 9
 	if got := show(r, "table"); got != want+"the highest serial of a bundle that the cluster has had is 9\n" {
 		t.Error(got)

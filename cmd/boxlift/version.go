@@ -40,7 +40,7 @@ func thisVersion() versionInfo {
 		Formats: formats{
 			Bundle: []string{format.ArtifactType, format.DeltaArtifactType},
 			Lock:   []string{lock.APIVersion},
-			Record: []int{release.Format, release.SerialFormat, release.AdoptedFormat},
+			Record: []int{release.Format, release.SerialFormat, release.AdoptedFormat, release.EventFormat},
 			State:  []int{journal.Version},
 			Backup: []int{backup.Format},
 		},

@@ -46,8 +46,12 @@ const (
 	SerialFormat = 2
 	// AdoptedFormat is the version of the form of documents with adopted nodes, and perhaps a serial.
 	AdoptedFormat = 3
+	// EventFormat is the version of the form of documents with events, and perhaps all of the others.
+	EventFormat = 4
 	// Kept is how many releases a record keeps. The newest that succeeded is kept besides.
 	Kept = 10
+	// KeptEvents is how many events a record keeps.
+	KeptEvents = 50
 	// MaxSize is the largest document, in bytes. A Secret may hold 1 MiB (Kubernetes
 	// v1.36, MaxSecretSize).
 	MaxSize = 1000 << 10
@@ -60,6 +64,7 @@ const (
 	maxFlags      = 16 << 10 // those of a release together; an age recipient may take two thousand
 	maxReleases   = 2 * Kept
 	maxComponents = 256
+	maxEvents     = 2 * KeptEvents
 	maxAdopted    = 5000 // the most nodes that Kubernetes supports
 )
 
@@ -133,6 +138,21 @@ type Adopted struct {
 	MachineID string `json:"machineID"`
 }
 
+// Event is work on a cluster that makes no release, such as the removal of a host.
+type Event struct {
+	// Command is what was run, such as "node remove".
+	Command string `json:"command"`
+	// Boxlift is the version of boxlift that did it, By the operator, as user@host.
+	Boxlift string    `json:"boxlift"`
+	By      string    `json:"by"`
+	Started time.Time `json:"started"`
+	Ended   time.Time `json:"ended"`
+	// Failed reports whether it did not come to its end.
+	Failed bool `json:"failed,omitempty"`
+	// Result says in words what came of it.
+	Result string `json:"result,omitempty"`
+}
+
 // Record is the releases of a cluster, the oldest first. The zero value has none; [New] makes
 // one that can be written.
 type Record struct {
@@ -144,6 +164,8 @@ type Record struct {
 	Releases []Release `json:"releases"`
 	// Adopted are the nodes that were adopted, also those that have left the cluster since.
 	Adopted []Adopted `json:"adopted,omitempty"`
+	// Events are the last [KeptEvents], the oldest first.
+	Events []Event `json:"events,omitempty"`
 	// Locks are those of the releases, compressed with gzip, by digest. Some may be missing:
 	// see the package's contract.
 	Locks map[digest.Digest][]byte `json:"locks"`
@@ -223,7 +245,16 @@ func (r *Record) Adopt(nodes ...Adopted) (isNews bool) {
 	return isNews
 }
 
-// HasAdopted tells whether a node was adopted. One whose machine is not known was not.
+// Note keeps an event, and forgets the oldest when there are too many.
+func (r *Record) Note(e Event) {
+	e.Started, e.Ended = e.Started.UTC().Truncate(time.Second), e.Ended.UTC().Truncate(time.Second)
+	e.Command, e.Boxlift, e.By = fitText(e.Command, maxText), fitText(e.Boxlift, maxText), fitText(e.By, maxText)
+	e.Result = fitText(e.Result, maxResult)
+	r.Events = append(r.Events, e)
+	r.Events = slices.Delete(r.Events, 0, max(0, len(r.Events)-KeptEvents))
+}
+
+// HasAdopted reports whether a node was adopted. One whose machine is not known was not.
 func (r *Record) HasAdopted(n Adopted) bool {
 	return r != nil && n.MachineID != "" && slices.Contains(r.Adopted, n)
 }
@@ -429,6 +460,8 @@ func (r *Record) Encode() ([]byte, error) {
 // form is the oldest format that says all of it.
 func (r *Record) form() int {
 	switch {
+	case len(r.Events) > 0:
+		return EventFormat
 	case len(r.Adopted) > 0:
 		return AdoptedFormat
 	case r.Serial != 0:
@@ -473,9 +506,9 @@ func decode(document []byte) (*Record, error) {
 	if err := json.Unmarshal(document, &form); err != nil {
 		return nil, err
 	}
-	if form.Format < Format || form.Format > AdoptedFormat {
+	if form.Format < Format || form.Format > EventFormat {
 		return nil, fmt.Errorf("it has format %d, and this boxlift knows the formats %d to %d: "+
-			"use the boxlift that wrote it, or a newer one", form.Format, Format, AdoptedFormat)
+			"use the boxlift that wrote it, or a newer one", form.Format, Format, EventFormat)
 	}
 	var r Record
 	if err := wire.DecodeStrictly(document, MaxSize, &r); err != nil {
@@ -495,7 +528,8 @@ func (r *Record) check() error {
 		return err
 	}
 	if r.Serial < 0 || r.Serial > lock.MaxSerial || r.Format != r.form() {
-		return fmt.Errorf("its serial is %d, it has %d adopted nodes, and its format is %d", r.Serial, len(r.Adopted), r.Format)
+		return fmt.Errorf("its serial is %d, it has %d adopted nodes and %d events, and its format is %d",
+			r.Serial, len(r.Adopted), len(r.Events), r.Format)
 	}
 	if len(r.Adopted) > maxAdopted {
 		return fmt.Errorf("it has %d adopted nodes, %d are the most", len(r.Adopted), maxAdopted)
@@ -513,6 +547,14 @@ func (r *Record) check() error {
 			return err
 		}
 	}
+	if len(r.Events) > maxEvents {
+		return fmt.Errorf("it has %d events, %d are the most", len(r.Events), maxEvents)
+	}
+	for _, e := range r.Events {
+		if err := e.check(); err != nil {
+			return fmt.Errorf("the event of %v: %w", e.Started, err)
+		}
+	}
 	last := 0
 	for i := range r.Releases {
 		one := &r.Releases[i]
@@ -528,6 +570,18 @@ func (r *Record) check() error {
 		}
 	}
 	return nil
+}
+
+func (e *Event) check() error {
+	if e.Command == "" || e.Started.IsZero() || e.Ended.Before(e.Started) {
+		return fmt.Errorf("%.80q began then and ended at %v", e.Command, e.Ended)
+	}
+	for _, text := range []string{e.Command, e.Boxlift, e.By} {
+		if err := checkText(text, maxText); err != nil {
+			return err
+		}
+	}
+	return checkText(e.Result, maxResult)
 }
 
 func (r *Release) check() error {

@@ -199,7 +199,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{good, "", "unexpected end"},
 		{good, good + "{}", "after top-level value"},
 		{good, strings.Repeat(" ", MaxSize) + good, "more than"},
-		{`"format":1`, `"format":4`, "it has format 4, and this boxlift knows the formats 1 to 3"},
+		{`"format":1`, `"format":5`, "it has format 5, and this boxlift knows the formats 1 to 4"},
 		{`"cluster":`, `"colour":"red","cluster":`, "unknown field"},
 		{`"cluster":"lan-1"`, `"cluster":"lan\u001b1"`, "not fit for a terminal"},
 		{`"number":1`, `"number":0`, "release 0 comes after release 0"},

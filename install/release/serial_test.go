@@ -143,9 +143,9 @@ func TestRecordFormats(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	for _, c := range []struct{ old, new, want string }{
-		{`"format":2`, `"format":1`, "its serial is 7, it has 0 adopted nodes, and its format is 1"},
-		{`"format":2`, `"format":3`, "its serial is 7, it has 0 adopted nodes, and its format is 3"},
-		{`"cluster":"lan-1","serial":7`, `"cluster":"lan-1"`, "its serial is 0, it has 0 adopted nodes, and its format is 2"},
+		{`"format":2`, `"format":1`, "its serial is 7, it has 0 adopted nodes and 0 events, and its format is 1"},
+		{`"format":2`, `"format":3`, "its serial is 7, it has 0 adopted nodes and 0 events, and its format is 3"},
+		{`"cluster":"lan-1","serial":7`, `"cluster":"lan-1"`, "its serial is 0, it has 0 adopted nodes and 0 events, and its format is 2"},
 		{`"cluster":"lan-1","serial":7`, `"cluster":"lan-1","serial":-7`, "its serial is -7"},
 		{`"cluster":"lan-1","serial":7`, `"cluster":"lan-1","serial":9007199254740992`, "its serial is 9007199254740992"},
 		{`"cluster":"lan-1","serial":7`, `"cluster":"lan-1","serial":6`, "release 3: its serial is 7, and the highest 6"},

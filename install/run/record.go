@@ -196,7 +196,36 @@ func (rec *Record) EndRelease(ctx context.Context, failed error) error {
 	return failed
 }
 
-// isRecorded tells whether the record knows what a run has found that had nothing to change.
+// Note leaves an entry in the record of work that makes no release, after its end. What could not be noted is told as a
+// warning: the work is done.
+func (rec *Record) Note(ctx context.Context, started time.Time, result string, failed error) {
+	if failed != nil {
+		result = failed.Error()
+	}
+	event := release.Event{
+		Command: rec.Engine.Command, Boxlift: rec.Version, By: site.Operator(), Started: started, Ended: time.Now(),
+		Failed: failed != nil, Result: result,
+	}
+	rec.Recorder.Lock()
+	defer rec.Recorder.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), RecordTimeout) // also after Ctrl-C
+	defer cancel()
+	var err error
+	if rec.Site.API == nil {
+		err = rec.Engine.ReachAPI(ctx, rec.Site.Servers())
+	}
+	if err == nil {
+		err = rec.ChangeRecord(ctx, func(r *release.Record) error {
+			r.Note(event)
+			return nil
+		})
+	}
+	if err != nil {
+		rec.Site.Warn("the cluster's record could not be told of this: %v", err)
+	}
+}
+
+// isRecorded reports whether the record knows what a run has found that had nothing to change.
 // The run before may have died before it could say that it was done. A run that has not looked
 // at everything says nothing about it.
 func (rec *Record) isRecorded(ctx context.Context) bool {
