@@ -73,7 +73,7 @@ func TestRestoreKeepsState(t *testing.T) {
 			t.Fatal(err)
 		}
 		if began {
-			if _, err := in.engine.Journal.Start(run.RestorePhase, "first", "stop k3s", "it is asked for"); err != nil {
+			if _, err := in.engine.Journal.Start(journal.Step{Phase: run.RestorePhase, Host: "first", ID: "stop-k3s"}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -3,6 +3,7 @@ package install
 import (
 	"context"
 	"fmt"
+	"github.com/liteboxd/boxlift/install/journal"
 
 	"github.com/liteboxd/boxlift/install/certificates"
 	"github.com/liteboxd/boxlift/install/k3s"
@@ -28,7 +29,7 @@ func CheckCertificates(ctx context.Context, o Options) (*certificates.Certificat
 // Done again after an interruption, it begins anew, which harms nothing.
 func RotateCertificates(ctx context.Context, o Options) (*run.Summary, error) {
 	o.Command = "certs rotate"
-	return o.runPhase(ctx, "certificates", func(ctx context.Context, in *installation) error { return in.renewer.Rotate(ctx) })
+	return o.runPhase(ctx, journal.RotateCertificates, "certificates", func(ctx context.Context, in *installation) error { return in.renewer.Rotate(ctx) })
 }
 
 // RotateOptions say which tokens to change.
@@ -41,7 +42,7 @@ type RotateOptions struct {
 // that was broken off is gone on with; of the agents' it begins anew, which harms nothing.
 func RotateTokens(ctx context.Context, o RotateOptions) (*run.Summary, error) {
 	o.Command = "token rotate"
-	return o.runPhase(ctx, k3s.TokensPhase, func(ctx context.Context, in *installation) error {
+	return o.runPhase(ctx, journal.RotateTokens, k3s.TokensPhase, func(ctx context.Context, in *installation) error {
 		if err := in.cluster.OccupyAll(ctx); err != nil {
 			return err
 		}

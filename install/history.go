@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
@@ -73,7 +74,7 @@ func FindUnfinished(ctx context.Context, o Options) (*run.Unfinished, error) {
 		}
 	}
 	if (&UpgradeOptions{Options: o}).isKept(ctx) {
-		return &run.Unfinished{Command: run.UpgradeCommand}, nil
+		return &run.Unfinished{Command: run.UpgradeCommand, Verb: journal.Upgrade}, nil
 	}
 	return nil, fmt.Errorf("%w: %s holds no run that has not ended, and the cluster cannot be asked: %w", site.ErrNothingToResume, o.StatePath, err)
 }

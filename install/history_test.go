@@ -17,6 +17,10 @@ import (
 // only the state has its flags.
 func TestUpgradeKeepsItsState(t *testing.T) {
 	const upgraded, rolledBack = "upgrade", "rollback --to 3"
+	verbs := map[string]journal.Verb{
+		upgraded: journal.Upgrade, rolledBack: journal.Rollback, "node remove": journal.Remove, "rollback liteboxd": journal.RollbackLiteBoxd,
+		"certs rotate": journal.RotateCertificates, "upgrade confirm": journal.Confirm,
+	}
 	failed := errors.New("k3s does not start")
 	tests := []struct {
 		name string
@@ -47,19 +51,20 @@ func TestUpgradeKeepsItsState(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			in := example(t, sitetest.ExampleConfig)
 			in.site.StatePath, in.engine.Command = filepath.Join(t.TempDir(), "state.json"), test.command
+			in.engine.Verb = verbs[test.command]
 			if test.upgrade {
 				in.engine.Upgrades = true
 			}
 			if test.cluster == "" {
 				test.cluster = in.site.Config.Cluster.Name
 			}
-			began := journal.Run{Command: test.began, Cluster: test.cluster, Bundle: "sha256:0123456789abcdef", Flags: []string{"--batch-size=1"}}
+			began := journal.Run{Command: test.began, Verb: verbs[test.began], Cluster: test.cluster, Bundle: "sha256:0123456789abcdef", Flags: []string{"--batch-size=1"}}
 			before := writeState(t, in.site.StatePath, began, test.phase, test.ended)
 
 			worked := false
 			err := in.recorded(func() error {
 				worked = true
-				end, err := in.engine.Journal.Start("remove", "10.0.0.12", "uninstall k3s", "it is asked for")
+				end, err := in.engine.Journal.Start(journal.Step{Phase: "remove", Host: "10.0.0.12", ID: "uninstall-k3s"})
 				return errors.Join(err, end(nil))
 			})
 			if test.refused != errors.Is(err, site.ErrRefused) || !test.refused && err != nil || worked == test.refused {
@@ -99,7 +104,7 @@ func writeState(t *testing.T, path string, run journal.Run, phase string, ended 
 	if err := j.Begin(run); err != nil {
 		t.Fatal(err)
 	}
-	end, err := j.Start(phase, "10.0.0.11", "start k3s", "it changed")
+	end, err := j.Start(journal.Step{Phase: phase, Host: "10.0.0.11", ID: "start-k3s"})
 	if err := errors.Join(err, end(ended), j.End(ended), j.Close()); err != nil {
 		t.Fatal(err)
 	}

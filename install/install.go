@@ -14,6 +14,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -217,7 +218,7 @@ func (in *installation) recorded(work func() error) (err error) {
 // with.
 func (in *installation) begin() error {
 	begun := journal.Run{
-		Command: in.engine.Command, Cluster: in.site.Config.Cluster.Name, Config: in.site.Config.Fingerprint(), ConfigFile: in.engine.ConfigPath, Flags: in.engine.Flags,
+		Command: in.engine.Command, Verb: cmp.Or(in.engine.Verb, journal.Install), RollbackTo: in.record.TakesBack, Cluster: in.site.Config.Cluster.Name, Config: in.site.Config.Fingerprint(), ConfigFile: in.engine.ConfigPath, Flags: in.engine.Flags,
 	}
 	if in.deployer.Deployment != nil {
 		// What the site's own folder says is part of what is asked for.
@@ -245,6 +246,7 @@ func (in *installation) begin() error {
 	}
 	last := in.engine.Journal.State()
 	if in.engine.Restores {
+		begun.Verb = journal.Restore
 		return in.recovery.BeginRestore(begun, last)
 	}
 	if run.RestoreBegan(last) {

@@ -3,6 +3,7 @@ package install
 import (
 	"context"
 	"fmt"
+	"github.com/liteboxd/boxlift/install/journal"
 
 	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/install/liteboxd"
@@ -58,8 +59,8 @@ func RollbackLiteBoxd(ctx context.Context, o Options, revision int) (*run.Summar
 	if o.Config.LiteBoxd == nil {
 		return nil, errNoLiteBoxd
 	}
-	o.Command = run.RollbackLiteBoxdCommand
-	return o.runPhase(ctx, "rollback", func(ctx context.Context, in *installation) error {
+	o.Command = "rollback liteboxd"
+	return o.runPhase(ctx, journal.RollbackLiteBoxd, "rollback", func(ctx context.Context, in *installation) error {
 		if err := in.engine.ConnectServers(ctx, nil); err != nil {
 			return err
 		}

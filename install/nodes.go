@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/members"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
@@ -19,17 +20,18 @@ type RemoveOptions struct {
 // the node, uninstall k3s, in that order. The first failure ends it: what comes after
 // is untouched.
 func RemoveNodes(ctx context.Context, o RemoveOptions) (*run.Summary, error) {
-	o.Command = run.RemoveCommand
-	return o.runPhase(ctx, "remove", func(ctx context.Context, in *installation) error { return in.members.Remove(ctx, o.Settings) })
+	o.Command = "node remove"
+	return o.runPhase(ctx, journal.Remove, "remove", func(ctx context.Context, in *installation) error { return in.members.Remove(ctx, o.Settings) })
 }
 
 // runPhase runs work as the only phase.
-func (o Options) runPhase(ctx context.Context, name string, work func(context.Context, *installation) error) (*run.Summary, error) {
+func (o Options) runPhase(ctx context.Context, verb journal.Verb, name string, work func(context.Context, *installation) error) (*run.Summary, error) {
 	in, err := newInstaller(o)
 	if err != nil {
 		return nil, err
 	}
 	defer in.engine.Close()
+	in.engine.Verb = verb
 	goThrough := func() error {
 		return in.engine.Run(ctx, []run.Phase{{Name: name, Run: func(ctx context.Context) error { return work(ctx, in) }}})
 	}

@@ -42,6 +42,9 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (*run.Summary, error) {
 	defer in.engine.Close()
 	in.upgrader.Upgrade = &upgrade.Upgrading{Settings: o.Settings, UnderWay: underWay}
 	in.engine.Upgrades, in.record.TakesBack = true, o.RollbackTo
+	if in.engine.Verb = journal.Upgrade; o.RollbackTo > 0 {
+		in.engine.Verb = journal.Rollback
+	}
 	in.engine.Tolerates = in.upgrader.ToleratesFailures
 	in.cluster.SplitsToken = true
 	if plan == nil {
@@ -90,7 +93,7 @@ func (in *installation) upgradePhases() []run.Phase {
 // error wraps [ErrRefused] while the newest release has not succeeded.
 func Confirm(ctx context.Context, o Options) (*run.Summary, error) {
 	o.Command = "upgrade confirm"
-	return o.runPhase(ctx, "confirm", func(ctx context.Context, in *installation) error {
+	return o.runPhase(ctx, journal.Confirm, "confirm", func(ctx context.Context, in *installation) error {
 		return in.upgrader.Confirm(ctx)
 	})
 }

@@ -331,12 +331,12 @@ func runResume(ctx context.Context, out io.Writer, global *globalOptions, o inst
 	if !last.Unfinished() && o.bundle != "" {
 		return resumeFromCluster(ctx, out, global, o, reporter)
 	}
-	if to, isUpgrade := run.UpgradeOf(last.Command); isUpgrade {
+	if last.Verb.IsUpgrade() {
 		u := upgradeOptions{installOptions: o}
 		if err := u.takeUp(last, u.keptFlags()); err != nil {
 			return err
 		}
-		return runUpgrade(ctx, out, global, u, to, reporter)
+		return runUpgrade(ctx, out, global, u, last.RollbackTo, reporter)
 	}
 	kept := o.keptInstallFlags()
 	switch {

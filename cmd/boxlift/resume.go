@@ -32,13 +32,13 @@ func resumeFromCluster(ctx context.Context, out io.Writer, global *globalOptions
 	}
 	reporter.Message(fmt.Sprintf("going on with boxlift %s, as of %s", found, where))
 	o.fromCluster = true
-	last := journal.State{Run: journal.Run{Command: found.Command, Flags: found.Flags}}
-	if to, isUpgrade := run.UpgradeOf(found.Command); isUpgrade {
+	last := journal.State{Run: journal.Run{Command: found.Command, Verb: found.Verb, RollbackTo: found.RollbackTo, Flags: found.Flags}}
+	if found.Verb.IsUpgrade() {
 		u := upgradeOptions{installOptions: o}
 		if err := u.takeUp(last, u.keptFlags()); err != nil {
 			return err
 		}
-		return runUpgrade(ctx, out, global, u, to, reporter)
+		return runUpgrade(ctx, out, global, u, found.RollbackTo, reporter)
 	}
 	// What else a command was given, such as hosts or a backup, is not on record.
 	if o.scope, err = scopeOfRun(last); err == nil && o.scope.Command() != found.Command {

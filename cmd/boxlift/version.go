@@ -41,7 +41,7 @@ func thisVersion() versionInfo {
 			Bundle: []string{format.ArtifactType, format.DeltaArtifactType},
 			Lock:   []string{lock.APIVersion},
 			Record: []int{release.Format, release.SerialFormat, release.AdoptedFormat, release.EventFormat},
-			State:  []int{journal.Version},
+			State:  []int{1, journal.Version},
 			Backup: []int{backup.Format},
 		},
 	}

@@ -269,7 +269,7 @@ func (r *Renewer) rotateOn(ctx context.Context, h *site.Host) error {
 	service := site.Unit(h.Config.Role)
 	n := &k3s.Node{Cluster: r.Cluster, Host: h}
 	return r.Engine.RunSteps(ctx, "certificates", &h.Subject, []run.Step{{
-		Title: "renew the certificates of " + service,
+		ID: "renew-certificates", Title: "renew the certificates of " + service,
 		Needed: func(ctx context.Context) (string, error) {
 			state, err := machine.FindService(ctx, h.Conn, service)
 			if err != nil {

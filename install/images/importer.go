@@ -77,7 +77,7 @@ func (im *Importer) inspectService(ctx context.Context, h *site.Host) (bool, err
 // all its content, and that the kubelet leaves them alone.
 func (im *Importer) ImagesStep(h *site.Host) run.Step {
 	return run.Step{
-		Title: "make the images in containerd complete",
+		ID: "complete-images", Title: "make the images in containerd complete",
 		Needed: func(ctx context.Context) (string, error) {
 			report, err := im.checkContainerd(ctx, h)
 			if err != nil {

@@ -185,7 +185,7 @@ func (im *Importer) removeOldPacksFrom(ctx context.Context, h *site.Host) (note 
 		return "", err
 	}
 	return report.Note, im.Engine.RunSteps(ctx, "finish", &h.Subject, []run.Step{{
-		Title:  "remove old packs",
+		ID: "remove-old-packs", Title: "remove old packs",
 		Needed: func(context.Context) (string, error) { return oldPacksReason(report), nil },
 		Run: func(ctx context.Context) error {
 			request.Remove = true

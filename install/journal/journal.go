@@ -25,7 +25,7 @@ import (
 )
 
 // Version is the version of the file's form.
-const Version = 1
+const Version = 2
 
 // maxSize bounds what is read.
 const maxSize = 16 << 20
@@ -48,9 +48,12 @@ const (
 
 // Run says what a run works on.
 type Run struct {
-	// Command is the command that was given, such as "install".
+	// Command is the command that was given, such as "install", for people; Verb says what it is.
 	Command string `json:"command"`
-	Cluster string `json:"cluster"`
+	Verb    Verb   `json:"verb"`
+	// RollbackTo is the release that a [Rollback] goes back to, 0 for other verbs.
+	RollbackTo int    `json:"rollbackTo,omitempty"`
+	Cluster    string `json:"cluster"`
 	// Bundle is the bundle digest, Config the fingerprint of install.yaml. A run without a
 	// bundle has no digest.
 	Bundle string `json:"bundle,omitempty"`
@@ -71,11 +74,31 @@ type Run struct {
 	Left []Left `json:"left,omitempty"`
 }
 
+// Verb is what a run does.
+type Verb string
+
+// The verbs. Those of an earlier boxlift that are not known here are "".
+const (
+	Install            Verb = "install"
+	Upgrade            Verb = "upgrade"
+	Rollback           Verb = "rollback" // to an earlier release, in place
+	Restore            Verb = "restore"
+	Remove             Verb = "remove"
+	RotateCertificates Verb = "rotate-certificates"
+	RotateTokens       Verb = "rotate-tokens"
+	RollbackLiteBoxd   Verb = "rollback-liteboxd"
+	Confirm            Verb = "confirm"
+)
+
+// IsUpgrade reports whether the verb takes a cluster from one bundle to another in place.
+func (v Verb) IsUpgrade() bool { return v == Upgrade || v == Rollback }
+
 // Left is a host whose node was deleted and from which k3s was not uninstalled.
 type Left struct {
-	// Host is what the steps of its removal call it, with its address at the end.
-	Host string `json:"host"`
-	Node string `json:"node"`
+	// Host is what the steps of its removal call it, Address where it is logged in to.
+	Host    string `json:"host"`
+	Address string `json:"address"`
+	Node    string `json:"node"`
 }
 
 // Planned is one phase of a run, with the hosts that it works on.
@@ -105,7 +128,9 @@ func (s State) Unfinished() bool { return s.Version != 0 && s.Result != Done }
 type Step struct {
 	Phase string `json:"phase"`
 	// Host is empty for steps of the cluster as a whole.
-	Host   string `json:"host,omitempty"`
+	Host string `json:"host,omitempty"`
+	// ID says which step of the phase it is, Title so for people.
+	ID     string `json:"id"`
 	Title  string `json:"title"`
 	Reason string `json:"reason,omitempty"`
 	Result Result `json:"result"`
@@ -114,6 +139,10 @@ type Step struct {
 	Attempts int       `json:"attempts,omitempty"`
 	Started  time.Time `json:"started,omitzero"`
 	Ended    time.Time `json:"ended,omitzero"`
+	// Leaves is what is left behind when the step was done, or begun, and nothing came after it; nil for nothing. Takes
+	// tells that the step takes away what another one has left behind on the host.
+	Leaves *Left `json:"leaves,omitempty"`
+	Takes  bool  `json:"takes,omitempty"`
 }
 
 // ErrLocked says that another process works with the same state.
@@ -175,10 +204,14 @@ func (j *Journal) read() error {
 	if err := json.Unmarshal(content, &j.state); err != nil {
 		return fmt.Errorf("%w: %s is damaged: %w: move it away, and boxlift finds out from the hosts what is there", ErrInvalid, j.path, err)
 	}
-	if j.state.Version != Version {
-		return fmt.Errorf("%w: %s has version %d, this boxlift knows version %d", ErrInvalid, j.path, j.state.Version, Version)
+	switch j.state.Version {
+	case Version:
+		return nil
+	case 1:
+		j.state.fromVersion1()
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%w: %s has version %d, this boxlift knows the versions 1 to %d", ErrInvalid, j.path, j.state.Version, Version)
 }
 
 // newerError says that a state is of a later boxlift, whose form is not known here.
@@ -234,13 +267,15 @@ func (j *Journal) End(err error) error {
 	return j.write()
 }
 
-// Start notes that a step begins; the function that it returns notes its end.
-func (j *Journal) Start(phase, host, title, reason string) (end func(error) error, err error) {
+// Start notes that a step begins; the function that it returns notes its end. Of the step what it is and why it is needed
+// are taken.
+func (j *Journal) Start(begun Step) (end func(error) error, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	i := j.step(phase, host, title)
+	i := j.step(begun)
 	s := &j.state.Steps[i]
-	*s = Step{Phase: phase, Host: host, Title: title, Reason: reason, Result: Running, Attempts: s.Attempts + 1, Started: j.now().UTC()}
+	begun.Result, begun.Attempts, begun.Started = Running, s.Attempts+1, j.now().UTC()
+	*s = begun
 	end = func(err error) error {
 		j.mu.Lock()
 		defer j.mu.Unlock()
@@ -252,10 +287,10 @@ func (j *Journal) Start(phase, host, title, reason string) (end func(error) erro
 }
 
 // Unchanged notes that a step needs nothing. It is written with the next change.
-func (j *Journal) Unchanged(phase, host, title string) {
+func (j *Journal) Unchanged(looked Step) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	s := &j.state.Steps[j.step(phase, host, title)]
+	s := &j.state.Steps[j.step(looked)]
 	switch s.Result {
 	case "":
 		s.Result = Unchanged
@@ -266,11 +301,13 @@ func (j *Journal) Unchanged(phase, host, title string) {
 }
 
 // step finds a step, or adds it.
-func (j *Journal) step(phase, host, title string) int {
-	i := slices.IndexFunc(j.state.Steps, func(s Step) bool { return s.Phase == phase && s.Host == host && s.Title == title })
+func (j *Journal) step(wanted Step) int {
+	i := slices.IndexFunc(j.state.Steps, func(s Step) bool {
+		return s.Phase == wanted.Phase && s.Host == wanted.Host && s.ID == wanted.ID
+	})
 	if i < 0 {
 		i = len(j.state.Steps)
-		j.state.Steps = append(j.state.Steps, Step{Phase: phase, Host: host, Title: title})
+		j.state.Steps = append(j.state.Steps, wanted)
 	}
 	return i
 }

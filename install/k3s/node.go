@@ -181,7 +181,7 @@ func (n *Node) registriesStep() (run.Step, error) {
 		return setup.FileStep(n.Host, "write k3s' registries", site.K3sRegistries, content), nil
 	}
 	return run.Step{
-		Title: "remove k3s' registries",
+		ID: "remove-registries", Title: "remove k3s' registries",
 		Needed: func(ctx context.Context) (string, error) {
 			content, err := n.Host.Read(ctx, site.K3sRegistries)
 			if err != nil || !strings.HasPrefix(content, strings.TrimSpace(generatedHeader)) {
@@ -233,11 +233,14 @@ func (n *Node) steps() ([]run.Step, error) {
 	return append(steps, n.startStep()), nil
 }
 
+// StartID is the id of the steps that start k3s.
+const StartID = "start-k3s"
+
 // startStep starts k3s where it does not run with what there is.
 func (n *Node) startStep() run.Step {
 	service := n.service()
 	return run.Step{
-		Title: setup.StartTitle(service),
+		ID: StartID, Title: setup.StartTitle(service),
 		Needed: func(ctx context.Context) (string, error) {
 			return setup.StartReason(ctx, n.Host, service, site.StartedFile, func(ctx context.Context) (string, error) { return n.Started(ctx, service) })
 		},
@@ -251,7 +254,7 @@ func (n *Node) startStep() run.Step {
 func (n *Node) binaryStep() (run.Step, error) {
 	binary, err := n.Cluster.Site.K3sFile(site.K3sProgram, n.Host.Platform)
 	return setup.Restarting(n.Host, site.StartedFile, run.Step{
-		Title: "place k3s " + n.Cluster.Site.K3s,
+		ID: "place-k3s", Title: "place k3s " + n.Cluster.Site.K3s,
 		Needed: func(ctx context.Context) (string, error) {
 			digest, err := BinaryDigest(ctx, n.Host)
 			return setup.Differs(site.K3sBinary, digest, binary.Digest.Encoded()), err
@@ -272,7 +275,7 @@ func (n *Node) unitStep(enable bool) (run.Step, error) {
 	service := n.service()
 	script, err := n.Cluster.Site.K3sFile(site.InstallScript, n.Host.Platform)
 	return run.Step{
-		Title:  "set up the service " + service,
+		ID: "set-up-service", Title: "set up the service " + service,
 		Needed: func(ctx context.Context) (string, error) { return n.serviceReason(ctx, service, script) },
 		Run:    func(ctx context.Context) error { return n.installService(ctx, service, script, enable) },
 		Starts: true,
@@ -312,7 +315,7 @@ func (n *Node) configSteps() (config, registration run.Step, err error) {
 	}
 	config = setup.FileStep(n.Host, "write k3s' config", site.K3sConfigFile, content)
 	registration = setup.FileStep(n.Host, "write how the node registers into k3s' config", site.K3sConfigFile, content)
-	registration.Alone = true
+	registration.ID, registration.Alone = "write-registration", true
 	whole := registration.Needed
 	config.Needed = func(ctx context.Context) (string, error) {
 		return n.configReason(ctx, content)

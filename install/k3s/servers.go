@@ -132,7 +132,7 @@ func (c *Cluster) startMembers(ctx context.Context) error {
 	}
 	return c.Engine.EachHost(ctx, hosts, func(ctx context.Context, h *site.Host) error {
 		return c.Engine.RunSteps(ctx, "servers", &h.Subject, []run.Step{{
-			Title:  setup.StartTitle(service) + " together with other servers",
+			ID: "start-k3s-together", Title: setup.StartTitle(service) + " together with other servers",
 			Needed: func(context.Context) (string, error) { return reason, nil },
 			Run: func(ctx context.Context) error {
 				return machine.Restart(ctx, h.Conn, service, *states[slices.Index(servers, h)])

@@ -156,7 +156,7 @@ func (r *rotation) stage(ctx context.Context, seed *site.Host) (next string, err
 		return "", err
 	}
 	return next, r.cluster.Engine.RunSteps(ctx, TokensPhase, &r.cluster.Engine.Cluster, []run.Step{{
-		Title: "give the servers another token",
+		ID: "change-servers-token", Title: "give the servers another token",
 		Needed: func(context.Context) (string, error) {
 			if slices.Contains(running, next) {
 				return "", nil
@@ -195,7 +195,7 @@ func (r *rotation) changeServers(ctx context.Context, seed *site.Host, next stri
 func (n *Node) newTokenSteps(servers, agents bool) []run.Step {
 	var steps []run.Step
 	for _, s := range n.tokenSteps() {
-		if s.Title == writeAgentToken && agents || s.Title == writeToken && servers {
+		if s.ID == setup.FileID(site.K3sAgentTokenFile) && agents || s.ID == setup.FileID(site.K3sTokenFile) && servers {
 			steps = append(steps, s)
 		}
 	}
@@ -230,7 +230,7 @@ func (r *rotation) restart(ctx context.Context, hosts []*site.Host) error {
 func (n *Node) restartStep() run.Step {
 	service := n.service()
 	return run.Step{
-		Title: setup.StartTitle(service),
+		ID: StartID, Title: setup.StartTitle(service),
 		Needed: func(ctx context.Context) (string, error) {
 			if !n.Cluster.Engine.Changing() {
 				return "its tokens change", nil
@@ -272,7 +272,7 @@ func (r *rotation) giveAgents(ctx context.Context, servers, password string) err
 func (r *rotation) forget(ctx context.Context, servers []*site.Host) error {
 	return r.cluster.Engine.EachHost(ctx, servers, func(ctx context.Context, h *site.Host) error {
 		return r.cluster.Engine.RunSteps(ctx, TokensPhase, &h.Subject, []run.Step{{
-			Title: "forget the change of the token",
+			ID: "forget-token-change", Title: "forget the change of the token",
 			Needed: func(ctx context.Context) (string, error) {
 				for _, name := range []string{stagedTokenFile, exposedFile} {
 					if content, err := h.Read(ctx, name); err != nil {

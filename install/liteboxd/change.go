@@ -107,7 +107,7 @@ func (u *Change) changeSteps(change run.Step) []run.Step {
 func (u *Change) backupStep(differs func() (string, error)) run.Step {
 	var from int
 	return run.Step{
-		Title: "back up LiteBoxd",
+		ID: "back-up-liteboxd", Title: "back up LiteBoxd",
 		Needed: func(ctx context.Context) (string, error) {
 			if u.Deployer.Site.API == nil {
 				return "", nil
@@ -335,7 +335,7 @@ func (u *Change) roll(ctx context.Context, apply func(context.Context) error) er
 // connections go on for a while.
 func (u *Change) drainStep() run.Step {
 	return run.Step{
-		Title: "let the replaced pods of LiteBoxd end",
+		ID: "drain-liteboxd", Title: "let the replaced pods of LiteBoxd end",
 		Needed: func(ctx context.Context) (string, error) {
 			if u.Deployer.Site.API == nil || !u.Deployer.Engine.Changing() {
 				return "", nil
@@ -469,7 +469,7 @@ func (u *Change) compareStep() run.Step {
 	var before *Backup
 	var dir string
 	return run.Step{
-		Title: "compare LiteBoxd with the backup",
+		ID: "compare-liteboxd", Title: "compare LiteBoxd with the backup",
 		Needed: func(context.Context) (reason string, err error) {
 			if u.Deployer.Site.API == nil || u.Deployer.Engine.Mode == run.Inspect {
 				return "", nil

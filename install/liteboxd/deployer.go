@@ -306,7 +306,7 @@ func (l *Deployer) Liteboxd(ctx context.Context) error {
 	}
 	u := l.UpgradeTo(d.Version)
 	return l.Engine.RunSteps(ctx, "liteboxd", &l.Engine.Cluster, append([]run.Step{l.secretsStep(), u.backupStep(differs)}, u.changeSteps(run.Step{
-		Title:  "deploy LiteBoxd " + d.Version,
+		ID: "deploy-liteboxd", Title: "deploy LiteBoxd " + d.Version,
 		Needed: func(context.Context) (string, error) { return differs() },
 		Run: func(ctx context.Context) error {
 			return sayDatabase(helm.Apply(ctx, l.Site.API, d.Release, l.Site.Reporter.Message), l.Site.Backup)
@@ -438,7 +438,7 @@ func (l *Deployer) secretsStep() run.Step {
 	box := l.Site.Config.LiteBoxd
 	var keys, auth map[string][]byte
 	return run.Step{
-		Title: "make LiteBoxd's key and first login",
+		ID: "make-liteboxd-secrets", Title: "make LiteBoxd's key and first login",
 		Needed: func(ctx context.Context) (reason string, err error) {
 			if l.Site.API == nil {
 				return "there is no cluster yet", nil

@@ -37,7 +37,7 @@ func (l *Deployer) RollBack(ctx context.Context, revision int) error {
 	}
 	u := l.UpgradeTo(target)
 	return l.Engine.RunSteps(ctx, "rollback", &l.Engine.Cluster, append([]run.Step{u.backupStep(asked)}, u.changeSteps(run.Step{
-		Title:  "take LiteBoxd back to " + target,
+		ID: "roll-back-liteboxd", Title: "take LiteBoxd back to " + target,
 		Needed: func(context.Context) (string, error) { return asked() },
 		Run: func(ctx context.Context) error {
 			_, err := helm.Rollback(ctx, l.Site.API, seed.ReleasesNamespace, seed.LiteboxdRelease, to, l.Site.Config.Runtime.CommandTimeout, l.Site.Reporter.Message)

@@ -70,7 +70,7 @@ func (r *removal) name() string {
 // isCalled reports whether the host that leaves goes by a name or address.
 func (r *removal) isCalled(name string) bool {
 	return name != "" && (name == r.node.Name || slices.Contains(r.node.Addresses, name) ||
-		r.host != nil && (site.IsCalled(r.host.Config, name) || name == run.AddressOf(r.host.Name)))
+		r.host != nil && site.IsCalled(r.host.Config, name))
 }
 
 // givesUpData reports whether the operator gives up what the host holds.
@@ -305,7 +305,7 @@ func (m *Members) backUpGivenUp(ctx context.Context, removals []*removal) error 
 				continue
 			}
 			err := m.Engine.RunSteps(ctx, r.phase, &m.Engine.Cluster, []run.Step{{
-				Title:  "back up LiteBoxd",
+				ID: "back-up-liteboxd", Title: "back up LiteBoxd",
 				Needed: func(context.Context) (string, error) { return "its database is given up with " + r.name(), nil },
 				Run:    func(ctx context.Context) error { return r.backUpDatabase(ctx, d) },
 			}})

@@ -8,14 +8,13 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
-	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
 )
 
 // leftCalled is the host that was left behind and has this address or name.
 func (m *Members) leftCalled(wanted string) (journal.Left, bool) {
 	i := slices.IndexFunc(m.Engine.Left, func(left journal.Left) bool {
-		return wanted != "" && (wanted == left.Node || wanted == run.AddressOf(left.Host))
+		return wanted != "" && (wanted == left.Node || wanted == left.Address)
 	})
 	if i < 0 {
 		return journal.Left{}, false
@@ -33,7 +32,7 @@ func (m *Members) removalOfLeft(ctx context.Context, r *removal, left journal.Le
 	} else {
 		r.unasked = errNoLogin
 	}
-	c.Host, c.Name, c.Role = run.AddressOf(left.Host), left.Node, config.Agent
+	c.Host, c.Name, c.Role = left.Address, left.Node, config.Agent
 	r.host = &site.Host{Config: c, Subject: site.Subject{Name: left.Host}}
 	if r.unasked == nil {
 		r.unasked = m.Site.Connect(ctx, r.host)
@@ -59,7 +58,7 @@ func (m *Members) leftRemovals(ctx context.Context, nodes []kube.Node) ([]*remov
 	var removals []*removal
 	for _, left := range m.Engine.Left {
 		listed := slices.ContainsFunc(m.Site.Hosts, func(h *site.Host) bool {
-			return h.Name == left.Host || site.IsCalled(h.Config, run.AddressOf(left.Host))
+			return h.Name == left.Host || site.IsCalled(h.Config, left.Address)
 		})
 		registered := slices.ContainsFunc(nodes, func(n kube.Node) bool { return n.Name == left.Node })
 		if listed || registered || !m.Engine.WholeCluster() { // one that is not reached may be this very host

@@ -15,8 +15,8 @@ import (
 
 // What is left of a removal is found by its node's name and by its address.
 func TestRemovalOfLeft(t *testing.T) {
-	left := journal.Left{Host: "late (127.0.0.9)", Node: "late"}
-	unnamed := journal.Left{Host: "127.0.0.8", Node: "other"}
+	left := journal.Left{Host: "late (127.0.0.9)", Address: "127.0.0.9", Node: "late"}
+	unnamed := journal.Left{Host: "127.0.0.8", Address: "127.0.0.8", Node: "other"}
 	nodes := []kube.Node{{Name: "server", Server: true, Ready: true, Addresses: []string{"127.0.0.1"}}}
 	for _, test := range []struct {
 		wanted, node, host string
@@ -63,15 +63,15 @@ func TestRemoveLeft(t *testing.T) {
 		down         bool
 		want         error
 	}{
-		{name: "no login", config: sitetest.RemovingConfig, left: journal.Left{Host: "late (127.0.0.9)", Node: "late"}, want: site.ErrHosts},
+		{name: "no login", config: sitetest.RemovingConfig, left: journal.Left{Host: "late (127.0.0.9)", Address: "127.0.0.9", Node: "late"}, want: site.ErrHosts},
 		{
-			name: "it does not answer", left: journal.Left{Host: "late (127.0.0.9)", Node: "late"}, want: site.ErrHosts,
+			name: "it does not answer", left: journal.Left{Host: "late (127.0.0.9)", Address: "127.0.0.9", Node: "late"}, want: site.ErrHosts,
 			config: strings.Replace(sitetest.RemovingConfig, "  agents:", "  absentAgentLogin: {port: 1, password: p}\n  agents:", 1),
 		},
-		{name: "agents stay", config: strings.Replace(sitetest.RemovingConfig, "removeAbsentAgents: true", "removeAbsentAgents: false", 1), left: journal.Left{Host: "late (127.0.0.9)", Node: "late"}},
-		{name: "install.yaml has it again", config: sitetest.RemovingConfig, left: journal.Left{Host: "worker (10.0.0.12)", Node: "worker"}},
-		{name: "it has registered again", config: sitetest.RemovingConfig, left: journal.Left{Host: "back (127.0.0.9)", Node: "back"}},
-		{name: "a host that is down may be this one", config: sitetest.RemovingConfig, left: journal.Left{Host: "late (127.0.0.9)", Node: "late"}, down: true},
+		{name: "agents stay", config: strings.Replace(sitetest.RemovingConfig, "removeAbsentAgents: true", "removeAbsentAgents: false", 1), left: journal.Left{Host: "late (127.0.0.9)", Address: "127.0.0.9", Node: "late"}},
+		{name: "install.yaml has it again", config: sitetest.RemovingConfig, left: journal.Left{Host: "worker (10.0.0.12)", Address: "10.0.0.12", Node: "worker"}},
+		{name: "it has registered again", config: sitetest.RemovingConfig, left: journal.Left{Host: "back (127.0.0.9)", Address: "127.0.0.9", Node: "back"}},
+		{name: "a host that is down may be this one", config: sitetest.RemovingConfig, left: journal.Left{Host: "late (127.0.0.9)", Address: "127.0.0.9", Node: "late"}, down: true},
 	} {
 		in := example(t, test.config)
 		in.site.Conns = site.NewConnections(in.site.Config, nil)

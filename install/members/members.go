@@ -76,7 +76,7 @@ func (m *Members) NodeStep(h *site.Host, name string) run.Step {
 		taints = append(taints, kube.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
 	}
 	return run.Step{
-		Title: "label the node " + name,
+		ID: "label-node", Title: "label the node " + name,
 		Needed: func(ctx context.Context) (string, error) {
 			return m.Site.API.NodeDiffers(ctx, name, h.Config.Labels, taints)
 		},
@@ -180,7 +180,7 @@ func (m *Members) rejoin(ctx context.Context) error {
 	}
 	var gone []*site.Host
 	for _, h := range m.Site.Agents() {
-		started := slices.ContainsFunc(h.Changes, func(c site.Change) bool { return c.Title == setup.StartTitle(site.Unit(h.Config.Role)) })
+		started := slices.ContainsFunc(h.Changes, func(c site.Change) bool { return c.ID == k3s.StartID })
 		if h.Err == nil && !started && m.Site.NodeOf(h, nodes) == nil {
 			gone = append(gone, h)
 		}
@@ -189,7 +189,7 @@ func (m *Members) rejoin(ctx context.Context) error {
 		service := site.Unit(h.Config.Role)
 		n := &k3s.Node{Cluster: m.Cluster, Host: h}
 		return m.Engine.RunSteps(ctx, "converge", &h.Subject, []run.Step{{
-			Title:  setup.StartTitle(service),
+			ID: k3s.StartID, Title: setup.StartTitle(service),
 			Needed: func(context.Context) (string, error) { return "its node is not registered in the cluster", nil },
 			Run:    func(ctx context.Context) error { return n.Start(ctx, service) },
 		}})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/config"
 	machine "github.com/liteboxd/boxlift/install/host"
+	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/kube/drain"
@@ -276,7 +277,7 @@ func (r *removal) run(ctx context.Context) error {
 	err = r.members.Engine.RunSteps(ctx, r.phase, s, r.steps(conn))
 	// What is removed is not one of the hosts that a summary lists.
 	for _, c := range s.Changes {
-		r.members.Engine.Cluster.Changes = append(r.members.Engine.Cluster.Changes, site.Change{Phase: c.Phase, Title: c.Title + " on " + name, Reason: c.Reason})
+		r.members.Engine.Cluster.Changes = append(r.members.Engine.Cluster.Changes, site.Change{Phase: c.Phase, ID: c.ID, Title: c.Title + " on " + name, Reason: c.Reason})
 	}
 	if err != nil {
 		return fmt.Errorf("%w: remove %s: %w", site.ErrHosts, name, err)
@@ -296,7 +297,7 @@ func (r *removal) steps(conn machine.Host) []run.Step {
 	if !r.gone {
 		steps = append(steps,
 			run.Step{
-				Title: "cordon the node " + r.node.Name, Needed: inCluster,
+				ID: "cordon-node", Title: "cordon the node " + r.node.Name, Needed: inCluster,
 				Run: func(ctx context.Context) error {
 					err := r.checkData(ctx, false)
 					if err == nil {
@@ -306,11 +307,11 @@ func (r *removal) steps(conn machine.Host) []run.Step {
 				},
 			},
 			run.Step{
-				Title: "drain the node " + r.node.Name, Needed: inCluster,
+				ID: "drain-node", Title: "drain the node " + r.node.Name, Needed: inCluster,
 				Run: func(ctx context.Context) error { return r.drain(ctx, conn) },
 			},
 			run.Step{
-				Title: run.DeleteTitle + r.node.Name, Needed: inCluster,
+				ID: "delete-node", Title: "delete the node " + r.node.Name, Needed: inCluster, Leaves: r.left(),
 				Run: func(ctx context.Context) error {
 					if err := r.checkData(ctx, false); err != nil {
 						return err
@@ -321,7 +322,7 @@ func (r *removal) steps(conn machine.Host) []run.Step {
 	}
 	if conn != nil {
 		steps = append(steps, run.Step{
-			Title:  run.UninstallTitle,
+			ID: "uninstall-k3s", Title: "uninstall k3s", Takes: true,
 			Needed: func(ctx context.Context) (string, error) { return installed(ctx, conn) },
 			Run: func(ctx context.Context) error {
 				if err := r.checkData(ctx, true); err != nil {
@@ -332,6 +333,18 @@ func (r *removal) steps(conn machine.Host) []run.Step {
 		})
 	}
 	return steps
+}
+
+// left is what is left behind when the node was deleted, and k3s is still on its host.
+func (r *removal) left() *journal.Left {
+	left := &journal.Left{Host: r.name(), Node: r.node.Name}
+	switch {
+	case r.host != nil:
+		left.Address = r.host.Config.Host
+	case len(r.node.Addresses) > 0:
+		left.Address = r.node.Addresses[0]
+	}
+	return left
 }
 
 func (r *removal) drain(ctx context.Context, conn machine.Host) error {

@@ -37,7 +37,7 @@ func (n *Network) Network(ctx context.Context) error {
 		return err
 	}
 	steps := []run.Step{{
-		Title: "set up Cilium " + n.Site.Version(site.CiliumComponent),
+		ID: "set-up-cilium", Title: "set up Cilium " + n.Site.Version(site.CiliumComponent),
 		Needed: func(ctx context.Context) (string, error) {
 			if n.Site.API == nil {
 				return "there is no cluster yet", nil
@@ -202,7 +202,7 @@ func (n *Network) placeCiliumCLI(ctx context.Context) error {
 	// The archive's digest is in the name of the file that it was unpacked from.
 	marker := site.StoredPath(f) + ".unpacked"
 	return n.Engine.RunSteps(ctx, "network", &h.Subject, []run.Step{{
-		Title: "place the cilium command",
+		ID: "place-cilium-command", Title: "place the cilium command",
 		Needed: func(ctx context.Context) (string, error) {
 			digests, err := machine.Digests(ctx, h.Conn, site.CiliumCLI, marker)
 			switch {

@@ -189,7 +189,7 @@ sync
 ` + members.TakeCiliumOut + `
 /usr/local/bin/k3s-killall.sh >/dev/null 2>&1 </dev/null || :`
 	return run.Step{
-		Title: "stop " + service + " and all that runs in it",
+		ID: "stop-k3s", Title: "stop " + service + " and all that runs in it",
 		Needed: func(ctx context.Context) (string, error) {
 			restored, err := h.Read(ctx, run.RestoredFile)
 			if err != nil || restored == rv.Restoring.Id {
@@ -227,7 +227,7 @@ type hostRestore struct {
 // step brings back what the backup has of a host. It comes right before k3s starts.
 func (r *hostRestore) step() run.Step {
 	return run.Step{
-		Title: "restore the backup",
+		ID: "restore-backup", Title: "restore the backup",
 		Needed: func(ctx context.Context) (string, error) {
 			restored, err := r.host.Read(ctx, run.RestoredFile)
 			if err != nil || restored == r.recovery.Restoring.Id {

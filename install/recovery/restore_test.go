@@ -159,7 +159,7 @@ func TestUnfinishedRestore(t *testing.T) {
 			defer j.Close()
 			err = j.Begin(test.run)
 			if test.began {
-				_, started := j.Start(run.RestorePhase, "first", "stop k3s", "it is asked for")
+				_, started := j.Start(journal.Step{Phase: run.RestorePhase, Host: "first", ID: "stop-k3s"})
 				err = errors.Join(err, started)
 			}
 			if err := errors.Join(err, j.End(test.end)); err != nil {

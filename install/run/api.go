@@ -47,9 +47,6 @@ func (en *Engine) ReachAPI(ctx context.Context, servers []*site.Host) error {
 	return errors.Join(errs...)
 }
 
-// RemoveCommand is what the state calls a removal.
-const RemoveCommand = "node remove"
-
 // ConnectServers connects to the servers that can be reached, and to the API through one
 // of them: if possible not one that leaves, whose API ends with its node.
 func (en *Engine) ConnectServers(ctx context.Context, leaving []string) error {

@@ -52,6 +52,7 @@ type Engine struct {
 	ConfigPath     string
 	Only           []string
 	Command        string
+	Verb           journal.Verb
 	Flags          []string
 	DryRun, Resume bool
 	Scope          Scope

@@ -47,23 +47,28 @@ func TestInspectTellsWhatItCouldNotSee(t *testing.T) {
 
 // A removal that was broken off between its last two steps is remembered.
 func TestLeftBehind(t *testing.T) {
-	step := func(host, title string, result journal.Result) journal.Step {
-		return journal.Step{Phase: "converge", Host: host, Title: title, Result: result}
+	left := func(node, address string) journal.Left {
+		return journal.Left{Host: node + " (" + address + ")", Address: address, Node: node}
+	}
+	a, b, c := left("a", "10.0.0.1"), left("b", "10.0.0.2"), left("c", "10.0.0.3")
+	leaves := func(left journal.Left, result journal.Result) journal.Step {
+		return journal.Step{Phase: "converge", Host: left.Host, Result: result, Leaves: &left}
+	}
+	takes := func(left journal.Left, result journal.Result) journal.Step {
+		return journal.Step{Phase: "converge", Host: left.Host, Result: result, Takes: true}
 	}
 	steps := []journal.Step{
-		step("a (10.0.0.1)", "delete the node a", journal.Done), step("a (10.0.0.1)", UninstallTitle, journal.Done),
-		step("b (10.0.0.2)", "delete the node b", journal.Done), step("b (10.0.0.2)", UninstallTitle, journal.Running),
-		step("c (10.0.0.3)", "delete the node c", journal.Running),
-		step("d (10.0.0.4)", "drain the node d", journal.Failed),
+		leaves(a, journal.Done), takes(a, journal.Done), leaves(b, journal.Done), takes(b, journal.Running), leaves(c, journal.Running),
+		{Phase: "converge", Host: "d (10.0.0.4)", Result: journal.Failed}, leaves(left("e", "10.0.0.5"), journal.Failed),
 	}
-	want := []journal.Left{{Host: "b (10.0.0.2)", Node: "b"}, {Host: "c (10.0.0.3)", Node: "c"}}
+	want := []journal.Left{b, c}
 	for result, want := range map[journal.Result][]journal.Left{journal.Running: want, journal.Failed: want, journal.Done: nil} {
-		if diff := cmp.Diff(want, LeftBehind(journal.State{Version: 1, Result: result, Steps: steps})); diff != "" {
+		if diff := cmp.Diff(want, LeftBehind(journal.State{Version: journal.Version, Result: result, Steps: steps})); diff != "" {
 			t.Errorf("after a run that is %s (-want +got):\n%s", result, diff)
 		}
 	}
 	// Nor is it forgotten when the run that is to go on with it breaks off, too.
-	again := journal.State{Version: 1, Result: journal.Running, Run: journal.Run{Left: want}, Steps: []journal.Step{step("b (10.0.0.2)", UninstallTitle, journal.Done)}}
+	again := journal.State{Version: journal.Version, Result: journal.Running, Run: journal.Run{Left: want}, Steps: []journal.Step{takes(b, journal.Done)}}
 	if diff := cmp.Diff(want[1:], LeftBehind(again)); diff != "" {
 		t.Errorf("after the next run (-want +got):\n%s", diff)
 	}

@@ -20,8 +20,7 @@ import (
 // UpgradeBegan tells whether the last run is an upgrade, or a rollback in place, that has
 // worked on k3s of a server and not ended.
 func UpgradeBegan(last journal.State) bool {
-	_, isUpgrade := UpgradeOf(last.Command)
-	return isUpgrade && last.Unfinished() &&
+	return last.Verb.IsUpgrade() && last.Unfinished() &&
 		slices.ContainsFunc(last.Steps, func(s journal.Step) bool { return s.Phase == "servers" && s.Attempts > 0 })
 }
 
@@ -35,7 +34,7 @@ func (en *Engine) MustWait(last journal.State) bool {
 // and is done all the same: a host that is gone may be what holds it up, and users that cannot
 // work do not have to wait for its end. Its steps are noted among those of the upgrade.
 func (en *Engine) IsBeside(last journal.State) bool {
-	return en.MustWait(last) && slices.Contains([]string{RemoveCommand, RollbackLiteBoxdCommand}, en.Command)
+	return en.MustWait(last) && (en.Verb == journal.Remove || en.Verb == journal.RollbackLiteBoxd)
 }
 
 // UnderWayError says that an upgrade has to come to its end first.
@@ -59,6 +58,9 @@ type Unfinished struct {
 	// Release is its number on record, 0 when only a server knows that an upgrade has begun.
 	Release int
 	Command string
+	// Verb is what the run does, RollbackTo the release that it goes back to, 0 for none.
+	Verb       journal.Verb
+	RollbackTo int
 	// Flags are those that it was begun with, as far as they are on record and may be kept to.
 	Flags []string
 	// Anew are the others of them: who goes on has to give each of these flags, with this
@@ -83,7 +85,13 @@ func UnfinishedOf(r *release.Record, bundle digest.Digest, fingerprint string) (
 		return nil, fmt.Errorf("%w: install.yaml asks for another cluster than in %s: take the change back, or begin anew with boxlift %s", site.ErrChanged, what, newest.Command)
 	}
 	shared, anew := sharedFlags(newest.Flags)
-	return &Unfinished{Release: newest.Number, Command: newest.Command, Flags: shared, Anew: anew}, nil
+	u := &Unfinished{Release: newest.Number, Command: newest.Command, Verb: journal.Install, Flags: shared, Anew: anew}
+	if to, isUpgrade := UpgradeOf(newest.Command); isUpgrade {
+		if u.Verb = journal.Upgrade; to > 0 {
+			u.Verb, u.RollbackTo = journal.Rollback, to
+		}
+	}
+	return u, nil
 }
 
 // recordedFlags are the flags of a run that mean the same on every machine. Files are those of the
@@ -117,7 +125,7 @@ func (u *Unfinished) String() string {
 // UpgradeCommand is what state and record call an upgrade.
 const UpgradeCommand = "upgrade"
 
-// UpgradeOf tells whether a command in the state was an upgrade, and the release that it goes
+// UpgradeOf reports whether a command in the record, which has no verbs, was an upgrade, and the release that it goes
 // back to, 0 for none.
 func UpgradeOf(command string) (rollbackTo int, ok bool) {
 	if command == UpgradeCommand {
@@ -156,14 +164,13 @@ func LeftBehind(last journal.State) []journal.Left {
 	}
 	known := slices.Clone(last.Left)
 	for _, s := range last.Steps {
-		node, deleted := strings.CutPrefix(s.Title, DeleteTitle)
-		if left := (journal.Left{Host: s.Host, Node: node}); deleted && (s.Result == journal.Done || s.Result == journal.Running) && !slices.Contains(known, left) {
-			known = append(known, left)
+		if s.Leaves != nil && (s.Result == journal.Done || s.Result == journal.Running) && !slices.Contains(known, *s.Leaves) {
+			known = append(known, *s.Leaves)
 		}
 	}
 	return slices.DeleteFunc(known, func(left journal.Left) bool {
 		return slices.ContainsFunc(last.Steps, func(s journal.Step) bool {
-			return s.Title == UninstallTitle && s.Host == left.Host && (s.Result == journal.Done || s.Result == journal.Unchanged)
+			return s.Takes && s.Host == left.Host && (s.Result == journal.Done || s.Result == journal.Unchanged)
 		})
 	})
 }
@@ -173,21 +180,6 @@ func (en *Engine) Recall() error {
 	last, err := journal.Read(en.Site.StatePath)
 	en.Left = LeftBehind(last)
 	return err
-}
-
-// DeleteTitle is what the titles of steps that delete a node begin with; uninstallTitle is the
-// title of the last step of a removal.
-const (
-	DeleteTitle    = "delete the node "
-	UninstallTitle = "uninstall k3s"
-)
-
-// AddressOf is the address in what a removal's steps call a host: see hostName and removal.run.
-func AddressOf(name string) string {
-	if _, address, ok := strings.Cut(name, " ("); ok {
-		return strings.TrimSuffix(address, ")")
-	}
-	return name
 }
 
 // Files on hosts: which restore the host waits for, and which one it has had.
@@ -224,6 +216,3 @@ func RestoreCommand(last journal.State) string {
 	}
 	return fmt.Sprintf("boxlift %s %s", last.Command, last.BackupFile)
 }
-
-// RollbackLiteBoxdCommand is what the state calls it.
-const RollbackLiteBoxdCommand = "rollback liteboxd"

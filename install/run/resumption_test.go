@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 
+	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/install/site"
 )
@@ -38,11 +39,11 @@ func TestUnfinishedOf(t *testing.T) {
 		{name: "all is done", releases: []release.Release{one(1, release.Failed, nil), one(2, release.Succeeded, nil)}, is: site.ErrNothingToResume, says: "release 2 of the cluster (boxlift upgrade"},
 		{
 			name: "an upgrade", releases: []release.Release{one(1, release.Succeeded, nil), one(2, release.Running, nil)},
-			want: &Unfinished{Release: 2, Command: "upgrade", Flags: []string{"--batch-size=1"}, Anew: []string{"--encrypt-backup-to=age1a"}},
+			want: &Unfinished{Release: 2, Command: "upgrade", Verb: journal.Upgrade, Flags: []string{"--batch-size=1"}, Anew: []string{"--encrypt-backup-to=age1a"}},
 		},
 		{
 			name: "a rollback that failed", releases: []release.Release{one(4, release.Failed, func(r *release.Release) { r.Command, r.Flags = "rollback --to 1", nil })},
-			want: &Unfinished{Release: 4, Command: "rollback --to 1"},
+			want: &Unfinished{Release: 4, Command: "rollback --to 1", Verb: journal.Rollback, RollbackTo: 1},
 		},
 		{name: "what was taken back", releases: []release.Release{one(1, release.Succeeded, nil), one(2, release.RolledBack, nil)}, is: site.ErrNothingToResume, says: "release 1"},
 		{name: "another bundle", releases: []release.Release{one(2, release.Created, func(r *release.Release) { r.Bundle = other })}, is: site.ErrChanged, says: "give that bundle"},

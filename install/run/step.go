@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/site"
 )
 
 // Step is one thing that may have to be done, on a host or to the cluster as a whole.
 type Step struct {
-	Title string
+	// ID says which step of its phase, and of its host, it is; Title says so to people.
+	ID, Title string
 	// Needed looks and returns why the step is needed, or "" when all is as it is to be.
 	// It changes nothing.
 	Needed func(context.Context) (reason string, err error)
@@ -25,6 +27,15 @@ type Step struct {
 	// Later gets what notes the step's end, when run only lines it up to be done together
 	// with those of other hosts.
 	Later *func(error) error
+	// Leaves is what is left behind where nothing comes after the step, nil for nothing; Takes says that the step takes
+	// away what another one has left behind on the host.
+	Leaves *journal.Left
+	Takes  bool
+}
+
+// entry is the step in the journal.
+func (s *Step) entry(phase, host, reason string) journal.Step {
+	return journal.Step{Phase: phase, Host: host, ID: s.ID, Title: s.Title, Reason: reason, Leaves: s.Leaves, Takes: s.Takes}
 }
 
 // RunSteps goes through the steps of one phase. Unless the run changes things, steps are
@@ -41,11 +52,11 @@ func (en *Engine) RunSteps(ctx context.Context, phase string, s *site.Subject, s
 		}
 		if reason == "" {
 			if en.Journal != nil {
-				en.Journal.Unchanged(phase, s.Name, step.Title)
+				en.Journal.Unchanged(step.entry(phase, s.Name, ""))
 			}
 			continue
 		}
-		s.Changes = append(s.Changes, site.Change{Phase: phase, Title: step.Title, Reason: reason})
+		s.Changes = append(s.Changes, site.Change{Phase: phase, ID: step.ID, Title: step.Title, Reason: reason})
 		followed = followed || !step.Alone
 		if !en.Changing() {
 			continue
@@ -61,7 +72,7 @@ func (en *Engine) runStep(ctx context.Context, phase, name string, s Step, reaso
 	if err := en.Record.recordChange(ctx, phase); err != nil {
 		return err
 	}
-	end, err := en.Journal.Start(phase, name, s.Title, reason)
+	end, err := en.Journal.Start(s.entry(phase, name, reason))
 	if err != nil {
 		return err
 	}

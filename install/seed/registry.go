@@ -190,12 +190,12 @@ func (s *registryServer) steps() ([]run.Step, error) {
 	}
 	return []run.Step{
 		{
-			Title:  "make the user and the folder of boxlift's registry",
+			ID: "make-registry-user", Title: "make the user and the folder of boxlift's registry",
 			Needed: s.userReason,
 			Run:    s.makeUser,
 		},
 		setup.Restarting(s.host, run.RegistryStarted, run.Step{
-			Title: "place the program of boxlift's registry",
+			ID: "place-registry", Title: "place the program of boxlift's registry",
 			Needed: func(ctx context.Context) (string, error) {
 				digests, err := machine.Digests(ctx, s.host.Conn, run.RegistryProgram)
 				return setup.Differs(run.RegistryProgram, digests[run.RegistryProgram], program.Digest.Encoded()), err
@@ -208,7 +208,7 @@ func (s *registryServer) steps() ([]run.Step, error) {
 		setup.Restarting(s.host, run.RegistryStarted, s.groupFileStep("write the config of boxlift's registry", run.RegistryConfig, settings)),
 		setup.Restarting(s.host, run.RegistryStarted, s.unitStep()),
 		{
-			Title:   setup.StartTitle(run.RegistryService),
+			ID: "start-registry", Title: setup.StartTitle(run.RegistryService),
 			Needed:  s.startReason,
 			Run:     s.start,
 			Follows: true,
@@ -287,7 +287,7 @@ chmod 2750 "$2"`
 // groupFileStep writes a file that root and the service can read.
 func (s *registryServer) groupFileStep(title, name string, content []byte) run.Step {
 	return run.Step{
-		Title: title,
+		ID: setup.FileID(name), Title: title,
 		Needed: func(ctx context.Context) (string, error) {
 			sum := sha256.Sum256(content)
 			digests, err := machine.Digests(ctx, s.host.Conn, name)
@@ -325,7 +325,7 @@ func (s *registryServer) putForGroup(ctx context.Context, name string, content [
 // certificateStep renews the certificate in time. The service reads it again by itself.
 func (s *registryServer) certificateStep() run.Step {
 	return run.Step{
-		Title: "write the certificate of boxlift's registry",
+		ID: "write-registry-certificate", Title: "write the certificate of boxlift's registry",
 		Alone: true,
 		Needed: func(ctx context.Context) (string, error) {
 			a, err := s.seeder.authority()
@@ -361,7 +361,7 @@ func (s *registryServer) certificateStep() run.Step {
 func (s *registryServer) unitStep() run.Step {
 	content := registryUnitText(s.seeder.Site.Config.Seeding.Registry.Port)
 	return run.Step{
-		Title: "write the unit " + run.RegistryService + ".service",
+		ID: "write-registry-unit", Title: "write the unit " + run.RegistryService + ".service",
 		Needed: func(ctx context.Context) (string, error) {
 			digests, err := machine.Digests(ctx, s.host.Conn, run.RegistryUnit)
 			sum := sha256.Sum256(content)
@@ -517,7 +517,7 @@ func (sd *Seeder) retireSteps(h *site.Host) []run.Step {
 	var steps []run.Step
 	if sd.Site.Config.Seeding.Mode != config.SeedRegistry || h.Config.Role != config.Server {
 		steps = append(steps, run.Step{
-			Title: "remove boxlift's registry",
+			ID: "remove-registry", Title: "remove boxlift's registry",
 			Needed: func(ctx context.Context) (string, error) {
 				out, err := h.Root(ctx, "look for boxlift's registry", append([]string{"/bin/sh", "-c", `for f in "$@"; do [ ! -e "$f" ] || { echo "$f"; exit; }; done`, "sh"}, run.RegistryUnit, run.RegistryDir, run.RegistryProgram, run.RegistryStarted)...)
 				return leftover(out), err
@@ -530,7 +530,7 @@ func (sd *Seeder) retireSteps(h *site.Host) []run.Step {
 	}
 	if !hasAuthority(sd.Site.Config.Seeding) {
 		steps = append(steps, run.Step{
-			Title: "remove the authority of the registry",
+			ID: "remove-registry-authority", Title: "remove the authority of the registry",
 			Needed: func(ctx context.Context) (string, error) {
 				out, err := h.Root(ctx, "look for the registry's authority", "/bin/sh", "-c", `[ ! -e "$1" ] || echo "$1"`, "sh", k3sRegistryCA)
 				return leftover(out), err

@@ -168,7 +168,7 @@ func (sd *Seeder) seedExternal(ctx context.Context) error {
 			return err
 		}
 		steps = append(steps, run.Step{
-			Title: "push the bundle's images to " + e.Address,
+			ID: "push-images", Title: "push the bundle's images to " + e.Address,
 			Needed: func(ctx context.Context) (string, error) {
 				found, err := push.Check(ctx, login)
 				return lackingImages(found, err), err

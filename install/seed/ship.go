@@ -37,7 +37,7 @@ func (sd *Seeder) Ship(ctx context.Context) error {
 			return err
 		}
 		return sd.Engine.RunSteps(ctx, "ship", &h.Subject, []run.Step{{
-			Title: title,
+			ID: "ship", Title: title,
 			Needed: func(ctx context.Context) (string, error) {
 				reason, err := lacks(ctx, h, s.want)
 				h.Shipped = err == nil && reason == ""

@@ -35,7 +35,7 @@ func Differs(name, digest, wanted string) string {
 // FileStep writes a file that only root can read.
 func FileStep(h *site.Host, title, name string, content []byte) run.Step {
 	return run.Step{
-		Title: title,
+		ID: FileID(name), Title: title,
 		Needed: func(ctx context.Context) (string, error) {
 			sum := sha256.Sum256(content)
 			digests, err := machine.Digests(ctx, h.Conn, name)
@@ -108,6 +108,9 @@ func (e *ServiceError) Error() string {
 func (e *ServiceError) Hint() string {
 	return "see `journalctl -u " + e.Service + "` on the host; mend the cause and run the same command again"
 }
+
+// FileID is the id of the step that writes a file.
+func FileID(name string) string { return "file:" + name }
 
 // StartTitle names the step that starts a service.
 func StartTitle(service string) string { return "start " + service }

@@ -9,6 +9,7 @@ type Subject struct {
 // Change is one step that was needed.
 type Change struct {
 	Phase  string `json:"phase"`
+	ID     string `json:"id"`
 	Title  string `json:"title"`
 	Reason string `json:"reason"`
 }

@@ -128,7 +128,7 @@ func (m *move) prepare(ctx context.Context) error {
 	}
 	steps := []run.Step{
 		{
-			Title: "keep what k3s is, to go back to",
+			ID: "keep-k3s", Title: "keep what k3s is, to go back to",
 			Needed: func(context.Context) (string, error) {
 				if what != keepAll {
 					return "", nil
@@ -138,7 +138,7 @@ func (m *move) prepare(ctx context.Context) error {
 			Run: m.keep,
 		},
 		{
-			Title: "note which pods are ready",
+			ID: "note-pods", Title: "note which pods are ready",
 			Needed: func(context.Context) (string, error) {
 				if what != keepPods {
 					return "", nil
@@ -150,7 +150,7 @@ func (m *move) prepare(ctx context.Context) error {
 	}
 	if m.drains() {
 		steps = append(steps, run.Step{
-			Title:  "drain the node " + m.host.NodeName(),
+			ID: "drain-node", Title: "drain the node " + m.host.NodeName(),
 			Needed: func(context.Context) (string, error) { return "it is asked for; sandboxes on the node end", nil },
 			Run: func(ctx context.Context) error {
 				if err := m.checkData(ctx); err != nil {
@@ -567,7 +567,7 @@ func (m *move) goBack(ctx context.Context, because error) error {
 		return fmt.Errorf("%w; the host stays as it is: %w", because, err)
 	}
 	err := m.upgrader.Engine.RunSteps(ctx, m.phase, &m.host.Subject, []run.Step{{
-		Title: "go back to " + m.previous(),
+		ID: "go-back", Title: "go back to " + m.previous(),
 		Needed: func(context.Context) (string, error) {
 			if m.before.K3s == m.upgrader.Site.K3s {
 				return "it did not come up with its new settings", nil

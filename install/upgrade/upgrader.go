@@ -137,7 +137,7 @@ func (u *Upgrader) BackUpFirst(ctx context.Context) error {
 	}
 	wayBackStays := false // something has moved: the way back is the backup on record
 	return u.Engine.RunSteps(ctx, "backup", &u.Engine.Cluster, []run.Step{{
-		Title: "back up the cluster",
+		ID: "back-up-cluster", Title: "back up the cluster",
 		Needed: func(ctx context.Context) (string, error) {
 			r, _, err := run.ReadRecord(ctx, u.Site.API)
 			if err != nil {
@@ -341,7 +341,7 @@ func (u *Upgrader) forgetPrevious(ctx context.Context, h *site.Host) error {
 		return err
 	}
 	return u.Engine.RunSteps(ctx, "confirm", &h.Subject, []run.Step{{
-		Title: "forget what k3s was before",
+		ID: "forget-previous", Title: "forget what k3s was before",
 		Needed: func(ctx context.Context) (string, error) {
 			kept, err := readKept(ctx, h)
 			if err != nil || kept == nil {
