@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/config/registries"
 	"github.com/liteboxd/boxlift/internal/fault"
 )
 
@@ -87,8 +88,8 @@ func runRegistryMirrors(ctx context.Context, out io.Writer, o registryMirrorsOpt
 	return err
 }
 
-func (o *registryMirrorsOptions) source(ctx context.Context) (config.Source, error) {
-	source := config.Source{Endpoints: o.endpoints, CAFile: o.caFile, InsecureSkipTLSVerify: o.insecureTLS}
+func (o *registryMirrorsOptions) source(ctx context.Context) (registries.Source, error) {
+	source := registries.Source{Endpoints: o.endpoints, CAFile: o.caFile, InsecureSkipTLSVerify: o.insecureTLS}
 	switch {
 	case (o.bundle == "") == (len(o.registries) == 0):
 		return source, fault.Usage.Errorf("either --bundle or --registry is needed: the registries whose images are there")
@@ -120,7 +121,7 @@ func (o *registryMirrorsOptions) source(ctx context.Context) (config.Source, err
 	if password = bytes.TrimRight(password, "\r\n"); len(password) == 0 {
 		return source, fault.Input.Errorf("read the registry's password: %s is empty", o.passwordFile)
 	}
-	source.Login = &config.RegistryLogin{Username: o.username, Password: config.NewSecret(string(password))}
+	source.Login = &registries.Login{Username: o.username, Password: config.NewSecret(string(password))}
 	return source, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/liteboxd/boxlift/install/config/parse"
 	"github.com/liteboxd/boxlift/install/config/schema"
 	"github.com/liteboxd/boxlift/internal/spelling"
 )
@@ -104,7 +105,7 @@ func (b bastions) find(ref *bastionRef) *Host {
 	if ref.host == noBastion {
 		return nil
 	}
-	address, err := parseHost(ref.host)
+	address, err := parse.Host(ref.host)
 	var found []int
 	for i, n := range b.nodes {
 		if n.Name == ref.host || err == nil && n.Host.Host == address {

@@ -36,6 +36,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/liteboxd/boxlift/install/config/registries"
 	"github.com/liteboxd/boxlift/install/config/schema"
 	"github.com/liteboxd/boxlift/install/config/secret"
 	"github.com/liteboxd/boxlift/internal/fault"
@@ -47,8 +48,8 @@ type Config struct {
 	SSH        SSH
 	Network    Network
 	Seeding    Seeding
-	Registries *Registries // nil when the file has no registries section
-	LiteBoxd   *LiteBoxd   // nil when the file has no liteboxd section
+	Registries *registries.File // nil when the file has no registries section
+	LiteBoxd   *LiteBoxd        // nil when the file has no liteboxd section
 	Runtime    Runtime
 }
 
@@ -205,7 +206,7 @@ func Load(path string, lookupEnv func(string) (string, bool)) (*Config, []Warnin
 	if err != nil {
 		return nil, nil, fmt.Errorf("read configuration: %w", err)
 	}
-	cfg, document, err := parse(path, data, lookupEnv)
+	cfg, document, err := read(path, data, lookupEnv)
 	if at, found := document.PlainSecret(); found && mode.Perm()&0o044 != 0 {
 		at.Warn("the file holds this as plain text and others can read it (mode %04o): run chmod 600 %s, or write "+
 			"${NAME}",
@@ -232,11 +233,11 @@ func readFile(path string) (data []byte, mode os.FileMode, err error) {
 // Parse checks data, calling it name in problems. Relative paths in it are taken
 // from name's folder.
 func Parse(name string, data []byte, lookupEnv func(string) (string, bool)) (*Config, []Warning, error) {
-	cfg, document, err := parse(name, data, lookupEnv)
+	cfg, document, err := read(name, data, lookupEnv)
 	return cfg, document.Warnings(), err
 }
 
-func parse(name string, data []byte, lookupEnv func(string) (string, bool)) (*Config, *schema.Document, error) {
+func read(name string, data []byte, lookupEnv func(string) (string, bool)) (*Config, *schema.Document, error) {
 	d := &decoder{file: name, lookupEnv: lookupEnv}
 	var cfg *Config
 	document := schema.Read(name, data, lookupEnv, func(root schema.Node) { cfg = d.config(root) })
@@ -294,9 +295,9 @@ func (c *Config) Secrets() []Secret {
 	if h := c.Cluster.AbsentAgentLogin; h != nil {
 		add(h.Password, h.SudoPassword, h.IdentityPassphrase)
 	}
-	add(c.Registries.secrets()...)
+	add(c.Registries.Secrets()...)
 	if e := c.Seeding.External; e != nil {
-		for _, login := range []*RegistryLogin{e.Push, e.Pull} {
+		for _, login := range []*registries.Login{e.Push, e.Pull} {
 			if login != nil {
 				add(login.Password)
 			}
@@ -356,7 +357,7 @@ func (c *Config) Fingerprint() string {
 		K3sVersion         string
 		Servers, Agents    []host
 		Network            Network
-		Registries         *Registries // a Secret's JSON does not hold its value
+		Registries         *registries.File // a Secret's JSON does not hold its value
 		LiteBoxd           *LiteBoxd
 		RemoveAbsentAgents bool
 		// nil for the default, which was all there was in Format 3 at first

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/liteboxd/boxlift/install/config/registries"
 	"github.com/liteboxd/boxlift/install/config/schema"
 )
 
@@ -209,13 +210,13 @@ func TestParseEveryKey(t *testing.T) {
 			Values: map[string]any{"debug": map[string]any{"enabled": true},
 				"operator": map[string]any{"replicas": int64(2)}},
 		}},
-		Registries: &Registries{
-			Mirrors: map[string]Mirror{"*": {
+		Registries: &registries.File{
+			Mirrors: map[string]registries.Mirror{"*": {
 				Endpoints: []string{"https://registry.lan:5000"}, Rewrites: map[string]string{"^(.*)$": "mirror/$1"},
 			}},
-			Configs: map[string]RegistryConfig{"registry.lan:5000": {
-				Auth: &RegistryAuth{Username: "puller", Password: NewSecret("from the environment!")},
-				TLS:  &RegistryTLS{CAFile: "/etc/ssl/ca.pem"},
+			Configs: map[string]registries.Config{"registry.lan:5000": {
+				Auth: &registries.Auth{Username: "puller", Password: NewSecret("from the environment!")},
+				TLS:  &registries.TLS{CAFile: "/etc/ssl/ca.pem"},
 			}},
 		},
 		Seeding: defaultSeeding(),

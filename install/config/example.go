@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/liteboxd/boxlift/install/config/parse"
 )
 
 //go:embed init.yaml
@@ -25,7 +27,7 @@ func Example(servers, agents []string) ([]byte, error) {
 	var seen []string
 	for _, list := range [][]string{servers, agents} {
 		for _, s := range list {
-			host, err := parseHost(s)
+			host, err := parse.Host(s)
 			switch {
 			case err != nil:
 				return nil, fmt.Errorf("found the host %q, %w", s, err)

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/liteboxd/boxlift/install/config/parse"
 	"github.com/liteboxd/boxlift/install/config/schema"
 	"github.com/liteboxd/boxlift/internal/spelling"
 )
@@ -74,7 +75,7 @@ func names(n schema.Node, written []string) (any, bool) {
 	canonical := make([]string, len(written))
 	for i, name := range written {
 		var err error
-		if canonical[i], err = parseHost(name); err != nil {
+		if canonical[i], err = parse.Host(name); err != nil {
 			n.Fail("found %q, %v", name, err)
 			return nil, false
 		}
@@ -332,7 +333,7 @@ func parseEndpoint(s string) (string, error) {
 	if h, p, err := net.SplitHostPort(s); err == nil {
 		host, port = h, p
 	}
-	host, err := parseHost(host)
+	host, err := parse.Host(host)
 	if number, badPort := strconv.ParseUint(port, 10, 16); err != nil || badPort != nil || number == 0 ||
 		port[0] == '0' {
 		return "", errors.New("expected an IP address or a DNS name, and a port where it is not 6443: k3s.lan, " +

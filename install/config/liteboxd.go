@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/liteboxd/boxlift/install/config/parse"
 	"github.com/liteboxd/boxlift/install/config/schema"
 	"github.com/liteboxd/boxlift/manifests"
 )
@@ -73,13 +74,13 @@ func (d *decoder) liteboxd(n schema.Node) *LiteBoxd {
 	}
 	image := func(key, what string, to *string) schema.Field {
 		return schema.Optional(key, what+": registry, repository, and tag or digest.",
-			func(n schema.Node) { *to = schema.Text(n, parseImage) })
+			func(n schema.Node) { *to = schema.Text(n, parse.Image) })
 	}
 	present := n.Mapping(
 		schema.Optional("namespaceSystem", "Namespace of the control plane. Default: liteboxd-system.",
-			func(n schema.Node) { box.NamespaceSystem = schema.Text(n, parseNamespace) }),
+			func(n schema.Node) { box.NamespaceSystem = schema.Text(n, parse.Namespace) }),
 		schema.Optional("namespaceSandbox", "Namespace of the sandboxes. Default: liteboxd-sandbox.",
-			func(n schema.Node) { box.NamespaceSandbox = schema.Text(n, parseNamespace) }),
+			func(n schema.Node) { box.NamespaceSandbox = schema.Text(n, parse.Namespace) }),
 		schema.Optional("ingressHost", "Name by which users reach the API and the web pages. Default: liteboxd.local.",
 			func(n schema.Node) { box.IngressHost = schema.Text(n, parseIngressHost) }),
 		schema.Optional("gatewayIngressHost",
@@ -100,7 +101,7 @@ func (d *decoder) liteboxd(n schema.Node) *LiteBoxd {
 		schema.Optional("extraImages", "Further images that the bundle must carry for every node, such as those of "+
 			"templates.", func(n schema.Node) {
 			n.List(func(_ int, item schema.Node) {
-				if image := schema.Text(item, parseImage); slices.Contains(box.ExtraImages, image) {
+				if image := schema.Text(item, parse.Image); slices.Contains(box.ExtraImages, image) {
 					item.Fail("found %s again, expected it once", item.Found())
 				} else if image != "" {
 					box.ExtraImages = append(box.ExtraImages, image)
@@ -131,9 +132,9 @@ func (d *decoder) liteboxd(n schema.Node) *LiteBoxd {
 						}
 					}),
 				schema.Optional("sandboxTokenEncryptionKeyID", "Name of that key. Default: v1.",
-					func(n schema.Node) { s.EncryptionKeyID = schema.Text(n, parseLabel) }),
+					func(n schema.Node) { s.EncryptionKeyID = schema.Text(n, parse.Label) }),
 				schema.Optional("adminUsername", "First user. Default: admin.",
-					func(n schema.Node) { s.AdminUsername = schema.Text(n, parseUser) }),
+					func(n schema.Node) { s.AdminUsername = schema.Text(n, parse.User) }),
 				schema.Optional("adminInitialPassword", "Password of the first user at the first start. Default: "+
 					"made, and shown once.", func(n schema.Node) {
 					s.AdminInitialPassword = n.Secret()
@@ -188,7 +189,7 @@ func isEncryptionKey(s string) bool {
 
 // parseIngressHost accepts a DNS name: an Ingress takes no addresses.
 func parseIngressHost(s string) (string, error) {
-	if onlyDigits.MatchString(s) || !isDomain(s, 253) {
+	if !parse.IsName(s) {
 		return "", errors.New("expected a DNS name in lower case, such as liteboxd.example.lan")
 	}
 	return s, nil
@@ -204,7 +205,7 @@ func parseGatewayURL(s string) (string, error) {
 }
 
 func parseClassName(s string) (string, error) {
-	if !isDomain(s, 253) {
+	if !parse.IsDomain(s, 253) {
 		return "", errors.New("expected the name of a StorageClass")
 	}
 	return s, nil

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/liteboxd/boxlift/install/config/parse"
+	"github.com/liteboxd/boxlift/install/config/registries"
 	"github.com/liteboxd/boxlift/install/config/schema"
 )
 
@@ -37,7 +39,7 @@ func (d *decoder) config(root schema.Node) *Config {
 			func(n schema.Node) { seeding = d.seeding(n, &cfg.Seeding) }),
 		schema.Optional("registries", "Where hosts pull images from that the bundle does not carry: k3s' "+
 			"registries.yaml, the same on every host.",
-			func(n schema.Node) { cfg.Registries = d.registries(n) }),
+			func(n schema.Node) { cfg.Registries = registries.Read(n) }),
 		schema.Optional("liteboxd", "What to deploy on the cluster.",
 			func(n schema.Node) { cfg.LiteBoxd = d.liteboxd(n) }),
 		schema.Optional("runtime", "How the installer goes about its work.",
@@ -107,7 +109,7 @@ func (d *decoder) cluster(n schema.Node) clusterNode {
 	n.Needs(true, "servers", "master")
 	present := n.Mapping(
 		schema.Optional("name", "The cluster's name in messages and in the state. Default: default.",
-			func(n schema.Node) { c.Name = schema.Text(n, parseLabel) }),
+			func(n schema.Node) { c.Name = schema.Text(n, parse.Label) }),
 		schema.Optional("master", "Short form of servers with one entry.",
 			func(n schema.Node) { c.servers = append(c.servers, d.host(n, Server)) }),
 		schema.Optional("servers",
@@ -171,10 +173,10 @@ func (d *decoder) readHost(n schema.Node, role Role) hostNode {
 		sudoFields(&h),
 		[]schema.Field{
 			schema.Optional("name", "Name of the Kubernetes node. Default: the host's own name.",
-				func(n schema.Node) { h.Name = schema.Text(n, parseNodeName) }),
+				func(n schema.Node) { h.Name = schema.Text(n, parse.NodeName) }),
 			schema.Optional("nodeIP",
 				"Address that the node registers with, for hosts with several networks. Default: k3s chooses.",
-				func(n schema.Node) { h.NodeIP = schema.Text(n, parseAddr) }),
+				func(n schema.Node) { h.NodeIP = schema.Text(n, parse.Addr) }),
 			schema.Optional("labels", "Labels of the Kubernetes node.", func(n schema.Node) { h.Labels = d.labels(n) }),
 			schema.Optional("taints", "Taints of the Kubernetes node.", func(n schema.Node) { h.Taints = d.taints(n) }),
 			schema.Optional("k3s", "Settings of k3s on this host.",
@@ -197,7 +199,7 @@ func (d *decoder) readHost(n schema.Node, role Role) hostNode {
 // loginFields are the keys that say where and how to log in.
 func (d *decoder) loginFields(h *hostNode, host string) []schema.Field {
 	return slices.Concat(
-		[]schema.Field{schema.Required("host", host, func(n schema.Node) { h.Host.Host = schema.Text(n, parseHost) })},
+		[]schema.Field{schema.Required("host", host, func(n schema.Node) { h.Host.Host = schema.Text(n, parse.Host) })},
 		d.meansFields(h),
 		[]schema.Field{schema.Optional("bastion", "Jump host to go through: the host or the name of another host in "+
 			"this file, a login of its own, or none. Default: ssh.bastion.",
@@ -210,7 +212,7 @@ func (d *decoder) meansFields(h *hostNode) []schema.Field {
 	return []schema.Field{
 		schema.Optional("port", "Port of sshd. Default: 22.", func(n schema.Node) { h.Port = n.Number(1, 65535) }),
 		schema.Optional("user", "User to log in as. Default: root.",
-			func(n schema.Node) { h.User = schema.Text(n, parseLogin) }),
+			func(n schema.Node) { h.User = schema.Text(n, parse.Login) }),
 		schema.Optional("password", "Password to log in with. Better a ${NAME} than the password itself.",
 			func(n schema.Node) { h.Password = n.Secret() }),
 		schema.Optional("identityFile", "Private key to log in with; relative to the folder of this file.",
@@ -221,7 +223,7 @@ func (d *decoder) meansFields(h *hostNode) []schema.Field {
 			func(n schema.Node) { h.SSHAgent = n.Boolean() }),
 		schema.Optional("hostKey",
 			"Fingerprint of the host's key, SHA256: and 43 characters. Default: known_hosts decides.",
-			func(n schema.Node) { h.HostKey = schema.Text(n, parseFingerprint) }),
+			func(n schema.Node) { h.HostKey = schema.Text(n, parse.Fingerprint) }),
 	}
 }
 
@@ -420,9 +422,9 @@ func (d *decoder) k3s(n schema.Node, role Role) (K3s, []k3sSetting) {
 	var items []schema.Node
 	present := n.Mapping(
 		schema.Optional("version", "Version of k3s; must be the bundle's, which is the default.",
-			func(n schema.Node) { k.Version = schema.Text(n, parseK3sVersion) }),
+			func(n schema.Node) { k.Version = schema.Text(n, parse.K3sVersion) }),
 		schema.Optional("tlsSAN", "Further names and addresses for the API's certificate.", func(n schema.Node) {
-			n.List(func(_ int, item schema.Node) { k.TLSSAN = appendNew(k.TLSSAN, schema.Text(item, parseHost)) })
+			n.List(func(_ int, item schema.Node) { k.TLSSAN = appendNew(k.TLSSAN, schema.Text(item, parse.Host)) })
 		}),
 		schema.Optional("installArgs", "Further arguments of k3s server. config is the newer way.",
 			func(n schema.Node) {
@@ -446,7 +448,7 @@ func (d *decoder) k3s(n schema.Node, role Role) (K3s, []k3sSetting) {
 			continue
 		}
 		for _, name := range s.Values {
-			san, err := parseHost(name)
+			san, err := parse.Host(name)
 			if err != nil {
 				present["installArgs"].Fail("found --tls-san %q, %v", name, err)
 			}
@@ -506,9 +508,9 @@ func (d *decoder) cilium(n schema.Node) (c Cilium, podCIDR schema.Node) {
 	c = defaultCilium()
 	present := n.Mapping(
 		schema.Optional("version", "Version of Cilium; must be the bundle's, which is the default.",
-			func(n schema.Node) { c.Version = schema.Text(n, parseCiliumVersion) }),
+			func(n schema.Node) { c.Version = schema.Text(n, parse.CiliumVersion) }),
 		schema.Optional("podCIDR", "Network of the pods. Default: 10.42.0.0/16.",
-			func(n schema.Node) { c.PodCIDR = schema.Text(n, parsePodCIDR) }),
+			func(n schema.Node) { c.PodCIDR = schema.Text(n, parse.PodCIDR) }),
 		schema.Optional("kubeProxyReplacement", "Cilium takes kube-proxy's place. Default: true.",
 			func(n schema.Node) { c.KubeProxyReplacement = n.Boolean() }),
 		schema.Optional("enableEgressGateway", "Needs kubeProxyReplacement. Default: as kubeProxyReplacement.",

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/liteboxd/boxlift/install/config/parse"
+	"github.com/liteboxd/boxlift/install/config/registries"
 	"github.com/liteboxd/boxlift/install/config/schema"
 	"github.com/liteboxd/boxlift/registry/rewrite"
 )
@@ -56,10 +58,10 @@ type SeedingRegistry struct {
 
 // ExternalRegistry is a registry that is there already, such as Harbor.
 type ExternalRegistry struct {
-	Address  string         // host or host:port, as the file has it
-	Rewrites []rewrite.Rule // what rewrite.Parse accepts; nil for none
-	Push     *RegistryLogin // nil: nothing is pushed
-	Pull     *RegistryLogin // nil: nodes pull without a login
+	Address  string            // host or host:port, as the file has it
+	Rewrites []rewrite.Rule    // what rewrite.Parse accepts; nil for none
+	Push     *registries.Login // nil: nothing is pushed
+	Pull     *registries.Login // nil: nodes pull without a login
 	// CAFile is a PEM file of the authority that signed the registry's certificate. Relative
 	// to the folder of install.yaml, ~/ is $HOME. "" means those that each machine trusts.
 	CAFile                string
@@ -89,10 +91,19 @@ func (e ExternalRegistry) HostPort() (host string, port int) {
 	return host, port
 }
 
-// RegistryLogin is a user of a registry, such as a robot account.
-type RegistryLogin struct {
-	Username string
-	Password Secret
+// seedingCA stands for the path on the hosts while a file is checked, where only counts
+// whether there is one.
+const seedingCA = "/ca.crt"
+
+// Source returns where nodes pull from with this registry; caFile is where CAFile was put
+// on the hosts.
+func (e ExternalRegistry) Source(rules rewrite.Rules, caFile string) registries.Source {
+	s := registries.Source{Endpoints: []string{e.URL()}, Login: e.Pull, InsecureSkipTLSVerify: e.InsecureSkipTLSVerify,
+		Rewrites: rules}
+	if e.CAFile != "" {
+		s.CAFile = caFile
+	}
+	return s
 }
 
 // defaultRegistryPort is no port of k3s, Cilium or the usual registries.
@@ -266,8 +277,8 @@ func (d *decoder) externalRegistry(n schema.Node) *ExternalRegistry {
 	return e
 }
 
-func (d *decoder) registryLogin(n schema.Node) *RegistryLogin {
-	l := &RegistryLogin{}
+func (d *decoder) registryLogin(n schema.Node) *registries.Login {
+	l := &registries.Login{}
 	n.Mapping(
 		schema.Required("username", "User, such as a robot account.",
 			func(n schema.Node) { l.Username = schema.Text(n, parseRegistryUser) }),
@@ -352,7 +363,7 @@ func parseRegistryAddress(s string) (string, error) {
 		!addr.IsMulticast() {
 		return s, nil
 	}
-	if onlyDigits.MatchString(host) || !isDomain(host, 253) {
+	if !parse.IsName(host) {
 		return "", errors.New("expected a host in lower case, and a port where it is not 443: harbor.example.lan or " +
 			"192.0.2.5:5000")
 	}

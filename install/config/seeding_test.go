@@ -5,19 +5,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/liteboxd/boxlift/registry/rewrite"
 )
-
-func mustRules(t *testing.T, rules ...rewrite.Rule) rewrite.Rules {
-	t.Helper()
-	parsed, err := rewrite.Parse(rules)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return parsed
-}
 
 func TestSeedingDefaults(t *testing.T) {
 	want := Seeding{Mode: SeedImages, Agents: AgentsFull, Registry: SeedingRegistry{Port: 5443}}
@@ -170,143 +160,6 @@ func TestSeedingK3sConfig(t *testing.T) {
 		if diff := cmp.Diff([]keys{test.server, test.agent}, got); diff != "" {
 			t.Errorf("%+v (-want +got):\n%s", test.seeding, diff)
 		}
-	}
-}
-
-// readRegistries is the registries of an install.yaml.
-func readRegistries(t *testing.T, text string) *Registries {
-	t.Helper()
-	if text == "" {
-		return nil
-	}
-	return mustParse(t, "f", "cluster: {master: {host: a, agent: true}}\nregistries: "+text).Registries
-}
-
-func TestMerge(t *testing.T) {
-	own := Source{
-		Registries: []string{"docker.io", "quay.io"}, Endpoints: []string{"https://10.0.0.1:5443",
-			"https://10.0.0.2:5443"},
-		Login: &RegistryLogin{"boxlift", NewSecret("secret")}, CAFile: "/etc/ca.crt",
-	}
-	external := Source{Registries: []string{"docker.io"}, Endpoints: []string{"https://h.lan"},
-		Rewrites: mustRules(t, rewrite.Rule{Registry: "*", Match: "^", Replace: "plant/"},
-			rewrite.Rule{Registry: "ghcr.io", Match: "^", Replace: "g/"})}
-	peers := Source{Registries: []string{"docker.io"}}
-	ours := []string{"https://10.0.0.1:5443", "https://10.0.0.2:5443"}
-	plant, g := map[string]string{"^": "plant/"}, map[string]string{"^": "g/"}
-	login := RegistryConfig{Auth: &RegistryAuth{Username: "boxlift", Password: NewSecret("secret")},
-		TLS: &RegistryTLS{CAFile: "/etc/ca.crt"}}
-	logins := map[string]RegistryConfig{"10.0.0.1:5443": login, "10.0.0.2:5443": login}
-	with := func(host string, c RegistryConfig) map[string]RegistryConfig {
-		return map[string]RegistryConfig{"10.0.0.1:5443": login, "10.0.0.2:5443": login, host: c}
-	}
-	for _, test := range []struct {
-		name, users string
-		source      Source
-		want        *Registries
-		fails       string
-	}{
-		{name: "the user has none", source: own, want: &Registries{
-			Mirrors: map[string]Mirror{"docker.io": {Endpoints: ours}, "quay.io": {Endpoints: ours},
-				"*": {Endpoints: ours}},
-			Configs: logins,
-		}},
-		{name: "the user's endpoints follow, also those for all others", source: own,
-			users: `{mirrors: {docker.io: {endpoint: ["https://m.lan", "https://10.0.0.2:5443"]}, "*": {endpoint: ` +
-				`["https://all.lan"]}}}`,
-			want: &Registries{
-				Mirrors: map[string]Mirror{
-					"docker.io": {Endpoints: append(ours[:2:2], "https://m.lan")},
-					"quay.io":   {Endpoints: append(ours[:2:2], "https://all.lan")},
-					"*":         {Endpoints: append(ours[:2:2], "https://all.lan")},
-				},
-				Configs: logins,
-			}},
-		{name: "a registry of the user's", source: own,
-			users: `{mirrors: {own.lan: , other.lan: {endpoint: ["https://m.lan"], rewrite: {a: b}}}, configs: ` +
-				`{own.lan: {auth: {auth: eA==}}}}`,
-			want: &Registries{
-				Mirrors: map[string]Mirror{
-					"docker.io": {Endpoints: ours}, "quay.io": {Endpoints: ours}, "*": {Endpoints: ours},
-					"own.lan": {Endpoints: []string{"own.lan"}}, "other.lan": {Endpoints: []string{"https://m.lan"},
-						Rewrites: map[string]string{"a": "b"}},
-				},
-				Configs: with("own.lan", RegistryConfig{Auth: &RegistryAuth{Auth: NewSecret("eA==")}}),
-			}},
-		{name: "the same registry twice", source: own, users: `{mirrors: {docker.io: }}`, want: &Registries{
-			Mirrors: map[string]Mirror{"docker.io": {Endpoints: ours}, "quay.io": {Endpoints: ours},
-				"*": {Endpoints: ours}},
-			Configs: logins,
-		}},
-		{name: "rewrites of the user's", source: own, users: `{mirrors: {docker.io: {rewrite: {a: b}}}}`,
-			fails: `registries.mirrors["docker.io"] and seeding want different rewrites for docker.io`},
-		{name: "rewrites of the user's for all others", source: own,
-			users: `{mirrors: {"*": {endpoint: [m.lan], rewrite: {a: b}}}}`,
-			fails: `registries.mirrors["*"] and seeding want different rewrites for docker.io`},
-		{name: "a login of the user's", source: own, users: `{configs: {"10.0.0.2:5443": {auth: {auth: eA==}}}}`,
-			fails: `registries.configs["10.0.0.2:5443"] has a login`},
-		{name: "certificates of the user's", source: own,
-			users: `{configs: {"10.0.0.2:5443": {tls: {insecure_skip_verify: true}}}}`,
-			fails: `registries.configs["10.0.0.2:5443"] says how to check the certificate`},
-		{name: "a client's certificate of the user's", source: own,
-			users: `{configs: {"10.0.0.2:5443": {tls: {cert_file: /c, key_file: /k}}}}`, want: &Registries{
-				Mirrors: map[string]Mirror{"docker.io": {Endpoints: ours}, "quay.io": {Endpoints: ours},
-					"*": {Endpoints: ours}},
-				Configs: with("10.0.0.2:5443", RegistryConfig{Auth: login.Auth,
-					TLS: &RegistryTLS{CAFile: "/etc/ca.crt", CertFile: "/c", KeyFile: "/k"}}),
-			}},
-		{name: "rewrites of the source's", source: external, want: &Registries{
-			Mirrors: map[string]Mirror{
-				"docker.io": {Endpoints: []string{"https://h.lan"},
-					Rewrites: plant}, "ghcr.io": {Endpoints: []string{"https://h.lan"}, Rewrites: g},
-				"*": {Endpoints: []string{"https://h.lan"}, Rewrites: plant},
-			},
-		}},
-		{name: "rewrites of the source's, endpoints of the user's", source: external,
-			users: `{mirrors: {ghcr.io: {endpoint: [m.lan]}}}`,
-			fails: `registries.mirrors["ghcr.io"] and seeding want different rewrites for ghcr.io`},
-		{name: "the same rewrites", source: external,
-			users: `{mirrors: {docker.io: {endpoint: [m.lan], rewrite: {"^": plant/}}}}`, want: &Registries{
-				Mirrors: map[string]Mirror{
-					"docker.io": {Endpoints: []string{"https://h.lan", "m.lan"},
-						Rewrites: plant}, "ghcr.io": {Endpoints: []string{"https://h.lan"}, Rewrites: g},
-					"*": {Endpoints: []string{"https://h.lan"}, Rewrites: plant},
-				},
-			}},
-		{name: "peers only", source: peers, want: &Registries{Mirrors: map[string]Mirror{"*": {}}}},
-		{name: "peers and the user's", source: peers,
-			users: `{mirrors: {own.lan: , "*": {endpoint: [m.lan], rewrite: {a: b}}}}`, want: &Registries{
-				Mirrors: map[string]Mirror{"own.lan": {},
-					"*": {Endpoints: []string{"m.lan"}, Rewrites: map[string]string{"a": "b"}}},
-			}},
-		{name: "no URL", source: Source{Endpoints: []string{"10.0.0.1"}}, fails: `found endpoint "10.0.0.1"`},
-		{name: "no URL of a registry", source: Source{Endpoints: []string{"https://u@10.0.0.1"}},
-			fails: "expected an address without user and password"},
-		{name: "no registry", source: Source{Registries: []string{"docker.io/library"},
-			Endpoints: []string{"https://10.0.0.1"}}, fails: `found registry "docker.io/library"`},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			users, before := readRegistries(t, test.users), readRegistries(t, test.users)
-			got, err := test.source.Merge(users)
-			if test.fails != "" {
-				if err == nil || !strings.Contains(err.Error(), test.fails) {
-					t.Fatalf("got %v, want an error with %q", err, test.fails)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(test.want, got, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("merged (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(before, users); diff != "" {
-				t.Errorf("the user's were changed (-before +after):\n%s", diff)
-			}
-			if _, err := got.Render(); err != nil {
-				t.Error(err)
-			}
-		})
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/config/registries"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/setup"
 	"github.com/liteboxd/boxlift/install/site"
@@ -79,7 +80,7 @@ func (sd *Seeder) placeCA(ctx context.Context, ca []byte) error {
 
 // Registries is what a host's registries.yaml is to have: where boxlift lets nodes pull
 // from, and what install.yaml says of registries. It is nil for no file.
-func (sd *Seeder) Registries(h *site.Host) (*config.Registries, error) {
+func (sd *Seeder) Registries(h *site.Host) (*registries.File, error) {
 	if sd.Site.Config.Seeding.Mode != config.SeedRegistry {
 		return sd.registriesWith(h, "")
 	}
@@ -91,11 +92,11 @@ func (sd *Seeder) Registries(h *site.Host) (*config.Registries, error) {
 }
 
 // registriesWith is registries with the password of boxlift's registry.
-func (sd *Seeder) registriesWith(h *site.Host, password string) (*config.Registries, error) {
-	var source config.Source
+func (sd *Seeder) registriesWith(h *site.Host, password string) (*registries.File, error) {
+	var source registries.Source
 	switch s := sd.Site.Config.Seeding; {
 	case s.Mode == config.SeedRegistry:
-		source.Login = &config.RegistryLogin{Username: run.RegistryUsername, Password: config.NewSecret(password)}
+		source.Login = &registries.Login{Username: run.RegistryUsername, Password: config.NewSecret(password)}
 		source.CAFile = k3sRegistryCA
 		for _, server := range sd.endpointOrder(h) {
 			source.Endpoints = append(source.Endpoints, "https://"+sd.RegistryAddress(server))
@@ -224,7 +225,7 @@ func rewriteRules(e *config.ExternalRegistry) (rewrite.Rules, error) {
 }
 
 // pushOptions say how to talk to the site's registry with a login; nil is none.
-func (sd *Seeder) pushOptions(e *config.ExternalRegistry, login *config.RegistryLogin, ca []byte) (push.Options, error) {
+func (sd *Seeder) pushOptions(e *config.ExternalRegistry, login *registries.Login, ca []byte) (push.Options, error) {
 	rules, err := rewriteRules(e)
 	if err != nil {
 		return push.Options{}, err

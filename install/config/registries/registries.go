@@ -1,4 +1,9 @@
-package config
+// Package registries knows k3s' registries.yaml: what a user wants it to say, and what it has to
+// say so that nodes pull from where the bundle's contents are.
+//
+// Contract: [Read] reports to the section's node what is wrong. Rendering is deterministic. It
+// only computes: nothing is asked of a registry.
+package registries
 
 import (
 	"errors"
@@ -12,14 +17,16 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/liteboxd/boxlift/install/config/parse"
 	"github.com/liteboxd/boxlift/install/config/schema"
+	"github.com/liteboxd/boxlift/install/config/secret"
 )
 
-// Registries is k3s' registries.yaml (docs.k3s.io, private registry configuration):
+// File is k3s' registries.yaml (docs.k3s.io, private registry configuration):
 // where containerd pulls images from that are not on a host yet.
-type Registries struct {
-	Mirrors map[string]Mirror         // by registry, such as "docker.io", or "*" for all others
-	Configs map[string]RegistryConfig // by registry, with its port if it has one, or "*"
+type File struct {
+	Mirrors map[string]Mirror // by registry, such as "docker.io", or "*" for all others
+	Configs map[string]Config // by registry, with its port if it has one, or "*"
 }
 
 // Mirror says where to pull a registry's images from.
@@ -28,36 +35,36 @@ type Mirror struct {
 	Rewrites  map[string]string // regular expressions (Go's) for repositories, and what to put in place
 }
 
-// RegistryConfig says how to talk to a registry.
-type RegistryConfig struct {
-	Auth *RegistryAuth
-	TLS  *RegistryTLS
+// Config says how to talk to a registry.
+type Config struct {
+	Auth *Auth
+	TLS  *TLS
 }
 
-// RegistryAuth is a login: Username and Password, or Auth, or IdentityToken.
-type RegistryAuth struct {
+// Auth is a login: Username and Password, or Auth, or IdentityToken.
+type Auth struct {
 	Username      string
-	Password      Secret
-	Auth          Secret // base64 of user:password
-	IdentityToken Secret
+	Password      secret.Text
+	Auth          secret.Text // base64 of user:password
+	IdentityToken secret.Text
 }
 
-// RegistryTLS names certificates. The paths are absolute and on the hosts: boxlift does
+// TLS names certificates. The paths are absolute and on the hosts: boxlift does
 // not place the files.
-type RegistryTLS struct {
+type TLS struct {
 	CAFile, CertFile, KeyFile string
 	InsecureSkipVerify        bool
 }
 
 // Render returns registries.yaml as boxlift puts it on hosts.
-func (r *Registries) Render() ([]byte, error) {
+func (r *File) Render() ([]byte, error) {
 	content, err := r.YAML()
 	return append([]byte("# Written by boxlift from install.yaml; changes made here are lost.\n"), content...), err
 }
 
 // YAML returns registries.yaml, secrets included: it belongs into a file that only root can
-// read. Equal Registries give equal bytes.
-func (r *Registries) YAML() ([]byte, error) {
+// read. Equal File give equal bytes.
+func (r *File) YAML() ([]byte, error) {
 	type auth struct {
 		Username      string `yaml:"username,omitempty"`
 		Password      string `yaml:"password,omitempty"`
@@ -98,9 +105,9 @@ func (r *Registries) YAML() ([]byte, error) {
 	return yaml.Marshal(file)
 }
 
-// secrets returns the passwords and tokens.
-func (r *Registries) secrets() []Secret {
-	var all []Secret
+// Secrets returns the passwords and tokens.
+func (r *File) Secrets() []secret.Text {
+	var all []secret.Text
 	if r == nil {
 		return nil
 	}
@@ -128,15 +135,16 @@ func parseRegistry(s string) error {
 		host = h
 	}
 	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	if s != "*" && err != nil && !isDomain(host, 253) {
+	if s != "*" && err != nil && !parse.IsDomain(host, 253) {
 		return errors.New(`expected a registry's name in lower case without https://, such as docker.io or ` +
 			`registry.lan:5000, or "*" for all`)
 	}
 	return nil
 }
 
-func (d *decoder) registries(n schema.Node) *Registries {
-	r := &Registries{}
+// Read reads the section of install.yaml that says what is in the file.
+func Read(n schema.Node) *File {
+	r := &File{}
 	const want = `a registry such as docker.io or registry.lan:5000, or "*"`
 	checked := func(key string, at schema.Node) bool {
 		if at.Describes() {
@@ -152,15 +160,15 @@ func (d *decoder) registries(n schema.Node) *Registries {
 		schema.Optional("mirrors", "Where to pull a registry's images from.", func(n schema.Node) {
 			r.Mirrors = map[string]Mirror{}
 			n.Entries(want, registryKey, func(key string, at, value schema.Node) {
-				if m := d.mirror(value); checked(key, at) {
+				if m := readMirror(value); checked(key, at) {
 					r.Mirrors[key] = m
 				}
 			})
 		}),
 		schema.Optional("configs", "How to talk to a registry: login and certificates.", func(n schema.Node) {
-			r.Configs = map[string]RegistryConfig{}
+			r.Configs = map[string]Config{}
 			n.Entries(want, registryKey, func(key string, at, value schema.Node) {
-				if c := d.registryConfig(value); checked(key, at) {
+				if c := readConfig(value); checked(key, at) {
 					r.Configs[key] = c
 				}
 			})
@@ -169,7 +177,7 @@ func (d *decoder) registries(n schema.Node) *Registries {
 	return r
 }
 
-func (d *decoder) mirror(n schema.Node) Mirror {
+func readMirror(n schema.Node) Mirror {
 	var m Mirror
 	fields := []schema.Field{
 		schema.Optional("endpoint", "URLs in the order to try. Default: the registry itself.", func(n schema.Node) {
@@ -196,22 +204,22 @@ func (d *decoder) mirror(n schema.Node) Mirror {
 	return m
 }
 
-func (d *decoder) registryConfig(n schema.Node) RegistryConfig {
-	var c RegistryConfig
+func readConfig(n schema.Node) Config {
+	var c Config
 	n.Mapping(
 		schema.Optional("auth", "Login: username and password, or auth, or identity_token.",
-			func(n schema.Node) { c.Auth = d.registryAuth(n) }),
+			func(n schema.Node) { c.Auth = readAuth(n) }),
 		schema.Optional("tls", "Certificates. The files have to be on the hosts already.",
-			func(n schema.Node) { c.TLS = d.registryTLS(n) }),
+			func(n schema.Node) { c.TLS = readTLS(n) }),
 	)
 	return c
 }
 
-func (d *decoder) registryAuth(n schema.Node) *RegistryAuth {
-	a := &RegistryAuth{}
+func readAuth(n schema.Node) *Auth {
+	a := &Auth{}
 	present := n.Mapping(
 		schema.Optional("username", "User of the registry.",
-			func(n schema.Node) { a.Username = schema.Text(n, parseUser) }),
+			func(n schema.Node) { a.Username = schema.Text(n, parse.User) }),
 		schema.Optional("password", "Password. Better a ${NAME} than the password itself.",
 			func(n schema.Node) { a.Password = n.Secret() }),
 		schema.Optional("auth", "base64 of user:password, in place of both.",
@@ -235,8 +243,8 @@ func (d *decoder) registryAuth(n schema.Node) *RegistryAuth {
 	return a
 }
 
-func (d *decoder) registryTLS(n schema.Node) *RegistryTLS {
-	t := &RegistryTLS{}
+func readTLS(n schema.Node) *TLS {
+	t := &TLS{}
 	present := n.Mapping(
 		schema.Optional("ca_file", "Absolute path on the hosts: the authority that signed the registry's certificate.",
 			func(n schema.Node) { t.CAFile = schema.Text(n, parseHostPath) }),

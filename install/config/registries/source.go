@@ -1,4 +1,4 @@
-package config
+package registries
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 
+	"github.com/liteboxd/boxlift/install/config/secret"
 	"github.com/liteboxd/boxlift/registry/rewrite"
 )
 
@@ -15,25 +16,16 @@ type Source struct {
 	// Endpoints are URLs such as https://192.0.2.1:5443 in the order to try. None means that
 	// k3s' embedded registry is all there is: nodes then take part in it for every registry.
 	Endpoints             []string
-	Login                 *RegistryLogin // at every endpoint; nil for none
-	CAFile                string         // absolute path on the hosts; "" means what hosts trust
+	Login                 *Login // at every endpoint; nil for none
+	CAFile                string // absolute path on the hosts; "" means what hosts trust
 	InsecureSkipTLSVerify bool
 	Rewrites              rewrite.Rules
 }
 
-// seedingCA stands for the path on the hosts while a file is checked, where only counts
-// whether there is one.
-const seedingCA = "/ca.crt"
-
-// Source returns where nodes pull from with this registry; caFile is where CAFile was put
-// on the hosts.
-func (e ExternalRegistry) Source(rules rewrite.Rules, caFile string) Source {
-	s := Source{Endpoints: []string{e.URL()}, Login: e.Pull, InsecureSkipTLSVerify: e.InsecureSkipTLSVerify,
-		Rewrites: rules}
-	if e.CAFile != "" {
-		s.CAFile = caFile
-	}
-	return s
+// Login is a user of a registry, such as a robot account.
+type Login struct {
+	Username string
+	Password secret.Text
 }
 
 // Merge returns the registries.yaml by which nodes pull from the source: for every registry
@@ -43,17 +35,17 @@ func (e ExternalRegistry) Source(rules rewrite.Rules, caFile string) Source {
 //
 // The source comes first, and the user's endpoints for the same registry after it. A mirror
 // of a registry hides that for "*", so the user's endpoints for "*" follow where the user
-// has none for the registry. Registries that only the user names keep their endpoints, and
+// has none for the registry. File that only the user names keep their endpoints, and
 // one without endpoints gets itself as such, which is what that means to k3s otherwise.
 //
 // k3s has one set of rewrites for all endpoints of a registry, and one login and one set of
 // certificates for each host. When the source and the user want different ones, it is an
 // error, which names the place in install.yaml: either would silently break the other.
-func (s Source) Merge(users *Registries) (*Registries, error) {
+func (s Source) Merge(users *File) (*File, error) {
 	if users == nil {
-		users = &Registries{}
+		users = &File{}
 	}
-	merged := &Registries{Mirrors: map[string]Mirror{}, Configs: maps.Clone(users.Configs)}
+	merged := &File{Mirrors: map[string]Mirror{}, Configs: maps.Clone(users.Configs)}
 	for name, m := range users.Mirrors {
 		if len(m.Endpoints) == 0 && len(s.Endpoints) > 0 {
 			m.Endpoints = []string{name}
@@ -85,7 +77,7 @@ func (s Source) Merge(users *Registries) (*Registries, error) {
 }
 
 // mirror is what nodes try for a registry.
-func (s Source) mirror(name string, users *Registries) (Mirror, error) {
+func (s Source) mirror(name string, users *File) (Mirror, error) {
 	from := name
 	own, ok := users.Mirrors[name]
 	if !ok {
@@ -106,7 +98,7 @@ func (s Source) mirror(name string, users *Registries) (Mirror, error) {
 }
 
 // configure adds how to talk to an endpoint to what the user says of the same host.
-func (s Source) configure(endpoint string, merged *Registries) error {
+func (s Source) configure(endpoint string, merged *File) error {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" {
 		return fmt.Errorf("found endpoint %q, expected a URL such as https://192.0.2.1:5443", endpoint)
@@ -120,10 +112,10 @@ func (s Source) configure(endpoint string, merged *Registries) error {
 		if c.Auth != nil {
 			return fmt.Errorf("%s has a login, and seeding has one for the same host: leave it out there", where)
 		}
-		c.Auth = &RegistryAuth{Username: s.Login.Username, Password: s.Login.Password}
+		c.Auth = &Auth{Username: s.Login.Username, Password: s.Login.Password}
 	}
 	if s.CAFile != "" || s.InsecureSkipTLSVerify {
-		var tls RegistryTLS
+		var tls TLS
 		if c.TLS != nil {
 			tls = *c.TLS
 		}
@@ -134,11 +126,11 @@ func (s Source) configure(endpoint string, merged *Registries) error {
 		tls.CAFile, tls.InsecureSkipVerify = s.CAFile, s.InsecureSkipTLSVerify
 		c.TLS = &tls
 	}
-	if c == (RegistryConfig{}) {
+	if c == (Config{}) {
 		return nil
 	}
 	if merged.Configs == nil {
-		merged.Configs = map[string]RegistryConfig{}
+		merged.Configs = map[string]Config{}
 	}
 	merged.Configs[u.Host] = c
 	return nil

@@ -1,4 +1,8 @@
-package config
+// Package parse reads single values of install.yaml: hosts, users, names, addresses, versions.
+//
+// Contract: each function returns the value in its canonical form, or an error that says what
+// was expected, to follow what was found. Nothing is looked up.
+package parse
 
 import (
 	"encoding/base64"
@@ -19,9 +23,9 @@ var (
 	ciliumVersion = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+(-(pre|rc)\.[0-9]+)?$`)
 )
 
-// parseHost accepts an IP address, and returns its canonical form, or a DNS name,
+// Host accepts an IP address, and returns its canonical form, or a DNS name,
 // and returns it in lower case.
-func parseHost(s string) (string, error) {
+func Host(s string) (string, error) {
 	expected := errors.New("expected an IP address or a DNS name")
 	if addr, err := netip.ParseAddr(s); err == nil {
 		if addr.Zone() != "" || addr.IsUnspecified() || addr.IsMulticast() {
@@ -41,13 +45,14 @@ func parseHost(s string) (string, error) {
 		}
 		return "", errors.New("expected an IP address or a DNS name: the port has a key of its own")
 	}
-	if lower := strings.ToLower(s); isDomain(lower, 253) {
+	if lower := strings.ToLower(s); IsDomain(lower, 253) {
 		return lower, nil
 	}
 	return "", expected
 }
 
-func isDomain(s string, longest int) bool {
+// IsDomain reports whether s is a DNS name in lower case of at most so many characters.
+func IsDomain(s string, longest int) bool {
 	if len(s) > longest {
 		return false
 	}
@@ -59,7 +64,11 @@ func isDomain(s string, longest int) bool {
 	return true
 }
 
-func parseUser(s string) (string, error) {
+// IsName reports whether s is a DNS name in lower case and not the beginning of an address.
+func IsName(s string) bool { return !onlyDigits.MatchString(s) && IsDomain(s, 253) }
+
+// User accepts the name of a user, of whatever it is one.
+func User(s string) (string, error) {
 	unfit := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == ':' || r == '@' }
 	if len(s) > 64 || s[0] == '-' || strings.ContainsFunc(s, unfit) {
 		return "", errors.New("expected a user name")
@@ -67,20 +76,20 @@ func parseUser(s string) (string, error) {
 	return s, nil
 }
 
-// parseLogin accepts the user of a host. Hints name it in commands, so what a shell would take
+// Login accepts the user of a host. Hints name it in commands, so what a shell would take
 // for more than text is refused; no system allows it. A backslash is for users of a domain.
-func parseLogin(s string) (string, error) {
+func Login(s string) (string, error) {
 	unfit := func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(`._-+\`, r)
 	}
 	if strings.ContainsFunc(s, unfit) {
 		return "", errors.New(`expected a user name of letters, digits, ".", "_", "-", "+" and "\"`)
 	}
-	return parseUser(s)
+	return User(s)
 }
 
-// parseFingerprint accepts a host key's digest as ssh-keygen -l prints it.
-func parseFingerprint(s string) (string, error) {
+// Fingerprint accepts a host key's digest as ssh-keygen -l prints it.
+func Fingerprint(s string) (string, error) {
 	digest, found := strings.CutPrefix(s, "SHA256:")
 	sum, err := base64.RawStdEncoding.Strict().DecodeString(digest)
 	if !found || err != nil || len(sum) != 32 {
@@ -89,30 +98,34 @@ func parseFingerprint(s string) (string, error) {
 	return s, nil
 }
 
-func parseLabel(s string) (string, error) {
+// Label accepts one part of a DNS name.
+func Label(s string) (string, error) {
 	if !label.MatchString(s) {
 		return "", errors.New("expected at most 63 of a-z, 0-9 and -, with a letter or digit at both ends")
 	}
 	return s, nil
 }
 
-func parseNodeName(s string) (string, error) {
+// NodeName accepts the name of a Kubernetes node.
+func NodeName(s string) (string, error) {
 	// A node's name becomes the value of the label kubernetes.io/hostname, which ends at 63.
-	if !isDomain(s, 63) {
+	if !IsDomain(s, 63) {
 		return "", errors.New("expected a name for a Kubernetes node: at most 63 of a-z, 0-9, - and ., with a letter " +
 			"or digit at both ends")
 	}
 	return s, nil
 }
 
-func parseNamespace(s string) (string, error) {
+// Namespace accepts a namespace that Kubernetes does not use itself.
+func Namespace(s string) (string, error) {
 	if s == "default" || strings.HasPrefix(s, "kube-") {
 		return "", errors.New("expected a namespace of its own: Kubernetes uses this one")
 	}
-	return parseLabel(s)
+	return Label(s)
 }
 
-func parseAddr(s string) (netip.Addr, error) {
+// Addr accepts the IP address of a node.
+func Addr(s string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(s)
 	if err != nil || addr.Zone() != "" || addr.IsUnspecified() || addr.IsMulticast() || addr.IsLoopback() {
 		return netip.Addr{}, errors.New("expected the IP address by which the other nodes reach this one")
@@ -120,9 +133,9 @@ func parseAddr(s string) (netip.Addr, error) {
 	return addr.Unmap(), nil
 }
 
-// parsePodCIDR accepts an IPv4 network with room for at least one node: Cilium gives each node
+// PodCIDR accepts an IPv4 network with room for at least one node: Cilium gives each node
 // a /24, and boxlift sets up no IPv6.
-func parsePodCIDR(s string) (netip.Prefix, error) {
+func PodCIDR(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	switch {
 	case err != nil:
@@ -137,21 +150,24 @@ func parsePodCIDR(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-func parseK3sVersion(s string) (string, error) {
+// K3sVersion accepts a version of k3s, such as v1.36.4+k3s1.
+func K3sVersion(s string) (string, error) {
 	if !k3sVersion.MatchString(s) {
 		return "", errors.New("expected a version such as v1.36.4+k3s1")
 	}
 	return s, nil
 }
 
-func parseCiliumVersion(s string) (string, error) {
+// CiliumVersion accepts a version of Cilium, such as 1.20.0.
+func CiliumVersion(s string) (string, error) {
 	if !ciliumVersion.MatchString(s) {
 		return "", errors.New("expected a version such as 1.20.0, without a v")
 	}
 	return s, nil
 }
 
-func parseImage(s string) (string, error) {
+// Image accepts a complete reference of an image.
+func Image(s string) (string, error) {
 	if _, err := name.ParseReference(s, name.StrictValidation); err != nil {
 		return "", errors.New("expected an image with registry, repository and tag or digest, such as " +
 			"registry.lan/liteboxd/web:v1")
