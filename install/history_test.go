@@ -10,7 +10,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/site"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 // What an upgrade has left in the state stays there until it is gone on with or gone back from:

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/liteboxd/boxlift/install/site"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 func TestCheckConfig(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/upstream"
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/kube/helm"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
+	"github.com/liteboxd/boxlift/test/sitetest"
 	standin "github.com/liteboxd/boxlift/test/upstream"
 )
 

@@ -3,7 +3,7 @@ package install
 import (
 	"testing"
 
-	"github.com/liteboxd/boxlift/install/site/sitetest"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 func example(t *testing.T, text string, components ...string) *installation {

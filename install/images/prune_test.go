@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/liteboxd/boxlift/install/run"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
 	"github.com/liteboxd/boxlift/node/images"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 func TestOldPacksReason(t *testing.T) {

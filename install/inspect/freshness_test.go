@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/liteboxd/boxlift/install/site/sitetest"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 // TestRecordDifferences: status says that the bundle is older.

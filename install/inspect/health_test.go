@@ -19,10 +19,10 @@ import (
 	"github.com/liteboxd/boxlift/install/kube/probe"
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/install/site"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
 	"github.com/liteboxd/boxlift/node/facts"
 	"github.com/liteboxd/boxlift/node/images"
 	"github.com/liteboxd/boxlift/node/reach"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 // verdict is what tests compare of checks: their states, and whether there is a hint

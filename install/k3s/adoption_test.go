@@ -16,8 +16,8 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
 	"github.com/liteboxd/boxlift/node/facts"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 // Somebody else's k3s is one that has a unit of install.sh's and nothing of boxlift's.

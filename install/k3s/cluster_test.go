@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	machine "github.com/liteboxd/boxlift/install/host"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
 	"github.com/liteboxd/boxlift/internal/printable"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 // What k3s is configured with, by the host's place: the first server, one that joins it,

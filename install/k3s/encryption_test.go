@@ -10,7 +10,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/atrest"
 	"github.com/liteboxd/boxlift/install/site"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 // All servers of a new cluster encrypt, and others go on as they are; agents never have the setting.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/liteboxd/boxlift/install/config"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 // K3s is started again for what it goes by at every start, and for nothing else.

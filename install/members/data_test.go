@@ -18,7 +18,7 @@ import (
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 // Agents that install.yaml does not have are all judged before the first is touched, the one without data too.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/site"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 func TestServersLeft(t *testing.T) {

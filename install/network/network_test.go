@@ -10,8 +10,8 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/site"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
 	"github.com/liteboxd/boxlift/test/need"
+	"github.com/liteboxd/boxlift/test/sitetest"
 	"github.com/liteboxd/boxlift/test/upstream"
 )
 

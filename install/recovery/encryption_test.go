@@ -9,7 +9,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/site"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 // A cluster comes back with the setting for its Secrets that it had, or not at all.

@@ -21,8 +21,8 @@ import (
 	"github.com/liteboxd/boxlift/install/authority"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
 	"github.com/liteboxd/boxlift/internal/progress"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 // Who asks a registry learns whether it is the right one and takes the login.

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/liteboxd/boxlift/install/run"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
 	"github.com/liteboxd/boxlift/node/wire"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 // What hosts say is shown without what could steer a terminal, and not without bound.

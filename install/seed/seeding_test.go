@@ -13,8 +13,8 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
 	"github.com/liteboxd/boxlift/registry/push"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 // What nodes have in registries.yaml, by the mode and by their place.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	bundleplan "github.com/liteboxd/boxlift/bundle/plan"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
 	"github.com/liteboxd/boxlift/test/ocilayout"
+	"github.com/liteboxd/boxlift/test/sitetest"
 	"github.com/liteboxd/boxlift/test/smallbundle"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install/site"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
+	"github.com/liteboxd/boxlift/test/sitetest"
 	"github.com/liteboxd/boxlift/test/smallbundle"
 	"github.com/liteboxd/boxlift/test/unsteady"
 )

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/liteboxd/boxlift/install/config"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 // Agents get what they need to start where the seeding says so; servers get everything.

@@ -7,8 +7,8 @@ import (
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/install/site"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
 	"github.com/liteboxd/boxlift/node/facts"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 // A host that was adopted is in its cluster: nobody takes it for one that is about to join, and preflight judges it as

@@ -10,8 +10,8 @@ import (
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/install/site"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
 	"github.com/liteboxd/boxlift/node/facts"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 // A host must not take the place of another machine's node, and one that is the node, or has

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/liteboxd/boxlift/install/journal"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 // An installation has the hosts try each other when one is new, preflight alone always.

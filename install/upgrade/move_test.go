@@ -10,7 +10,7 @@ import (
 	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/members"
 	"github.com/liteboxd/boxlift/install/site"
-	"github.com/liteboxd/boxlift/install/site/sitetest"
+	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
 // Nodes are drained one by one: each is looked at by itself, before an upgrade begins and before it is drained.
