@@ -37,9 +37,10 @@ release: build
 	CGO_ENABLED=0 go run . -version '$(VERSION)' -time "$$(git log -1 --format=%ct)" -platforms "$${released// /,}" \
 	    -programs "$$programs" -documents "$$root" -out "$$root/dist" $${key:+-key "$$key"}
 
-# Locks, builds, signs, carries and installs a cluster, on hosts made for the purpose (as root).
+# Locks, builds, signs, carries and installs a cluster, on hosts made for the purpose (as root). With KEEP=1 they stay up
+# until Ctrl-C, and it says how to log in, to use kubectl, and to open LiteBoxd's page from this machine.
 demo: build
-	@go run ./test/demo
+	@go run ./test/demo $(if $(KEEP),-keep)
 
 # The race detector lets each program sleep for a second before it ends, and tests start hundreds.
 export GORACE := atexit_sleep_ms=20

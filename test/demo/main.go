@@ -5,7 +5,7 @@
 // It needs root, because it makes hosts, and Debian, whose tools it makes them with. The
 // first run on a machine prepares what the hosts are made of and builds Kubernetes, which
 // takes a quarter of an hour on two cores; it says so. All that it makes is gone when it
-// ends, but for the cache.
+// ends, but for the cache; with -keep, it does not end before Ctrl-C.
 package main
 
 import (
@@ -30,11 +30,12 @@ import (
 func main() {
 	programs := flag.String("programs", "bin", "folder that make build has filled")
 	size := flag.String("size", string(upstream.Small), "size of the stand-in's images: small or large")
+	stays := flag.Bool("keep", false, "leave the hosts up until Ctrl-C, and say how they are reached")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	d := demo{start: time.Now()}
+	d := demo{start: time.Now(), keep: *stays}
 	err := d.run(ctx, *programs, upstream.Size(*size))
-	if ctx.Err() != nil {
+	if ctx.Err() != nil && !d.kept {
 		fmt.Fprintln(os.Stderr, "demo: interrupted; the hosts and all else are removed")
 		os.Exit(130)
 	}
@@ -50,6 +51,9 @@ const (
 	rootPassword  = "demo-root"
 	adminPassword = "demo-admin"
 )
+
+// ingressHost is LiteBoxd's name. Browsers take those below localhost for this machine.
+const ingressHost = "box.localhost"
 
 // installYAML installs one server as root and one agent as a user with sudo. Passwords
 // come from the environment.
@@ -67,11 +71,13 @@ ssh:
 network:
   cni: cilium
 liteboxd:
-  ingressHost: box.example.lan
+  ingressHost: ` + ingressHost + `
 `
 
 type demo struct {
 	start time.Time
+	// keep says that the hosts are to stay, kept that they did, until somebody ended that.
+	keep, kept bool
 	times []string
 }
 
@@ -152,7 +158,11 @@ func (d *demo) run(ctx context.Context, programs string, size upstream.Size) (er
 	if err := d.section("isolated side: health", func() error { return operate(ctx, site, "health", "-f", "install.yaml") }); err != nil {
 		return err
 	}
-	return d.conclude(bed, site)
+	if err := d.conclude(bed, site); err != nil || !d.keep {
+		return err
+	}
+	d.kept = true
+	return keep(ctx, site)
 }
 
 func connected(ctx context.Context, bed *testbed.Testbed) error {
