@@ -120,31 +120,8 @@ func (d *decoder) liteboxd(n schema.Node) *LiteBoxd {
 			"replaced, and once more for WebSockets. Default: 120.", seconds(&box.ShutdownTimeout)),
 		schema.Optional("terminationGraceSeconds", "When Kubernetes kills them. Default: 300, or 7 and twice "+
 			"shutdownTimeoutSeconds if that is more.", seconds(&box.TerminationGrace)),
-		schema.Optional("security", "LiteBoxd's keys and its first login.", func(n schema.Node) {
-			s := &box.Security
-			n.Mapping(
-				schema.Optional("sandboxTokenEncryptionKey", "Key for the sandboxes' access tokens: 16, 24 or 32 "+
-					"bytes, as they are, in hexadecimal or in base64. Default: made once, and kept in the cluster.",
-					func(n schema.Node) {
-						s.EncryptionKey = n.Secret()
-						if !n.Describes() && !s.EncryptionKey.IsEmpty() && !isEncryptionKey(s.EncryptionKey.Reveal()) {
-							n.Fail("expected 16, 24 or 32 bytes: as they are, in hexadecimal or in base64")
-						}
-					}),
-				schema.Optional("sandboxTokenEncryptionKeyID", "Name of that key. Default: v1.",
-					func(n schema.Node) { s.EncryptionKeyID = schema.Text(n, parse.Label) }),
-				schema.Optional("adminUsername", "First user. Default: admin.",
-					func(n schema.Node) { s.AdminUsername = schema.Text(n, parse.User) }),
-				schema.Optional("adminInitialPassword", "Password of the first user at the first start. Default: "+
-					"made, and shown once.", func(n schema.Node) {
-					s.AdminInitialPassword = n.Secret()
-					if !n.Describes() && s.AdminInitialPassword.Reveal() == builtInAdminPassword {
-						n.Fail("expected another password than the one that is built into LiteBoxd, which everybody " +
-							"knows")
-					}
-				}),
-			)
-		}),
+		schema.Optional("security", "LiteBoxd's keys and its first login.",
+			func(n schema.Node) { readSecurity(n, &box.Security) }),
 	)
 	if box.NamespaceSystem != "" && box.NamespaceSystem == box.NamespaceSandbox {
 		n.Fail("namespaceSystem and namespaceSandbox are both %s, expected two namespaces", box.NamespaceSystem)
@@ -156,6 +133,32 @@ func (d *decoder) liteboxd(n schema.Node) *LiteBoxd {
 			int(box.TerminationGrace.Seconds()), int(manifests.MinGrace(box.ShutdownTimeout).Seconds()))
 	}
 	return box
+}
+
+// readSecurity reads the keys and the first login.
+func readSecurity(n schema.Node, s *Security) {
+	n.Mapping(
+		schema.Optional("sandboxTokenEncryptionKey", "Key for the sandboxes' access tokens: 16, 24 or 32 "+
+			"bytes, as they are, in hexadecimal or in base64. Default: made once, and kept in the cluster.",
+			func(n schema.Node) {
+				s.EncryptionKey = n.Secret()
+				if !n.Describes() && !s.EncryptionKey.IsEmpty() && !isEncryptionKey(s.EncryptionKey.Reveal()) {
+					n.Fail("expected 16, 24 or 32 bytes: as they are, in hexadecimal or in base64")
+				}
+			}),
+		schema.Optional("sandboxTokenEncryptionKeyID", "Name of that key. Default: v1.",
+			func(n schema.Node) { s.EncryptionKeyID = schema.Text(n, parse.Label) }),
+		schema.Optional("adminUsername", "First user. Default: admin.",
+			func(n schema.Node) { s.AdminUsername = schema.Text(n, parse.User) }),
+		schema.Optional("adminInitialPassword", "Password of the first user at the first start. Default: "+
+			"made, and shown once.", func(n schema.Node) {
+			s.AdminInitialPassword = n.Secret()
+			if !n.Describes() && s.AdminInitialPassword.Reveal() == builtInAdminPassword {
+				n.Fail("expected another password than the one that is built into LiteBoxd, which everybody " +
+					"knows")
+			}
+		}),
+	)
 }
 
 // fill gives defaults to what depends on other values.
