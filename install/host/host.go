@@ -28,6 +28,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -223,10 +224,8 @@ func PutBytes(ctx context.Context, h Host, o PutOptions, content []byte) (change
 	return h.Put(ctx, o, bytes.NewReader(content))
 }
 
-// ExitError is a command that ran and failed.
+// ExitError is a command that ran and failed. Which host it ran on, [fault.HostOf] says.
 type ExitError struct {
-	// Host is the host's name.
-	Host string
 	// Command is the command's label.
 	Command string
 	// Code is the exit code; 128 + n when signal n ended the command.
@@ -236,19 +235,19 @@ type ExitError struct {
 	Lines []string
 }
 
-// NewExitError keeps the last lines of what the command printed.
-func NewExitError(host string, cmd Command, code int, stderr, stdout []byte) *ExitError {
+// NewExitError makes the [ExitError] of a host, with the last lines of what the command printed.
+func NewExitError(host string, cmd Command, code int, stderr, stdout []byte) error {
 	const most = 20
 	lines := printable.LastLines(stderr, most)
 	if len(lines) == 0 {
 		lines = printable.LastLines(stdout, most)
 	}
-	return &ExitError{Host: host, Command: cmd.Label(), Code: code, Lines: lines}
+	return fault.OnHost(&ExitError{Command: cmd.Label(), Code: code, Lines: lines}, host)
 }
 
 // Error returns one line with the last three of Lines.
 func (e *ExitError) Error() string {
-	text := fmt.Sprintf("%s: %s: exit code %d", e.Host, e.Command, e.Code)
+	text := fmt.Sprintf("%s: exit code %d", e.Command, e.Code)
 	last := e.Lines[max(0, len(e.Lines)-3):]
 	if len(last) > 0 {
 		text += ": " + strings.Join(last, "; ")

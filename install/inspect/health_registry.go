@@ -14,6 +14,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/reach"
 )
@@ -64,7 +65,7 @@ func (e *examination) registriesOf(ctx context.Context, h *site.Host) HealthChec
 	var failures []string
 	for _, u := range asked {
 		if err := e.askFrom(ctx, h, file, u); err != nil {
-			failures = append(failures, printable.Clip(printable.Text(strings.TrimPrefix(err.Error(), h.Name+": ")), 300))
+			failures = append(failures, printable.Clip(printable.Text(fault.WithoutHost(err)), 300))
 		}
 	}
 	c := HealthCheck{

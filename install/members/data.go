@@ -19,6 +19,7 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/manifests"
 )
@@ -194,7 +195,7 @@ func (r *removal) lookForData(ctx context.Context, facts localdata.Facts) (local
 	}
 	h.Seen = true
 	if h.Found, h.Stray, err = parseData(string(result.Stdout)); err != nil {
-		err = fmt.Errorf("%w: %s: look for data: %w", site.ErrHosts, h.Name, err)
+		err = fmt.Errorf("%w: %w", site.ErrHosts, fault.OnHost(fmt.Errorf("look for data: %w", err), h.Name))
 	}
 	return h, err
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // remains are what a host has of a cluster. install.yaml does not tell: it may name a host that
@@ -73,7 +74,7 @@ func (m *Members) ownRemains(ctx context.Context, h *site.Host, needsToken bool)
 	}
 	r, err := findRemains(ctx, h)
 	if err != nil {
-		return remains{}, fmt.Errorf("%w: %s: %w", site.ErrHosts, h.Name, err)
+		return remains{}, fmt.Errorf("%w: %w", site.ErrHosts, fault.OnHost(err, h.Name))
 	}
 	if err := r.check(own, needsToken); err != nil {
 		return remains{}, &strangerError{host: h.Name, server: r.server, err: err}

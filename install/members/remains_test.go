@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/liteboxd/boxlift/install/k3s"
-	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // k3s is uninstalled from hosts that have no node only when it is certainly this cluster's.
@@ -42,8 +42,8 @@ func TestRemainsOfOtherClusters(t *testing.T) {
 
 func TestStrangerError(t *testing.T) {
 	var err error = &strangerError{host: "other (10.0.0.9)", server: true, err: &k3s.ForeignError{Server: true}}
-	var hinted remote.HintError
-	if !errors.Is(err, site.ErrRefused) || !errors.As(err, &hinted) || !strings.Contains(hinted.Hint(), k3s.Uninstaller(true)) || !strings.Contains(err.Error(), "other (10.0.0.9)") {
+	hint := strings.Join(fault.Hints(err), "")
+	if !errors.Is(err, site.ErrRefused) || !strings.Contains(hint, k3s.Uninstaller(true)) || !strings.Contains(err.Error(), "other (10.0.0.9)") {
 		t.Errorf("%v", err)
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/manifests"
 	nodeimages "github.com/liteboxd/boxlift/node/images"
 	"github.com/liteboxd/boxlift/node/wire"
@@ -158,7 +159,7 @@ func (g *gathering) gather(ctx context.Context) error {
 		return err
 	}
 	if err := g.server(ctx, server); err != nil {
-		return fmt.Errorf("%s: %w", server.Name, err)
+		return fault.OnHost(err, server.Name)
 	}
 	// As it is: what it says of the cluster is for people who have lost it.
 	data, _, err := g.recovery.Site.API.VersionedSecret(ctx, release.SecretNamespace, release.SecretName)

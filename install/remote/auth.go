@@ -13,6 +13,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
 
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -34,7 +35,7 @@ type login struct {
 // ctx ends: it may wait for somebody to confirm.
 func newLogin(ctx context.Context, t Target) (*login, error) {
 	if t.User == "" {
-		return nil, fmt.Errorf("%s: no user to log in as", t.name())
+		return nil, fault.OnHost(errors.New("no user to log in as"), t.name())
 	}
 	l := &login{target: t}
 	if t.IdentityFile != "" {
@@ -51,9 +52,9 @@ func newLogin(ctx context.Context, t Target) (*login, error) {
 		}
 	}
 	if len(l.signers) == 0 && t.Password.IsZero() {
-		return nil, &Error{Host: t.name(), kind: ErrAuthentication,
-			err:  errors.New("neither a password nor a private key nor an agent is configured"),
-			hint: "give a password, a private key's file, or use the SSH agent"}
+		return nil, hostError(t.name(), ErrAuthentication,
+			errors.New("neither a password nor a private key nor an agent is configured"),
+			"give a password, a private key's file, or use the SSH agent")
 	}
 	return l, nil
 }
@@ -66,7 +67,7 @@ func (l *login) close() {
 
 func readIdentity(t Target) (ssh.Signer, error) {
 	fail := func(err error, hint string) error {
-		return &Error{Host: t.name(), kind: ErrIdentity, err: fmt.Errorf("%s: %w", t.IdentityFile, err), hint: hint}
+		return hostError(t.name(), ErrIdentity, fmt.Errorf("%s: %w", t.IdentityFile, err), hint)
 	}
 	pem, err := os.ReadFile(t.IdentityFile)
 	if err != nil {
@@ -93,8 +94,8 @@ func readIdentity(t Target) (ssh.Signer, error) {
 
 func (l *login) openAgent(ctx context.Context) error {
 	fail := func(err error) error {
-		return &Error{Host: l.target.name(), kind: ErrAgent, err: err,
-			hint: "check with: ssh-add -l; start an agent with: eval $(ssh-agent) && ssh-add"}
+		return hostError(l.target.name(), ErrAgent, err,
+			"check with: ssh-add -l; start an agent with: eval $(ssh-agent) && ssh-add")
 	}
 	socket := l.target.AgentSocket
 	if socket == "" {
@@ -188,7 +189,7 @@ func (l *login) failure(err error) error {
 	case slices.Contains(l.tried, "password") && l.target.User == "root":
 		hint += "\nsshd refuses root's password by default: see PermitRootLogin in its sshd_config, or use a key, or another user with sudo"
 	}
-	return &Error{Host: l.target.name(), kind: ErrAuthentication, hint: hint,
-		err: fmt.Errorf("user %s: tried %s; the host offers %s: %w",
-			l.target.User, what, printable.Line(strings.Join(l.offered, ", ")), err)}
+	return hostError(l.target.name(), ErrAuthentication, fmt.Errorf("user %s: tried %s; the host offers %s: %w",
+		l.target.User, what, printable.Line(strings.Join(l.offered, ", ")), err),
+		hint)
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/liteboxd/boxlift/install/host"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/tail"
 )
 
@@ -151,7 +152,7 @@ func (h *Host) Start(ctx context.Context, cmd host.Command) (*host.Process, erro
 // begin starts a command.
 func (h *Host) begin(ctx context.Context, cmd host.Command) (*process, error) {
 	fail := func(err error) (*process, error) {
-		return nil, fmt.Errorf("%s: start %s: %w", h.Name(), cmd.Label(), err)
+		return nil, fault.OnHost(fmt.Errorf("start %s: %w", cmd.Label(), err), h.Name())
 	}
 	if cmd.Stdin != nil {
 		return fail(errors.New("Start takes no Stdin: write to the process"))
@@ -319,7 +320,7 @@ func (p *process) wait() error {
 	}
 	p.unwatch()
 	if p.ctx.Err() != nil {
-		return fmt.Errorf("%s: %s: %w", p.host.Name(), p.cmd.Label(), context.Cause(p.ctx))
+		return fault.OnHost(fmt.Errorf("%s: %w", p.cmd.Label(), context.Cause(p.ctx)), p.host.Name())
 	}
 	if p.err == nil {
 		return nil
@@ -329,7 +330,7 @@ func (p *process) wait() error {
 		stderr, _ := p.stderr.kept.Bytes()
 		return host.NewExitError(p.host.Name(), p.cmd, exit.ExitStatus(), stderr, nil)
 	}
-	return fmt.Errorf("%s: %s: %w", p.host.Name(), p.cmd.Label(), p.host.orLost(p.err))
+	return fault.OnHost(fmt.Errorf("%s: %w", p.cmd.Label(), p.host.orLost(p.err)), p.host.Name())
 }
 
 // errors returns the tail of what the command has written to stderr so far.

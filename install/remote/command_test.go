@@ -67,15 +67,15 @@ func TestRun(t *testing.T) {
 			want: host.Result{Stdout: append(make([]byte, host.MaxKept-3), "end"...), Stderr: make([]byte, host.MaxKept), Truncated: true}},
 		{name: "fails", cmd: host.Command{Title: "try it", Script: "echo out; printf 'x\n\n\033[1my\n' >&2; exit 3"},
 			want:   host.Result{Stdout: []byte("out\n"), Stderr: []byte("x\n\n\x1b[1my\n"), ExitCode: 3},
-			failed: &host.ExitError{Host: "node-1", Command: "try it", Code: 3, Lines: []string{"x", "\ufffd[1my"}}},
+			failed: &host.ExitError{Command: "try it", Code: 3, Lines: []string{"x", "\ufffd[1my"}}},
 		{name: "fails on stdout", cmd: host.Command{Script: "echo reason\nexit 255"},
 			want:   host.Result{Stdout: []byte("reason\n"), ExitCode: 255},
-			failed: &host.ExitError{Host: "node-1", Command: "echo reason", Code: 255, Lines: []string{"reason"}}},
+			failed: &host.ExitError{Command: "echo reason", Code: 255, Lines: []string{"reason"}}},
 		{name: "signal", cmd: host.Command{Args: []string{"sh", "-c", "kill -9 $$"}},
-			want: host.Result{ExitCode: 137}, failed: &host.ExitError{Host: "node-1", Command: "sh -c kill -9 $$", Code: 137}},
+			want: host.Result{ExitCode: 137}, failed: &host.ExitError{Command: "sh -c kill -9 $$", Code: 137}},
 		{name: "no such program", cmd: host.Command{Args: []string{"/no/such"}},
 			want:   host.Result{ExitCode: 127},
-			failed: &host.ExitError{Host: "node-1", Command: "/no/such", Code: 127}},
+			failed: &host.ExitError{Command: "/no/such", Code: 127}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := h.Run(t.Context(), test.cmd)

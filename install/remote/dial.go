@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -34,8 +35,8 @@ type Host struct {
 // Dial connects, checks the host's key and logs in. ctx and ConnectTimeout bound Dial
 // only; Close ends the connection. Errors match ErrUnreachable, ErrHandshake,
 // ErrAuthentication, ErrHostKeyUnknown, ErrHostKeyChanged, ErrHostKeyRevoked,
-// ErrKnownHosts, ErrIdentity or ErrAgent and implement HintError, except for a target
-// that makes no sense and for the end of ctx.
+// ErrKnownHosts, ErrIdentity or ErrAgent and have a hint, except for a target that makes
+// no sense and for the end of ctx.
 func Dial(ctx context.Context, t Target) (*Host, error) {
 	keys, err := newHostKeyCheck(t)
 	if err != nil {
@@ -94,13 +95,13 @@ func dialOnce(ctx context.Context, t Target, keys hostKeyCheck, deadline time.Ti
 	if err != nil {
 		switch {
 		case ctx.Err() != nil:
-			return nil, fmt.Errorf("%s: connect to %s: %w", t.name(), t.address(), context.Cause(ctx))
+			return nil, fault.OnHost(fmt.Errorf("connect to %s: %w", t.address(), context.Cause(ctx)), t.name())
 		case keyErr != nil:
 			return nil, keyErr
 		case dialing.Err() != nil:
-			return nil, &Error{Host: t.name(), kind: ErrUnreachable,
-				err:  fmt.Errorf("%s accepted the connection, but login was not done within %s", t.address(), t.connectTimeout()),
-				hint: fmt.Sprintf("the host may be overloaded or hanging; try: ssh -v -p %d %s", t.port(), t.Host)}
+			return nil, hostError(t.name(), ErrUnreachable,
+				fmt.Errorf("%s accepted the connection, but login was not done within %s", t.address(), t.connectTimeout()),
+				fmt.Sprintf("the host may be overloaded or hanging; try: ssh -v -p %d %s", t.port(), t.Host))
 		case who.started && !broken(err):
 			return nil, who.failure(err)
 		}
@@ -123,7 +124,7 @@ func dialOnce(ctx context.Context, t Target, keys hostKeyCheck, deadline time.Ti
 
 func dialError(ctx context.Context, t Target, err error) error {
 	if ctx.Err() != nil {
-		return fmt.Errorf("%s: connect to %s: %w", t.name(), t.address(), context.Cause(ctx))
+		return fault.OnHost(fmt.Errorf("connect to %s: %w", t.address(), context.Cause(ctx)), t.name())
 	}
 	var dns *net.DNSError
 	var timeout net.Error
@@ -138,7 +139,7 @@ func dialError(ctx context.Context, t Target, err error) error {
 	case errors.As(err, &timeout) && timeout.Timeout():
 		hint = "no answer: is the host powered on, is the address right, does a firewall drop the packets?"
 	}
-	return &Error{Host: t.name(), kind: ErrUnreachable, err: err, hint: hint}
+	return hostError(t.name(), ErrUnreachable, err, hint)
 }
 
 // broken says that the connection failed rather than what was said on it.
@@ -152,14 +153,16 @@ func handshakeError(t Target, err error) error {
 	var noCommon *ssh.AlgorithmNegotiationError
 	switch {
 	case errors.As(err, &noCommon):
-		return &Error{Host: t.name(), kind: ErrHandshake, err: fmt.Errorf("%s: %w", t.address(), err),
-			hint: "the host's sshd is too old or too strict: see HostKeyAlgorithms, KexAlgorithms, Ciphers and MACs in its sshd_config"}
+		return hostError(t.name(), ErrHandshake, fmt.Errorf("%s: %w", t.address(), err),
+			"the host's sshd is too old or too strict: "+
+				"see HostKeyAlgorithms, KexAlgorithms, Ciphers and MACs in its sshd_config")
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
-		return &Error{Host: t.name(), kind: ErrHandshake, err: fmt.Errorf("%s closed the connection: %w", t.address(), err),
-			hint: "sshd turns connections away when it is short of slots (MaxStartups) or bars the address; see the host's journal: journalctl -u ssh"}
+		return hostError(t.name(), ErrHandshake, fmt.Errorf("%s closed the connection: %w", t.address(), err),
+			"sshd turns connections away when it is short of slots (MaxStartups) or bars the address; "+
+				"see the host's journal: journalctl -u ssh")
 	}
-	return &Error{Host: t.name(), kind: ErrHandshake, err: fmt.Errorf("%s: %s", t.address(), printable.Line(err.Error())),
-		hint: "does an SSH server listen on this port?"}
+	return hostError(t.name(), ErrHandshake, fmt.Errorf("%s: %s", t.address(), printable.Line(err.Error())),
+		"does an SSH server listen on this port?")
 }
 
 // Name returns what messages call the host.
@@ -178,7 +181,7 @@ func (h *Host) Close() error {
 	// The socket is closed, not the SSH connection: the latter would first say goodbye,
 	// and that waits for ever when the host is gone and the send buffer full.
 	if err := h.conn.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		return fmt.Errorf("%s: close connection: %w", h.Name(), err)
+		return fault.OnHost(fmt.Errorf("close connection: %w", err), h.Name())
 	}
 	return nil
 }
@@ -188,7 +191,7 @@ func (h *Host) Close() error {
 func (h *Host) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := h.client.DialContext(ctx, network, addr)
 	if err != nil {
-		return nil, fmt.Errorf("%s: connect from there to %s: %w", h.Name(), addr, h.orLost(err))
+		return nil, fault.OnHost(fmt.Errorf("connect from there to %s: %w", addr, h.orLost(err)), h.Name())
 	}
 	return conn, nil
 }
@@ -203,7 +206,7 @@ func (h *Host) orLost(err error) error {
 	if errors.Is(cause, net.ErrClosed) {
 		hint = "the connection was closed on this side"
 	}
-	return &Error{Host: h.Name(), kind: ErrConnectionLost, err: cause, hint: hint}
+	return hostError(h.Name(), ErrConnectionLost, cause, hint)
 }
 
 // keepAlive gives the connection up when nothing has come from the host for three

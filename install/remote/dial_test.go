@@ -17,6 +17,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // wantError checks an error's kind, that its message has all parts, and that there is
@@ -31,9 +33,8 @@ func wantError(t *testing.T, err, kind error, advice string, parts ...string) {
 			t.Errorf("the error does not say %q: %v", part, err)
 		}
 	}
-	var hint HintError
-	if !errors.As(err, &hint) || !strings.Contains(hint.Hint(), advice) || hint.Hint() == "" {
-		t.Errorf("the hint does not say %q: %v", advice, hint)
+	if hints := fault.Hints(err); len(hints) == 0 || !strings.Contains(hints[0], advice) {
+		t.Errorf("the hints do not say %q: %q", advice, hints)
 	}
 }
 

@@ -36,32 +36,8 @@ var (
 	ErrConnectionLost = fault.NewKind(fault.Host, "connection lost")
 )
 
-// HintError is an error that knows what the operator can do about it. Find it with
-// errors.As; the hint is one or more lines for people, meant to be shown apart from the
-// error's own message.
-type HintError interface {
-	error
-	Hint() string
+// hostError is a failure that concerns one host: it matches its kind, one of the Err values, and its
+// cause with errors.Is, and says what to do next.
+func hostError(host string, kind, cause error, hint string) error {
+	return fault.WithHint(fault.OnHost(fmt.Errorf("%w: %w", kind, cause), host), hint)
 }
-
-// Error is a failure that concerns one host. It matches its kind (one of the Err
-// values) and its cause with errors.Is.
-type Error struct {
-	// Host is the Target's name.
-	Host string
-
-	kind error
-	err  error
-	hint string
-}
-
-var _ HintError = (*Error)(nil)
-
-// Error returns "host: kind: cause".
-func (e *Error) Error() string { return fmt.Sprintf("%s: %v: %v", e.Host, e.kind, e.err) }
-
-// Unwrap returns the kind and the cause.
-func (e *Error) Unwrap() []error { return []error{e.kind, e.err} }
-
-// Hint says what to do next.
-func (e *Error) Hint() string { return e.hint }

@@ -13,6 +13,7 @@ import (
 	"github.com/pkg/sftp"
 
 	"github.com/liteboxd/boxlift/install/host"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -48,7 +49,7 @@ func (h *Host) Get(ctx context.Context, o host.GetOptions, w io.Writer) (err err
 		return err
 	}
 	if err := o.Prove(to.sum.Sum(nil)); err != nil {
-		return fmt.Errorf("%s: %w", h.Name(), err)
+		return fault.OnHost(err, h.Name())
 	}
 	return nil
 }
@@ -92,11 +93,11 @@ func (h *Host) getViaSFTP(ctx context.Context, o host.GetOptions, to *sink) (beg
 	to.stop()
 	switch {
 	case to.err != nil:
-		return true, fmt.Errorf("%s: %w", h.Name(), to.err)
+		return true, fault.OnHost(to.err, h.Name())
 	case ctx.Err() != nil:
-		return true, fmt.Errorf("%s: %w", h.Name(), context.Cause(ctx))
+		return true, fault.OnHost(context.Cause(ctx), h.Name())
 	case err != nil:
-		return true, fmt.Errorf("%s: SFTP: %w", h.Name(), h.orLost(shown(err)))
+		return true, fault.OnHost(fmt.Errorf("SFTP: %w", h.orLost(shown(err))), h.Name())
 	}
 	return true, nil
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/skeema/knownhosts"
 	"golang.org/x/crypto/ssh"
 	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // plainKeyAlgorithms are the host key algorithms without certificates, in OpenSSH's
@@ -43,7 +45,8 @@ type hostKeyCheck interface {
 func newHostKeyCheck(t Target) (hostKeyCheck, error) {
 	if t.HostKey != "" {
 		if !strings.HasPrefix(t.HostKey, "SHA256:") {
-			return nil, fmt.Errorf("%s: host key %q: want a fingerprint that begins with SHA256: and its base64", t.name(), t.HostKey)
+			return nil, fault.OnHost(
+				fmt.Errorf("host key %q: want a fingerprint that begins with SHA256: and its base64", t.HostKey), t.name())
 		}
 		return &pinnedKey{target: t, left: plainKeyAlgorithms()}, nil
 	}
@@ -71,11 +74,10 @@ func (p *pinnedKey) check(_ string, _ net.Addr, key ssh.PublicKey) error {
 	p.left = slices.DeleteFunc(p.left, func(algorithm string) bool {
 		return algorithm == key.Type() || key.Type() == ssh.KeyAlgoRSA && strings.HasPrefix(algorithm, "rsa-")
 	})
-	return &Error{Host: p.target.name(), kind: ErrHostKeyChanged,
-		err: fmt.Errorf("%s shows %s, but the configuration pins %s",
-			p.target.address(), strings.Join(p.seen, " and "), p.target.HostKey),
-		hint: "if the host was set up anew, ask its administrator for the fingerprint and put that into the configuration;" +
-			" otherwise somebody may be listening in"}
+	return hostError(p.target.name(), ErrHostKeyChanged, fmt.Errorf("%s shows %s, but the configuration pins %s",
+		p.target.address(), strings.Join(p.seen, " and "), p.target.HostKey),
+		"if the host was set up anew, ask its administrator for the fingerprint and put that into the configuration;"+
+			" otherwise somebody may be listening in")
 }
 
 func (p *pinnedKey) again() bool { return len(p.seen) > 0 && len(p.left) > 0 }
@@ -97,8 +99,8 @@ func readKnownHosts(t Target) (*knownKeys, error) {
 	}
 	db, err := knownhosts.NewDB(files...)
 	if err != nil {
-		return nil, &Error{Host: t.name(), kind: ErrKnownHosts, err: err,
-			hint: "correct or remove the named line, or pin the host's key by its fingerprint"}
+		return nil, hostError(t.name(), ErrKnownHosts, err,
+			"correct or remove the named line, or pin the host's key by its fingerprint")
 	}
 	return &knownKeys{target: t, db: db}, nil
 }
@@ -141,7 +143,7 @@ func (k *knownKeys) check(address string, remote net.Addr, key ssh.PublicKey) er
 	err := k.db.HostKeyCallback()(address, remote, key)
 	shown := key.Type() + " " + ssh.FingerprintSHA256(key)
 	fail := func(kind, err error, hint string) error {
-		return &Error{Host: k.target.name(), kind: kind, err: err, hint: hint}
+		return hostError(k.target.name(), kind, err, hint)
 	}
 	if err == nil {
 		if k.isAuthorityOnly(key) {

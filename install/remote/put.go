@@ -20,6 +20,7 @@ import (
 	"github.com/pkg/sftp"
 
 	"github.com/liteboxd/boxlift/install/host"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -88,7 +89,7 @@ func (h *Host) Put(ctx context.Context, opts host.PutOptions, content io.Reader)
 		if waitErr := u.process.wait(); waitErr != nil {
 			return false, waitErr
 		}
-		return false, fmt.Errorf("%s: %w", h.Name(), answerError(answer, err))
+		return false, fault.OnHost(answerError(answer, err), h.Name())
 	}
 	if reason != "" && err == nil {
 		err = u.viaCat()
@@ -98,7 +99,7 @@ func (h *Host) Put(ctx context.Context, opts host.PutOptions, content io.Reader)
 		return false, u.explained(waitErr)
 	}
 	if err != nil {
-		return false, fmt.Errorf("%s: %w", h.Name(), h.orLost(err))
+		return false, fault.OnHost(h.orLost(err), h.Name())
 	}
 	return true, nil
 }

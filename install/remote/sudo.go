@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/liteboxd/boxlift/install/host"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -37,9 +38,8 @@ func (h *Host) asRoot(ctx context.Context, line string) (string, []byte, error) 
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.known {
-		var failure HintError
 		err := h.findElevation(ctx)
-		if err != nil && (!errors.As(err, &failure) || errors.Is(err, ErrConnectionLost)) {
+		if err != nil && !errors.Is(err, ErrNotRoot) && !errors.Is(err, ErrSudo) && !errors.Is(err, ErrSudoPassword) {
 			return "", nil, err
 		}
 		e.err, e.known = err, true
@@ -50,7 +50,7 @@ func (h *Host) asRoot(ctx context.Context, line string) (string, []byte, error) 
 	return e.sudo + quote("exec "+line), []byte(e.first), nil
 }
 
-// findElevation fills h.elevate. A definite refusal is a HintError.
+// findElevation fills h.elevate. A definite refusal is an ErrNotRoot, ErrSudo or ErrSudoPassword.
 func (h *Host) findElevation(ctx context.Context) error {
 	t := h.target
 	id, err := h.Run(ctx, host.Command{Args: []string{"id", "-u"}})
@@ -59,14 +59,15 @@ func (h *Host) findElevation(ctx context.Context) error {
 	}
 	uid, err := strconv.Atoi(strings.TrimSpace(string(id.Stdout)))
 	if err != nil {
-		return fmt.Errorf("%s: id -u: want a number, got %q", h.Name(), printable.Line(string(id.Stdout[:min(len(id.Stdout), 80)])))
+		got := printable.Line(string(id.Stdout[:min(len(id.Stdout), 80)]))
+		return fault.OnHost(fmt.Errorf("id -u: want a number, got %q", got), h.Name())
 	}
 	if uid == 0 {
 		return nil
 	}
 	if !t.Sudo {
-		return &Error{Host: h.Name(), kind: ErrNotRoot, err: fmt.Errorf("user %s is not root and sudo is off", t.User),
-			hint: "log in as root, or set sudo: true for this host"}
+		return hostError(h.Name(), ErrNotRoot, fmt.Errorf("user %s is not root and sudo is off", t.User),
+			"log in as root, or set sudo: true for this host")
 	}
 
 	var exit *host.ExitError
@@ -85,8 +86,8 @@ func (h *Host) findElevation(ctx context.Context) error {
 
 	password := t.SudoPassword.value()
 	if strings.ContainsAny(password, "\n\x00") {
-		return &Error{Host: h.Name(), kind: ErrSudoPassword, err: errors.New("the password contains a line break or a NUL byte"),
-			hint: "sudo reads one line: check how the password gets into the configuration"}
+		return hostError(h.Name(), ErrSudoPassword, errors.New("the password contains a line break or a NUL byte"),
+			"sudo reads one line: check how the password gets into the configuration")
 	}
 	probe, err = h.Run(ctx, host.Command{Title: "sudo", Script: sudoPassword + ":", Stdin: strings.NewReader(password + "\n")})
 	if err == nil {
@@ -146,5 +147,5 @@ func (h *Host) sudoRefusal(code int, stderr string) error {
 	if len(own) > 0 {
 		err = fmt.Errorf("%s (%s)", what, strings.Join(own[max(0, len(own)-2):], "; "))
 	}
-	return &Error{Host: h.Name(), kind: kind, err: err, hint: hint}
+	return hostError(h.Name(), kind, err, hint)
 }

@@ -47,8 +47,8 @@
 // busybox (env and id for root; cat, chmod, cut, dd, dirname, mktemp, mv, rm, sha256sum,
 // stat and sync for Put).
 //
-// Errors that a caller may want to tell apart match one of the Err values with
-// errors.Is; those that have advice for the operator implement [HintError].
+// Errors name the host (package fault). Those that a caller may want to tell apart match one
+// of the Err values with errors.Is, and have advice for the operator.
 package remote
 
 import (

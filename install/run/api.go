@@ -10,6 +10,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // ReachAPI connects to the API through the first of the servers that answers. Only when none
@@ -98,7 +99,7 @@ func (en *Engine) holdServers(ctx context.Context) error {
 		var busy *BusyError
 		switch {
 		case errors.As(err, &busy):
-			return fmt.Errorf("%w: %s: %w", site.ErrHosts, h.Name, err)
+			return fmt.Errorf("%w: %w", site.ErrHosts, fault.OnHost(err, h.Name))
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err != nil:
@@ -134,7 +135,7 @@ func (en *Engine) Answering(ctx context.Context) (*kube.Cluster, *site.Host, err
 		if err == nil {
 			return api, h, nil
 		}
-		errs = append(errs, fmt.Errorf("%s: %w", h.Name, err))
+		errs = append(errs, fault.OnHost(err, h.Name))
 	}
 	return nil, nil, errors.Join(errs...)
 }

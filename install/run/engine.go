@@ -22,6 +22,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -129,9 +130,13 @@ func (en *Engine) Run(ctx context.Context, phases []Phase) error {
 	return errors.Join(append([]error{en.HostErrors()}, unseen...)...)
 }
 
-// ofHost tells whether an error is one that a host failed with.
-func (en *Engine) ofHost(err error) bool {
-	return slices.ContainsFunc(en.Site.Hosts, func(h *site.Host) bool { return h.Err != nil && errors.Is(err, h.Err) })
+// ofHost reports whether an error is one of a host that has failed.
+func (en *Engine) ofHost(err error) bool { return isOf(err, en.Site.Hosts) }
+
+// isOf reports whether an error is one of those of some hosts that have failed.
+func isOf(err error, hosts []*site.Host) bool {
+	name := fault.HostOf(err)
+	return slices.ContainsFunc(hosts, func(h *site.Host) bool { return h.Err != nil && h.Name == name })
 }
 
 // failure is why a run ends with a phase: hosts that failed, or the cluster.
@@ -191,8 +196,7 @@ func (en *Engine) GoesOn(err error) bool {
 	if en.Tolerates != nil && !en.Tolerates() {
 		return false
 	}
-	own := slices.ContainsFunc(en.Site.Agents(), func(h *site.Host) bool { return h.Err != nil && errors.Is(err, h.Err) })
-	return own && en.passedPreflight()
+	return isOf(err, en.Site.Agents()) && en.passedPreflight()
 }
 
 func (en *Engine) passedPreflight() bool {

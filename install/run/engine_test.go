@@ -13,6 +13,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
@@ -101,6 +102,37 @@ func TestEachHost(t *testing.T) {
 		if (h.Err != nil) != (i == 3) {
 			t.Errorf("host %d: %v", i, h.Err)
 		}
+	}
+}
+
+// Agents that failed harm nobody else, whoever has wrapped their errors; servers do, and so does
+// what is of no host.
+func TestGoesOn(t *testing.T) {
+	in := example(t, sitetest.ExampleConfig)
+	server, agent := in.site.Hosts[0], in.site.Hosts[1]
+	cause := errors.New("it is on fire")
+	if in.engine.GoesOn(fault.OnHost(cause, agent.Name)) {
+		t.Error("it goes on after an error of a host that has not failed")
+	}
+	agent.Fail(cause)
+	for _, test := range []struct {
+		name string
+		err  error
+		want bool
+	}{
+		{"the agent's", agent.Err, true},
+		{"in a text", fmt.Errorf("ship: %w", agent.Err), true},
+		{"joined", errors.Join(cause, agent.Err), true},
+		{"of no host", cause, false},
+		{"of the server", fault.OnHost(cause, server.Name), false},
+	} {
+		if got := in.engine.GoesOn(test.err); got != test.want {
+			t.Errorf("%s: %v", test.name, got)
+		}
+	}
+	server.Fail(cause)
+	if in.engine.GoesOn(agent.Err) {
+		t.Error("it goes on without a server")
 	}
 }
 

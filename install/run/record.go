@@ -17,6 +17,7 @@ import (
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // The cluster's record of releases. It is written before the first change to a cluster whose
@@ -315,7 +316,7 @@ func (rec *Record) OpenRecord(ctx context.Context) (*kube.Cluster, *release.Reco
 		if err == nil || errors.Is(err, release.ErrInvalid) {
 			return api, r, version, err
 		}
-		err = fmt.Errorf("%s: %w", h.Name, err)
+		err = fault.OnHost(err, h.Name)
 	}
 	return nil, nil, "", err
 }

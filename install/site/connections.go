@@ -14,6 +14,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/remote"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -69,7 +70,7 @@ func (c *connections) dial(ctx context.Context, h config.Host) (*remote.Host, er
 	if h.Bastion != nil {
 		bastion, err := c.To(ctx, *h.Bastion)
 		if err != nil {
-			return nil, fmt.Errorf("%s: its bastion: %w", HostName(h), err)
+			return nil, fault.OnHost(fmt.Errorf("its bastion: %w", err), HostName(h))
 		}
 		t.Dial = bastion.DialContext
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/jointoken"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/node/facts"
 	"github.com/liteboxd/boxlift/node/wire"
 )
@@ -101,13 +102,10 @@ func HostName(h config.Host) string {
 	return h.Host
 }
 
-// Fail keeps the first error. Errors of package remote name the host themselves.
+// Fail keeps the first error, as one of the host.
 func (h *Host) Fail(err error) {
 	if h.Err == nil {
-		if !strings.HasPrefix(err.Error(), h.Name+": ") {
-			err = fmt.Errorf("%s: %w", h.Name, err)
-		}
-		h.Err = err
+		h.Err = fault.OnHost(err, h.Name)
 	}
 }
 

@@ -1,15 +1,14 @@
 package survey
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/preflight"
-	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/node/facts"
 	"github.com/liteboxd/boxlift/test/sitetest"
 )
@@ -88,9 +87,8 @@ func TestTakenError(t *testing.T) {
 			t.Errorf("%q is not in %v", part, h.Err)
 		}
 	}
-	var hinted remote.HintError
 	const command = "boxlift node remove --hosts worker --forget-unreachable-host"
-	if !errors.As(h.Err, &hinted) || !strings.Contains(hinted.Hint(), command) || !strings.Contains(f.Hint, command) {
+	if !strings.Contains(strings.Join(fault.Hints(h.Err), ""), command) || !strings.Contains(f.Hint, command) {
 		t.Errorf("%q is not in the hints of %v and %+v", command, h.Err, f)
 	}
 }

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"path"
 	"slices"
-	"strings"
 
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -27,7 +27,7 @@ func (sv *Surveyor) Unseen() []preflight.Finding {
 
 func (sv *Surveyor) unseenHost(h *site.Host) preflight.Finding {
 	f := preflight.Finding{
-		Host: h.Name, Severity: preflight.Error, Found: printable.Text(strings.TrimPrefix(h.Err.Error(), h.Name+": ")),
+		Host: h.Name, Severity: preflight.Error, Found: printable.Text(fault.WithoutHost(h.Err)),
 		Check: preflight.CheckFacts, Needed: "a host that boxlift can log in to, and that says what it is like",
 		Hint: "mend that, and run `boxlift preflight` again",
 	}
@@ -48,9 +48,8 @@ func (sv *Surveyor) unseenHost(h *site.Host) preflight.Finding {
 		f.Check, f.Needed = preflight.CheckPlatform, "one of the platforms that the bundle carries: "+site.PlatformsText(platforms)
 		f.Hint = "build a bundle for the host's platform, if boxlift has it, or choose another host"
 	}
-	var hinted remote.HintError
-	if errors.As(h.Err, &hinted) && hinted.Hint() != "" {
-		f.Hint = hinted.Hint()
+	if hints := fault.Hints(h.Err); len(hints) > 0 {
+		f.Hint = hints[0]
 	}
 	return f
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/setup"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/manifests"
 )
@@ -361,7 +362,7 @@ func (u *planner) judgeHosts(ctx context.Context) error {
 			}
 		}
 		if h.Err != nil {
-			judged.Error = printable.Clip(printable.Text(strings.TrimPrefix(h.Err.Error(), h.Name+": ")), run.MaxHostError)
+			judged.Error = printable.Clip(printable.Text(fault.WithoutHost(h.Err)), run.MaxHostError)
 			u.plans[h].Error = judged.Error
 		}
 		u.is.Hosts = append(u.is.Hosts, *judged)

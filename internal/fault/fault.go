@@ -21,6 +21,7 @@ package fault
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/liteboxd/boxlift/internal/printable"
 )
@@ -79,13 +80,13 @@ type kind struct {
 func (k *kind) Error() string { return k.text }
 
 // OnHost says on which host err arose, and puts the host's name and a colon before the text,
-// unless err itself is one of OnHost's for that host: whoever wraps it in a text of their own
-// gives up that place. It is nil when err is.
+// unless the text begins with an error of OnHost's for that host: whoever wraps it in a text that
+// begins otherwise gives up that place. It is nil when err is.
 func OnHost(err error, host string) error {
 	if err == nil {
 		return nil
 	}
-	if f := named(err); f != nil && f.host == host {
+	if headHost(err) == host {
 		return err
 	}
 	return &fault{host: host, err: err}
@@ -127,15 +128,18 @@ func (f *fault) Error() string {
 
 func (f *fault) Unwrap() error { return f.err }
 
-// named returns what of err puts a host's name at the head of its text, or nil.
-func named(err error) *fault {
-	for {
-		f, ok := err.(*fault) //nolint:errorlint // the head, not what somebody has wrapped in a text
-		if !ok || f.host != "" {
-			return f
-		}
-		err = f.err
+// headHost is the host that the text of err begins with because of [OnHost]; "" for none.
+func headHost(err error) string {
+	if f, ok := err.(*fault); ok && f.host != "" { //nolint:errorlint // this is the walk over the wrapped errors
+		return f.host
 	}
+	text := err.Error()
+	for _, inner := range wrapped(err) {
+		if head := inner.Error(); head != "" && strings.HasPrefix(text, head) {
+			return headHost(inner)
+		}
+	}
+	return ""
 }
 
 // ClassOf is the class of an error: of those in all that it wraps and joins, the one that says
@@ -176,10 +180,11 @@ func HostOf(err error) string {
 
 // WithoutHost is an error's text without the name of the host at its head.
 func WithoutHost(err error) string {
-	if f := named(err); f != nil {
-		err = f.err
+	text := err.Error()
+	if host := headHost(err); host != "" {
+		text = strings.TrimPrefix(text, host+": ")
 	}
-	return err.Error()
+	return text
 }
 
 // Hints are what can be done about an error, the outermost first, each once, fit for a terminal.
@@ -225,12 +230,20 @@ func walk(err error, visit func(error)) {
 		return
 	}
 	visit(err)
+	for _, inner := range wrapped(err) {
+		walk(inner, visit)
+	}
+}
+
+// wrapped are the errors that an error wraps itself.
+func wrapped(err error) []error {
 	switch e := err.(type) { //nolint:errorlint // this is the walk over the wrapped errors
 	case interface{ Unwrap() error }:
-		walk(e.Unwrap(), visit)
-	case interface{ Unwrap() []error }:
-		for _, inner := range e.Unwrap() {
-			walk(inner, visit)
+		if inner := e.Unwrap(); inner != nil {
+			return []error{inner}
 		}
+	case interface{ Unwrap() []error }:
+		return slices.DeleteFunc(slices.Clone(e.Unwrap()), func(inner error) bool { return inner == nil })
 	}
+	return nil
 }

@@ -17,9 +17,10 @@ var (
 )
 
 // ownError says itself what it means.
-type ownError struct{}
+type ownError struct{ err error }
 
-func (ownError) Error() string { return "own" }
+func (e ownError) Error() string { return e.err.Error() }
+func (e ownError) Unwrap() error { return e.err }
 func (ownError) Class() Class  { return Bundle }
 func (ownError) Hint() string  { return "own hint" }
 
@@ -33,7 +34,7 @@ func TestClassOf(t *testing.T) {
 		{"of no class", errPlain, Failure},
 		{"a kind", errInput, Input},
 		{"of a kind", fmt.Errorf("%w: the folder is not empty", errInput), Input},
-		{"of a type that says it", fmt.Errorf("read x: %w", ownError{}), Bundle},
+		{"of a type that says it", fmt.Errorf("read x: %w", ownError{errPlain}), Bundle},
 		{"made", Usage.Errorf("--at: %w", errPlain), Usage},
 		{"wrapped", Bundle.Wrap(errPlain), Bundle},
 		{"wrapped by others", fmt.Errorf("read x: %w", Source.Wrap(errPlain)), Source},
@@ -86,6 +87,9 @@ func TestOnHost(t *testing.T) {
 		{"named once", OnHost(inner, "a"), "a: no room", "a", "no room"},
 		{"named once, below a hint", OnHost(WithHint(inner, "h"), "a"), "a: no room", "a", "no room"},
 		{"a class on top", Host.Wrap(inner), "a: no room", "a", "no room"},
+		{"named once, at the head of a text", OnHost(fmt.Errorf("%w; twice", inner), "a"), "a: no room; twice", "a", "no room; twice"},
+		{"named once, below a type", OnHost(ownError{inner}, "a"), "a: no room", "a", "no room"},
+		{"joined at the head", OnHost(errors.Join(inner, errPlain), "a"), "a: no room\nno room", "a", "no room\nno room"},
 		{"in a text", OnHost(fmt.Errorf("ship: %w", inner), "a"), "a: ship: a: no room", "a", "ship: a: no room"},
 		{"of another", OnHost(OnHost(errPlain, "b"), "a"), "a: b: no room", "a", "b: no room"},
 		{"below a text", fmt.Errorf("ship: %w", inner), "ship: a: no room", "a", "ship: a: no room"},
@@ -108,7 +112,7 @@ func TestHintsAndDetails(t *testing.T) {
 		WithHint(WithDetail(WithHint(errPlain, ""), ""), "second"),
 		WithHint(errPlain, "third\x1b[2J\nwith a line"),
 		WithDetail(errPlain, "Pod y\a"),
-		ownError{},
+		ownError{errPlain},
 	)
 	if diff := cmp.Diff([]string{"first", "second", "third\ufffd[2J\nwith a line", "own hint"}, Hints(err)); diff != "" {
 		t.Errorf("hints: -want +got:\n%s", diff)
@@ -116,7 +120,7 @@ func TestHintsAndDetails(t *testing.T) {
 	if diff := cmp.Diff([]string{"Pod x\n  waits", "Pod y\ufffd"}, Details(err)); diff != "" {
 		t.Errorf("details: -want +got:\n%s", diff)
 	}
-	if err.Error() != "x: no room\nno room\nno room\nno room\nown" {
+	if err.Error() != "x: no room\nno room\nno room\nno room\nno room" {
 		t.Errorf("the text is %q", err)
 	}
 }

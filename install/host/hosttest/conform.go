@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/liteboxd/boxlift/install/host"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // Conform tests what every host does. folder is an empty folder on the host that the user may write to.
@@ -51,12 +52,13 @@ func conformRun(t *testing.T, h host.Host) {
 			want: host.Result{Stdout: append(append([]byte(nil), big[len(big)-host.MaxKept+3:]...), "end"...), Truncated: true}},
 		{name: "fails", cmd: host.Command{Title: "try it", Script: "echo out; printf 'x\\n\\n\\033[1my\\n' >&2; exit 3"},
 			want:   host.Result{Stdout: []byte("out\n"), Stderr: []byte("x\n\n\x1b[1my\n"), ExitCode: 3},
-			failed: &host.ExitError{Host: h.Name(), Command: "try it", Code: 3, Lines: []string{"x", "\ufffd[1my"}}},
+			failed: &host.ExitError{Command: "try it", Code: 3, Lines: []string{"x", "\ufffd[1my"}}},
 		{name: "fails with its reason on stdout", cmd: host.Command{Script: "echo reason; exit 4"},
 			want:   host.Result{Stdout: []byte("reason\n"), ExitCode: 4},
-			failed: &host.ExitError{Host: h.Name(), Command: "echo reason; exit 4", Code: 4, Lines: []string{"reason"}}},
+			failed: &host.ExitError{Command: "echo reason; exit 4", Code: 4, Lines: []string{"reason"}}},
 		{name: "fails and hides", cmd: host.Command{Title: "secret", Script: "echo token; exit 4", HideOutput: true},
-			want: host.Result{Stdout: []byte("token\n"), ExitCode: 4}, failed: &host.ExitError{Host: h.Name(), Command: "secret", Code: 4}},
+			want:   host.Result{Stdout: []byte("token\n"), ExitCode: 4},
+			failed: &host.ExitError{Command: "secret", Code: 4}},
 		{name: "neither args nor script", want: host.Result{ExitCode: -1}, wrong: "either Args or Script"},
 		{name: "NUL", cmd: host.Command{Args: []string{"a\x00b"}}, want: host.Result{ExitCode: -1}, wrong: "NUL"},
 		{name: "input that cannot be read", cmd: host.Command{Args: []string{"cat"}, Stdin: io.MultiReader(strings.NewReader("x"), failingReader{})},
@@ -86,6 +88,9 @@ func conformRun(t *testing.T, h host.Host) {
 			default:
 				if diff := cmp.Diff(test.failed, failed); diff != "" {
 					t.Errorf("error (-want +got):\n%s", diff)
+				}
+				if name := fault.HostOf(err); name != h.Name() {
+					t.Errorf("the error is one of %q, want %s", name, h.Name())
 				}
 			}
 		})

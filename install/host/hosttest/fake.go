@@ -199,7 +199,7 @@ func (f *Fake) begin(what string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.left == 0 {
-		return fmt.Errorf("%s: %s: %w", f.name, what, ErrLost)
+		return fault.OnHost(fmt.Errorf("%s: %w", what, ErrLost), f.name)
 	}
 	if f.left > 0 {
 		f.left--
@@ -212,10 +212,11 @@ func (f *Fake) begin(what string) error {
 func (f *Fake) Run(ctx context.Context, cmd host.Command) (host.Result, error) {
 	words, err := cmd.Words()
 	if err != nil {
-		return host.Result{ExitCode: -1}, fmt.Errorf("%s: start %s: %w", f.name, cmd.Label(), err)
+		return host.Result{ExitCode: -1}, fault.OnHost(fmt.Errorf("start %s: %w", cmd.Label(), err), f.name)
 	}
 	if ctx.Err() != nil {
-		return host.Result{ExitCode: -1}, fmt.Errorf("%s: start %s: %w", f.name, cmd.Label(), context.Cause(ctx))
+		err := fmt.Errorf("start %s: %w", cmd.Label(), context.Cause(ctx))
+		return host.Result{ExitCode: -1}, fault.OnHost(err, f.name)
 	}
 	if err := f.begin(cmd.Label()); err != nil {
 		return host.Result{ExitCode: -1}, err
@@ -234,10 +235,10 @@ func (f *Fake) Run(ctx context.Context, cmd host.Command) (host.Result, error) {
 	switch {
 	case input.err != nil:
 		result.ExitCode = -1
-		return result, fmt.Errorf("%s: %s: read its input: %w", f.name, cmd.Label(), input.err)
+		return result, fault.OnHost(fmt.Errorf("%s: read its input: %w", cmd.Label(), input.err), f.name)
 	case ctx.Err() != nil:
 		result.ExitCode = -1
-		return result, fmt.Errorf("%s: %s: %w", f.name, cmd.Label(), context.Cause(ctx))
+		return result, fault.OnHost(fmt.Errorf("%s: %w", cmd.Label(), context.Cause(ctx)), f.name)
 	case code != 0:
 		shown := result.Stdout
 		if cmd.HideOutput {
@@ -374,7 +375,7 @@ func (f *Fake) Start(ctx context.Context, cmd host.Command) (*host.Process, erro
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: start %s: %w", f.name, cmd.Label(), err)
+		return nil, fault.OnHost(fmt.Errorf("start %s: %w", cmd.Label(), err), f.name)
 	}
 	if err := f.begin(cmd.Label()); err != nil {
 		return nil, err
@@ -405,7 +406,7 @@ func (f *Fake) Start(ctx context.Context, cmd host.Command) (*host.Process, erro
 		case <-ctx.Done():
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("%s: %s: %w", f.name, cmd.Label(), context.Cause(ctx))
+			return fault.OnHost(fmt.Errorf("%s: %w", cmd.Label(), context.Cause(ctx)), f.name)
 		}
 		if code != 0 {
 			return host.NewExitError(f.name, cmd, code, kept(), nil)
@@ -450,7 +451,7 @@ func (f *Fake) Put(ctx context.Context, o host.PutOptions, content io.Reader) (c
 	}
 	text, err := io.ReadAll(io.LimitReader(content, o.Size+1))
 	if err != nil {
-		return false, fmt.Errorf("%s: read the content: %w", f.name, err)
+		return false, fault.OnHost(fmt.Errorf("read the content: %w", err), f.name)
 	}
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
@@ -475,7 +476,7 @@ func (f *Fake) Put(ctx context.Context, o host.PutOptions, content io.Reader) (c
 func (f *Fake) Get(ctx context.Context, o host.GetOptions, w io.Writer) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("get %s: %s: %w", o.Path, f.name, err)
+			err = fmt.Errorf("get %s: %w", o.Path, fault.OnHost(err, f.name))
 		}
 	}()
 	if err := o.Check(); err != nil {
@@ -502,7 +503,7 @@ func (f *Fake) Get(ctx context.Context, o host.GetOptions, w io.Writer) (err err
 func (f *Fake) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, address)
 	if err != nil {
-		return nil, fmt.Errorf("%s: connect from there to %s: %w", f.name, address, err)
+		return nil, fault.OnHost(fmt.Errorf("connect from there to %s: %w", address, err), f.name)
 	}
 	return conn, nil
 }

@@ -67,7 +67,7 @@ func (m *Machine) prepare(ctx context.Context, cmd host.Command) (*exec.Cmd, err
 // failure is what [host.Host] promises for the end of a command.
 func (m *Machine) failure(ctx context.Context, cmd host.Command, err error, stderr, stdout []byte) (code int, failure error) {
 	if ctx.Err() != nil && err != nil {
-		return -1, fmt.Errorf("%s: %s: %w", m.name, cmd.Label(), context.Cause(ctx))
+		return -1, fault.OnHost(fmt.Errorf("%s: %w", cmd.Label(), context.Cause(ctx)), m.name)
 	}
 	var exit *exec.ExitError
 	switch {
@@ -83,7 +83,7 @@ func (m *Machine) failure(ctx context.Context, cmd host.Command, err error, stde
 		}
 		return code, host.NewExitError(m.name, cmd, code, stderr, stdout)
 	}
-	return -1, fmt.Errorf("%s: %s: %w", m.name, cmd.Label(), err)
+	return -1, fault.OnHost(fmt.Errorf("%s: %w", cmd.Label(), err), m.name)
 }
 
 // notFound is what a shell answers for a program that is not there, so that all ways to a host say the same.
@@ -157,16 +157,16 @@ type process struct {
 func (m *Machine) begin(ctx context.Context, cmd host.Command, stdout io.Writer) (*process, error) {
 	c, err := m.prepare(ctx, cmd)
 	if err != nil {
-		return nil, fmt.Errorf("%s: start %s: %w", m.name, cmd.Label(), err)
+		return nil, fault.OnHost(fmt.Errorf("start %s: %w", cmd.Label(), err), m.name)
 	}
 	p := &process{stderr: tail.New(host.MaxKept), ended: make(chan struct{})}
 	c.Stdout, c.Stderr = stdout, p.stderr
 	if p.stdin, err = c.StdinPipe(); err != nil {
-		return nil, fmt.Errorf("%s: start %s: %w", m.name, cmd.Label(), err)
+		return nil, fault.OnHost(fmt.Errorf("start %s: %w", cmd.Label(), err), m.name)
 	}
 	if err := c.Start(); err != nil {
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%s: start %s: %w", m.name, cmd.Label(), context.Cause(ctx))
+			return nil, fault.OnHost(fmt.Errorf("start %s: %w", cmd.Label(), context.Cause(ctx)), m.name)
 		}
 		return nil, m.notFound(cmd, err)
 	}
@@ -180,7 +180,8 @@ func (m *Machine) begin(ctx context.Context, cmd host.Command, stdout io.Writer)
 // Start starts a command for streaming.
 func (m *Machine) Start(ctx context.Context, cmd host.Command) (*host.Process, error) {
 	if cmd.Stdin != nil {
-		return nil, fmt.Errorf("%s: start %s: Start takes no Stdin: write to the process", m.name, cmd.Label())
+		return nil, fault.OnHost(
+			fmt.Errorf("start %s: Start takes no Stdin: write to the process", cmd.Label()), m.name)
 	}
 	reader, writer := io.Pipe()
 	p, err := m.begin(ctx, cmd, writer)
@@ -212,7 +213,7 @@ func (m *Machine) Start(ctx context.Context, cmd host.Command) (*host.Process, e
 func (m *Machine) Put(ctx context.Context, o host.PutOptions, content io.Reader) (changed bool, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("put %s: %s: %w", o.Path, m.name, err)
+			err = fmt.Errorf("put %s: %w", o.Path, fault.OnHost(err, m.name))
 		}
 	}()
 	if err := o.Check(); err != nil {
@@ -253,7 +254,7 @@ func (m *Machine) Put(ctx context.Context, o host.PutOptions, content io.Reader)
 func (m *Machine) Get(ctx context.Context, o host.GetOptions, w io.Writer) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("get %s: %s: %w", o.Path, m.name, err)
+			err = fmt.Errorf("get %s: %w", o.Path, fault.OnHost(err, m.name))
 		}
 	}()
 	if err := o.Check(); err != nil {
@@ -338,7 +339,7 @@ func (c *counted) Read(p []byte) (int, error) {
 func (m *Machine) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, address)
 	if err != nil {
-		return nil, fmt.Errorf("%s: connect from there to %s: %w", m.name, address, err)
+		return nil, fault.OnHost(fmt.Errorf("connect from there to %s: %w", address, err), m.name)
 	}
 	return conn, nil
 }
