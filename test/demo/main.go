@@ -78,7 +78,7 @@ type demo struct {
 	start time.Time
 	// keep says that the hosts are to stay, kept that they did, until somebody ended that.
 	keep, kept bool
-	times []string
+	times      []string
 }
 
 // section announces a part of the demonstration and measures it.

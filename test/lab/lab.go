@@ -120,6 +120,9 @@ func Missing() []string {
 // made; see [need.LeaveOut].
 func Require(t testing.TB) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("hosts are left out with -short")
+	}
 	missing := Missing()
 	if len(missing) == 0 {
 		return
