@@ -87,7 +87,7 @@ func (in *installation) adopt(ctx context.Context, found *inspect.Running) (*Ado
 	if reasons = append(reasons, unfit...); len(reasons) > 0 {
 		return nil, &k3s.AdoptError{Reasons: reasons}
 	}
-	a := &Adoption{Cluster: in.site.Config.Cluster.Name, Nodes: make(map[string]string), Cilium: found.Cilium.ChartVersion, LiteBoxd: found.Liteboxd}
+	a := &Adoption{Cluster: in.site.Config.Cluster.Name, Nodes: make(map[string]string), Cilium: found.Cilium.ChartVersion, LiteBoxd: found.LiteBoxd}
 	for _, n := range found.Nodes {
 		a.Nodes[n.Name] = n.Kubelet
 	}

@@ -37,7 +37,7 @@ func TestRestoreID(t *testing.T) {
 		if err := in.engine.Journal.End(end); err != nil {
 			t.Fatal(err)
 		}
-		return in.recovery.Restoring.Id
+		return in.recovery.Restoring.ID
 	}
 	failed := errors.New("broken off")
 	first := begin("backup restore", failed)

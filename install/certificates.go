@@ -3,9 +3,9 @@ package install
 import (
 	"context"
 	"fmt"
-	"github.com/liteboxd/boxlift/install/journal"
 
 	"github.com/liteboxd/boxlift/install/certificates"
+	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"

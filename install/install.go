@@ -349,7 +349,7 @@ func (in *installation) installation() []run.Phase {
 			{Name: "registry", Run: in.seeder.SeedAnew},
 			{Name: "servers", Run: in.cluster.FindServers},
 			{Name: "images", Run: in.importer.Images},
-			{Name: "liteboxd", Run: in.deployer.Liteboxd},
+			{Name: "liteboxd", Run: in.deployer.Deploy},
 			{Name: "verify", Run: in.inspector.Verify},
 			{Name: "finish", Run: in.inspector.Finish},
 		}
@@ -369,7 +369,7 @@ func (in *installation) installation() []run.Phase {
 		{Name: "images", Run: in.importer.Images},
 		// Now that the images are there by the way that is asked for.
 		{Name: "retire", Run: in.seeder.Retire},
-		{Name: "liteboxd", Run: in.deployer.Liteboxd},
+		{Name: "liteboxd", Run: in.deployer.Deploy},
 		{Name: "verify", Run: in.inspector.Verify},
 		{Name: "finish", Run: in.inspector.Finish},
 	}

@@ -3,8 +3,8 @@ package install
 import (
 	"context"
 	"fmt"
-	"github.com/liteboxd/boxlift/install/journal"
 
+	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/install/liteboxd"
 	"github.com/liteboxd/boxlift/install/run"
@@ -80,7 +80,7 @@ func LiteBoxdHistory(ctx context.Context, o Options) ([]helm.State, error) {
 	if err := in.engine.ConnectServers(ctx, nil); err != nil {
 		return nil, err
 	}
-	history, err := helm.History(ctx, in.site.API, seed.ReleasesNamespace, seed.LiteboxdRelease)
+	history, err := helm.History(ctx, in.site.API, seed.ReleasesNamespace, seed.LiteBoxdRelease)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", site.ErrCluster, err)
 	}

@@ -38,7 +38,7 @@ func CheckLock(ctx context.Context, l *lock.Lock, chart []byte) error {
 			return err
 		}
 	}
-	if in.site.Version(seed.LiteboxdComponent) == "" {
+	if in.site.Version(seed.LiteBoxdComponent) == "" {
 		return nil
 	}
 	if err := in.deployer.CheckLiteBoxdVersion(); err != nil {

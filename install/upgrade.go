@@ -83,7 +83,7 @@ func (in *installation) upgradePhases() []run.Phase {
 		{Name: "converge", Run: in.members.Converge},
 		{Name: "images", Run: in.importer.Images},
 		{Name: "retire", Run: in.seeder.Retire},
-		{Name: "liteboxd", Run: in.deployer.Liteboxd},
+		{Name: "liteboxd", Run: in.deployer.Deploy},
 		{Name: "verify", Run: in.inspector.Verify},
 		{Name: "finish", Run: in.inspector.Finish},
 	}

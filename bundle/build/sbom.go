@@ -116,7 +116,7 @@ func isAtWithSBOM(ctx context.Context, p *plan.Plan, o Options) *Result {
 
 // checkListable refuses a delta whose software cannot be listed: nobody has the layers that it
 // leaves out. It does so before anything is fetched.
-func checkListable(p *plan.Plan, delta *plan.Plan) error {
+func checkListable(p, delta *plan.Plan) error {
 	kept := make(map[ocitar.Member]bool, len(delta.Members))
 	for _, m := range delta.Members {
 		kept[m] = true

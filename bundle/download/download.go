@@ -57,6 +57,7 @@ func (e *DiffersError) Error() string {
 // Unwrap makes it an error of upstream.
 func (e *DiffersError) Unwrap() error { return format.ErrUpstream }
 
+// Hint says how to go on.
 func (e *DiffersError) Hint() string {
 	return "run the command again in case it was a fault on the way; if it persists, find out why upstream changed " +
 		"before you lock it anew"

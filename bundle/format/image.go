@@ -123,6 +123,7 @@ func (e *MissingPlatformError) Error() string {
 // Unwrap makes it an [ErrUpstream].
 func (e *MissingPlatformError) Unwrap() error { return ErrUpstream }
 
+// Hint says how to go on.
 func (e *MissingPlatformError) Hint() string {
 	return "narrow the component's platforms in the lock, or choose an image that has them all"
 }

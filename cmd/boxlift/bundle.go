@@ -214,7 +214,7 @@ func runBundleBuild(
 		return err
 	}
 	defer closeBases()
-	planned.Reuse, planned.Since = append(older, bases...), base
+	planned.Reuse, planned.Since = slices.Concat(older, bases), base
 	start := time.Now()
 	p, err := plan.New(ctx, planned)
 	if err != nil {

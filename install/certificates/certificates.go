@@ -236,6 +236,7 @@ func judged(c facts.Certificate, host string, now time.Time) Certificate {
 	return one
 }
 
+// Rotate renews the certificates of all hosts, one after the other.
 func (r *Renewer) Rotate(ctx context.Context) error {
 	// All of them first: a host that does not answer is no time to begin.
 	err := r.Engine.EachHost(ctx, r.Site.Hosts, func(ctx context.Context, h *site.Host) error {

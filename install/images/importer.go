@@ -38,6 +38,7 @@ func (im *Importer) Images(ctx context.Context) error {
 	return im.Engine.EachHost(ctx, im.Site.Hosts, im.ImagesOn)
 }
 
+// ImagesOn proves that a host runs k3s in the wanted version with all images of the bundle.
 func (im *Importer) ImagesOn(ctx context.Context, h *site.Host) error {
 	if im.Engine.Mode == run.Inspect {
 		if ready, err := im.inspectService(ctx, h); !ready || err != nil {

@@ -405,6 +405,7 @@ func (e *examination) checkVolume(ctx context.Context) []HealthCheck {
 	return []HealthCheck{JudgeClaim(e.inspector.Site.Config.LiteBoxd.NamespaceSystem, claim)}
 }
 
+// JudgeClaim says how the claim of LiteBoxd's data is, nil for one that is not there.
 func JudgeClaim(namespace string, claim *kube.Claim) HealthCheck {
 	c := HealthCheck{Check: checkVolume, Subject: manifests.DataClaim, State: HealthFailed}
 	c.Hint = fmt.Sprintf("on a server: k3s kubectl -n %s describe pvc %s", namespace, manifests.DataClaim)

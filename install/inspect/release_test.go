@@ -24,20 +24,20 @@ func TestMismatches(t *testing.T) {
 		{"no Cilium", func(r *Running) { r.Cilium = nil }, []string{"there is no Helm release cilium in kube-system"}},
 		{"a Cilium that is pending", func(r *Running) { r.Cilium.Status = "pending-upgrade" }, []string{"the Helm release cilium is pending-upgrade"}},
 		{"another Cilium", func(r *Running) { r.Cilium.ChartVersion = "1.18.5" }, []string{"Cilium is 1.18.5, not 1.18.6"}},
-		{"another LiteBoxd", func(r *Running) { r.Liteboxd = "v0.6.9" }, []string{"LiteBoxd is v0.6.9, not v0.6.10"}},
-		{"no LiteBoxd", func(r *Running) { r.Liteboxd = "" }, nil},
+		{"another LiteBoxd", func(r *Running) { r.LiteBoxd = "v0.6.9" }, []string{"LiteBoxd is v0.6.9, not v0.6.10"}},
+		{"no LiteBoxd", func(r *Running) { r.LiteBoxd = "" }, nil},
 	} {
 		r := &Running{
 			Nodes:    []kube.Node{{Name: "s1", Kubelet: "v1.34.4+k3s1"}, {Name: "a1", Kubelet: "v1.34.4+k3s1"}},
 			Cilium:   &helm.State{ChartVersion: "1.18.6", Status: "deployed"},
-			Liteboxd: "v0.6.10",
+			LiteBoxd: "v0.6.10",
 		}
 		test.change(r)
 		if diff := cmp.Diff(test.want, r.Mismatches(func(c string) string { return versions[c] })); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", test.name, diff)
 		}
 	}
-	r := &Running{Cilium: &helm.State{ChartVersion: "v1.18.6", Status: "deployed"}, Liteboxd: "v0.6.10"}
+	r := &Running{Cilium: &helm.State{ChartVersion: "v1.18.6", Status: "deployed"}, LiteBoxd: "v0.6.10"}
 	delete(versions, "liteboxd")
 	if diff := cmp.Diff([]string{"LiteBoxd v0.6.10 runs, which the lock does not have"}, r.Mismatches(func(c string) string { return versions[c] })); diff != "" {
 		t.Error(diff)

@@ -23,8 +23,8 @@ type Running struct {
 	Nodes []kube.Node
 	// Cilium is the newest revision of its Helm release, nil for none.
 	Cilium *helm.State
-	// Liteboxd is the version of LiteBoxd's API, "" for none.
-	Liteboxd string
+	// LiteBoxd is the version of LiteBoxd's API, "" for none.
+	LiteBoxd string
 }
 
 // FindRunning finds out which versions run.
@@ -37,7 +37,7 @@ func (ins *Inspector) FindRunning(ctx context.Context) (*Running, error) {
 	if r.Cilium, err = helm.Current(ctx, ins.Site.API, cilium.Namespace, cilium.ReleaseName); err != nil {
 		return nil, err
 	}
-	r.Liteboxd, err = ins.runningLiteBoxd(ctx)
+	r.LiteBoxd, err = ins.runningLiteBoxd(ctx)
 	return &r, err
 }
 
@@ -50,7 +50,7 @@ func (ins *Inspector) runningLiteBoxd(ctx context.Context) (string, error) {
 	if ins.Site.Config.LiteBoxd == nil {
 		return "", nil
 	}
-	state, err := helm.Current(ctx, ins.Site.API, seed.ReleasesNamespace, seed.LiteboxdRelease)
+	state, err := helm.Current(ctx, ins.Site.API, seed.ReleasesNamespace, seed.LiteBoxdRelease)
 	if err != nil {
 		return "", err
 	}
@@ -98,12 +98,12 @@ func (r *Running) Mismatches(version func(component string) string) []string {
 	case strings.TrimPrefix(r.Cilium.ChartVersion, "v") != strings.TrimPrefix(wanted, "v"):
 		texts = append(texts, fmt.Sprintf("Cilium is %s, not %s", r.Cilium.ChartVersion, wanted))
 	}
-	switch wanted := version(seed.LiteboxdComponent); {
-	case r.Liteboxd == "" || r.Liteboxd == wanted:
+	switch wanted := version(seed.LiteBoxdComponent); {
+	case r.LiteBoxd == "" || r.LiteBoxd == wanted:
 	case wanted == "":
-		texts = append(texts, fmt.Sprintf("LiteBoxd %s runs, which the lock does not have", r.Liteboxd))
+		texts = append(texts, fmt.Sprintf("LiteBoxd %s runs, which the lock does not have", r.LiteBoxd))
 	default:
-		texts = append(texts, fmt.Sprintf("LiteBoxd is %s, not %s", r.Liteboxd, wanted))
+		texts = append(texts, fmt.Sprintf("LiteBoxd is %s, not %s", r.LiteBoxd, wanted))
 	}
 	return texts
 }

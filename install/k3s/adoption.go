@@ -307,6 +307,7 @@ func (e *AdoptError) Error() string {
 
 func (*AdoptError) Unwrap() error { return site.ErrRefused }
 
+// Hint says how to go on.
 func (*AdoptError) Hint() string {
 	return "adopt it with a bundle of the versions that run, and an install.yaml that lists its nodes"
 }

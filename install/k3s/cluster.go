@@ -44,6 +44,7 @@ func (c *Cluster) Disabled() []string {
 	return nil
 }
 
+// Uninstaller is the script of k3s' own that removes it from a server, or from an agent.
 func Uninstaller(server bool) string {
 	if server {
 		return "/usr/local/bin/k3s-uninstall.sh"
@@ -71,8 +72,9 @@ const (
 	// PreviousDir is where a node keeps what its k3s was before an upgrade, until the upgrade is
 	// confirmed or another one begins: the program, its unit and configuration, and keptFile.
 	PreviousDir = wire.FilesDir + "/previous"
-	KeptFile    = PreviousDir + "/kept.json"
-	KeptFormat  = 1
+	// KeptFile describes what is in PreviousDir.
+	KeptFile   = PreviousDir + "/kept.json"
+	KeptFormat = 1
 	// MaxKept bounds keptFile, in bytes: a node has some hundred pods.
 	MaxKept = 1 << 20
 	// SteadyTime is how long pods have to stay well. A kubelet before 1.35 that was started

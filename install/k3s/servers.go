@@ -200,6 +200,7 @@ func (n *Node) StartingReason(ctx context.Context) (string, error) {
 	return setup.StartingReason(ctx, steps)
 }
 
+// RunServer brings k3s on a server to what it is to be, and waits until the server answers.
 func (c *Cluster) RunServer(ctx context.Context, n *Node) error {
 	h := n.Host
 	changes := len(h.Changes)
@@ -358,6 +359,7 @@ func (*ForeignError) Error() string {
 	return "the host is in another cluster: its token is that of another one"
 }
 
+// Hint says how the host becomes free.
 func (e *ForeignError) Hint() string {
 	return "take the host out of install.yaml, or, if it is to change clusters, remove it from the other one first; " + Uninstaller(e.Server) + " and rm -r /var/lib/boxlift make it free"
 }

@@ -89,6 +89,7 @@ type Change struct {
 	DatabaseFolder string
 }
 
+// UpgradeTo is a change of LiteBoxd to a version or revision.
 func (l *Deployer) UpgradeTo(target string) *Change {
 	box := l.Site.Config.LiteBoxd
 	return &Change{Deployer: l, System: box.NamespaceSystem, Sandboxes: box.NamespaceSandbox, target: target}
@@ -112,7 +113,7 @@ func (u *Change) backupStep(differs func() (string, error)) run.Step {
 			if u.Deployer.Site.API == nil {
 				return "", nil
 			}
-			running, err := helm.Current(ctx, u.Deployer.Site.API, seed.ReleasesNamespace, seed.LiteboxdRelease)
+			running, err := helm.Current(ctx, u.Deployer.Site.API, seed.ReleasesNamespace, seed.LiteBoxdRelease)
 			if err != nil || running == nil {
 				return "", err
 			}
@@ -163,6 +164,7 @@ func (u *Change) MakeBackup(ctx context.Context, b *Backup) error {
 	return nil
 }
 
+// FillBackup brings what a backup consists of into a folder, and writes its record.
 func (u *Change) FillBackup(ctx context.Context, b *Backup, dir string) error {
 	var err error
 	if b.Sandboxes, err = u.ListSandboxes(ctx); err != nil {
@@ -172,7 +174,7 @@ func (u *Change) FillBackup(ctx context.Context, b *Backup, dir string) error {
 	if err != nil {
 		return err
 	}
-	objects, err := helm.Manifest(ctx, u.Deployer.Site.API, seed.ReleasesNamespace, seed.LiteboxdRelease)
+	objects, err := helm.Manifest(ctx, u.Deployer.Site.API, seed.ReleasesNamespace, seed.LiteBoxdRelease)
 	if err != nil && !errors.Is(err, helm.ErrNoRevision) {
 		return err
 	}
@@ -227,6 +229,7 @@ func (l *Deployer) LastBackup(wanted func(*Backup) bool) (*Backup, string, error
 	return nil, "", nil
 }
 
+// ListSandboxes lists the pods of sandboxes.
 func (u *Change) ListSandboxes(ctx context.Context) ([]Sandbox, error) {
 	pods, err := u.Deployer.Site.API.Pods(ctx, u.Sandboxes, sandboxSelector)
 	if err != nil {

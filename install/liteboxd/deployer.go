@@ -62,13 +62,14 @@ const oldestLiteBoxd = "v0.6.9"
 
 // CheckLiteBoxdVersion refuses a LiteBoxd that the manifests are not for.
 func (l *Deployer) CheckLiteBoxdVersion() error {
-	if version := l.Site.Version(seed.LiteboxdComponent); gate.Older(version, oldestLiteBoxd) {
+	if version := l.Site.Version(seed.LiteBoxdComponent); gate.Older(version, oldestLiteBoxd) {
 		return fmt.Errorf("%w: LiteBoxd %s has no network-controller, which the manifests run: take %s or newer",
 			l.Site.Misfit, version, oldestLiteBoxd)
 	}
 	return nil
 }
 
+// RenderLiteBoxd makes LiteBoxd's objects from the manifests in the bundle and what the site says.
 func (l *Deployer) RenderLiteBoxd() (*Deployment, error) {
 	if err := l.CheckLiteBoxdVersion(); err != nil {
 		return nil, err
@@ -85,7 +86,7 @@ func (l *Deployer) RenderLiteBoxd() (*Deployment, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Deployment{Version: l.Site.Version(seed.LiteboxdComponent)}
+	d := &Deployment{Version: l.Site.Version(seed.LiteBoxdComponent)}
 	if d.Rendered, err = manifests.Render(manifests.Overlay{Bases: bases, Site: folder, Parameters: parameters}); err != nil {
 		return nil, fmt.Errorf("%w: render LiteBoxd's manifests: %w", site.ErrConfig, err)
 	}
@@ -98,12 +99,12 @@ func (l *Deployer) RenderLiteBoxd() (*Deployment, error) {
 	if err := l.lint(d, parameters.SystemNamespace); err != nil {
 		return nil, err
 	}
-	chart, err := helm.ChartOf(seed.LiteboxdRelease, d.Version, d.Rendered.YAML())
+	chart, err := helm.ChartOf(seed.LiteBoxdRelease, d.Version, d.Rendered.YAML())
 	if err != nil {
 		return nil, fmt.Errorf("%w: LiteBoxd's manifests: %w", site.ErrConfig, err)
 	}
 	d.Release = helm.Release{
-		Name: seed.LiteboxdRelease, Namespace: seed.ReleasesNamespace, Chart: chart, Timeout: l.Site.Config.Runtime.CommandTimeout, NoRollback: l.NoRollback,
+		Name: seed.LiteBoxdRelease, Namespace: seed.ReleasesNamespace, Chart: chart, Timeout: l.Site.Config.Runtime.CommandTimeout, NoRollback: l.NoRollback,
 		LateKinds: true, // Traefik's come with a chart that k3s installs by itself
 	}
 	return d, nil
@@ -141,10 +142,10 @@ func siteFolder(dir string) (fs.FS, error) {
 
 // manifestBases are those that the bundle carries.
 func (l *Deployer) manifestBases() (fs.FS, error) {
-	f, ok := l.Site.Contents.File(seed.LiteboxdComponent, bundle.ManifestsFile, "")
+	f, ok := l.Site.Contents.File(seed.LiteBoxdComponent, bundle.ManifestsFile, "")
 	if !ok {
 		return nil, fmt.Errorf("%w: install.yaml asks for LiteBoxd, and the bundle carries no %s of the component %s: build it with the component %s in the lock, or take the section liteboxd out",
-			site.ErrConfig, bundle.ManifestsFile, seed.LiteboxdComponent, seed.LiteboxdComponent)
+			site.ErrConfig, bundle.ManifestsFile, seed.LiteBoxdComponent, seed.LiteBoxdComponent)
 	}
 	content, err := l.Site.ReadFile(f, seed.MaxManifests)
 	if err != nil {
@@ -180,13 +181,13 @@ func (l *Deployer) ManifestParameters() (manifests.Parameters, error) {
 		}
 		var found []string
 		for _, image := range l.Site.Contents.Images {
-			if repository, _, _ := strings.Cut(path.Base(image.Name), ":"); image.Component == seed.LiteboxdComponent && repository == one.repository {
+			if repository, _, _ := strings.Cut(path.Base(image.Name), ":"); image.Component == seed.LiteBoxdComponent && repository == one.repository {
 				found = append(found, image.Name)
 			}
 		}
 		if len(found) != 1 {
 			return p, fmt.Errorf("%w: the component %s carries %s called %s, expected one: put it into the lock, or say in liteboxd.images.%s of install.yaml which image to use",
-				l.Site.Misfit, seed.LiteboxdComponent, site.Counted(len(found), "image"), one.repository, one.key)
+				l.Site.Misfit, seed.LiteBoxdComponent, site.Counted(len(found), "image"), one.repository, one.key)
 		}
 		*one.to = found[0]
 	}
@@ -252,7 +253,7 @@ func (l *Deployer) carriedImage(reference string) (bundle.Image, error) {
 	switch {
 	case i < 0:
 		return bundle.Image{}, fmt.Errorf("it is not carried: add `- {ref: %s}` to the images of the component %s in versions.lock, then run boxlift bundle lock and boxlift bundle build",
-			full, seed.LiteboxdComponent)
+			full, seed.LiteBoxdComponent)
 	case digest != "" && digest != string(l.Site.Contents.Images[i].Digest):
 		return bundle.Image{}, fmt.Errorf("the bundle carries it with the digest %s: take the digest out or correct it", l.Site.Contents.Images[i].Digest)
 	case digest != "" && !site.NamesDigests(l.Site.K3s):
@@ -288,9 +289,9 @@ func (l *Deployer) CheckPlatform(platform lock.Platform) error {
 	return nil
 }
 
-// Liteboxd brings LiteBoxd to the bundle's version and install.yaml's settings, without
+// LiteBoxd brings LiteBoxd to the bundle's version and install.yaml's settings, without
 // harm to the sandboxes that run.
-func (l *Deployer) Liteboxd(ctx context.Context) error {
+func (l *Deployer) Deploy(ctx context.Context) error {
 	d := l.Deployment
 	if d == nil {
 		return l.warnOfLiteBoxd(ctx)
@@ -350,7 +351,7 @@ func (l *Deployer) warnOfLiteBoxd(ctx context.Context) error {
 	if l.Site.API == nil || l.Site.Config.LiteBoxd != nil {
 		return nil
 	}
-	running, err := helm.Current(ctx, l.Site.API, seed.ReleasesNamespace, seed.LiteboxdRelease)
+	running, err := helm.Current(ctx, l.Site.API, seed.ReleasesNamespace, seed.LiteBoxdRelease)
 	if running != nil {
 		l.Site.Warn("LiteBoxd %s runs on the cluster, and install.yaml has no section liteboxd: it is left alone", running.ChartVersion)
 	}
@@ -392,7 +393,7 @@ func (l *Deployer) checkLiteBoxd(ctx context.Context, d *Deployment, differs fun
 
 // runningObjects are those of LiteBoxd in the cluster, none when it was never rolled out.
 func (l *Deployer) runningObjects(ctx context.Context) ([]kube.Object, error) {
-	manifest, err := helm.Manifest(ctx, l.Site.API, seed.ReleasesNamespace, seed.LiteboxdRelease)
+	manifest, err := helm.Manifest(ctx, l.Site.API, seed.ReleasesNamespace, seed.LiteBoxdRelease)
 	if errors.Is(err, helm.ErrNoRevision) {
 		return nil, nil
 	}
@@ -461,7 +462,7 @@ func (l *Deployer) secretsStep() run.Step {
 			return "", nil
 		},
 		Run: func(ctx context.Context) error {
-			if err := helm.EnsureNamespace(ctx, l.Site.API, box.NamespaceSystem, seed.LiteboxdRelease, seed.ReleasesNamespace); err != nil {
+			if err := helm.EnsureNamespace(ctx, l.Site.API, box.NamespaceSystem, seed.LiteBoxdRelease, seed.ReleasesNamespace); err != nil {
 				return err
 			}
 			if len(keys[keyVariable]) == 0 {

@@ -345,7 +345,7 @@ func (r *removal) backUpDatabase(ctx context.Context, d localdata.Holding) error
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	b := &liteboxd.Backup{Format: 1, Cluster: r.members.Site.Config.Cluster.Name, Time: now, Compared: true}
-	if running, err := helm.Current(ctx, r.members.Site.API, seed.ReleasesNamespace, seed.LiteboxdRelease); err != nil {
+	if running, err := helm.Current(ctx, r.members.Site.API, seed.ReleasesNamespace, seed.LiteBoxdRelease); err != nil {
 		return err
 	} else if running != nil {
 		b.From = running.Revision

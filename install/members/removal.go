@@ -34,6 +34,7 @@ type Settings struct {
 	ForgetUnreachable bool
 }
 
+// Remove takes hosts out of the cluster, one after the other, until one cannot be taken out.
 func (m *Members) Remove(ctx context.Context, o Settings) error {
 	if err := m.Engine.ConnectServers(ctx, o.Hosts); err != nil {
 		return err

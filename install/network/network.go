@@ -171,6 +171,7 @@ func (n *Network) CheckChart(ctx context.Context) error {
 	return n.CheckReleaseImages(ctx, release)
 }
 
+// CheckReleaseImages makes sure that the bundle carries the images that a release of Cilium's chart names.
 func (n *Network) CheckReleaseImages(ctx context.Context, release helm.Release) error {
 	images, err := n.ImagesOf(ctx, release)
 	if err != nil {

@@ -232,7 +232,7 @@ func (g *gathering) liteboxd(ctx context.Context) error {
 	if g.recovery.Site.Config.LiteBoxd == nil {
 		return nil
 	}
-	running, err := helm.Current(ctx, g.recovery.Site.API, seed.ReleasesNamespace, seed.LiteboxdRelease)
+	running, err := helm.Current(ctx, g.recovery.Site.API, seed.ReleasesNamespace, seed.LiteBoxdRelease)
 	if err != nil || running == nil {
 		return err
 	}

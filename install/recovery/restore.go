@@ -50,7 +50,7 @@ type restoring struct {
 	*backup.Reader
 	// Id tells this restore from others, also of the same backup. One that is gone on with
 	// keeps its id, so that no host is restored twice.
-	Id string
+	ID string
 }
 
 // CheckRestore makes sure that the bundle brings what the backup was made of, and reads
@@ -89,7 +89,7 @@ func (rv *Recovery) CheckRestore() error {
 	if err != nil {
 		return err
 	}
-	rv.Restoring = &restoring{Reader: r, Id: r.Digest()}
+	rv.Restoring = &restoring{Reader: r, ID: r.Digest()}
 	rv.Cluster.Restoration = &k3s.Restoration{Token: password, Encrypts: encrypts, Step: func(n *k3s.Node) run.Step {
 		return (&hostRestore{recovery: rv, host: n.Host, node: n}).step()
 	}}
@@ -124,7 +124,7 @@ func (rv *Recovery) BeginRestore(run journal.Run, last journal.State) error {
 	if err := begin(); err != nil {
 		return err
 	}
-	rv.Restoring.Id = rv.Restoring.Digest() + " " + rv.Engine.Journal.State().Started.Format(time.RFC3339Nano)
+	rv.Restoring.ID = rv.Restoring.Digest() + " " + rv.Engine.Journal.State().Started.Format(time.RFC3339Nano)
 	return nil
 }
 
@@ -138,7 +138,7 @@ func (rv *Recovery) CheckRestoring(ctx context.Context, h *site.Host) error {
 		return nil
 	}
 	restored, err := h.Read(ctx, run.RestoredFile)
-	if err == nil && restored != rv.Restoring.Id {
+	if err == nil && restored != rv.Restoring.ID {
 		err = fmt.Errorf("%w: the host has a cluster already, which it would lose: boxlift backup restore replaces a cluster by a backup of it", site.ErrRefused)
 	}
 	return err
@@ -192,7 +192,7 @@ sync
 		ID: "stop-k3s", Title: "stop " + service + " and all that runs in it",
 		Needed: func(ctx context.Context) (string, error) {
 			restored, err := h.Read(ctx, run.RestoredFile)
-			if err != nil || restored == rv.Restoring.Id {
+			if err != nil || restored == rv.Restoring.ID {
 				return "", err
 			}
 			waiting, err := h.Read(ctx, run.RestoringFile)
@@ -200,7 +200,7 @@ sync
 				return "", err
 			}
 			state, err := machine.FindService(ctx, h.Conn, service)
-			if err != nil || waiting == rv.Restoring.Id && state.Active != "active" && state.Active != "activating" {
+			if err != nil || waiting == rv.Restoring.ID && state.Active != "active" && state.Active != "activating" {
 				return "", err
 			}
 			return "the backup of " + rv.Restoring.Manifest().Time.Format(time.RFC3339) + " is to be restored", nil
@@ -209,7 +209,7 @@ sync
 			return rv.Site.Meter.Wait(func() error {
 				_, err := h.Conn.Run(ctx, machine.Command{
 					Title: "stop " + service, Args: []string{"/bin/sh", "-c", script, "sh", service, run.RestoringFile}, Root: true,
-					Stdin: strings.NewReader(rv.Restoring.Id + "\n"),
+					Stdin: strings.NewReader(rv.Restoring.ID + "\n"),
 				})
 				return err
 			})
@@ -230,7 +230,7 @@ func (r *hostRestore) step() run.Step {
 		ID: "restore-backup", Title: "restore the backup",
 		Needed: func(ctx context.Context) (string, error) {
 			restored, err := r.host.Read(ctx, run.RestoredFile)
-			if err != nil || restored == r.recovery.Restoring.Id {
+			if err != nil || restored == r.recovery.Restoring.ID {
 				return "", err
 			}
 			return "it is of " + r.recovery.Restoring.Manifest().Time.Format(time.RFC3339), nil
@@ -241,7 +241,7 @@ func (r *hostRestore) step() run.Step {
 					return err
 				}
 			}
-			if err := r.host.Put(ctx, run.RestoredFile, 0o600, []byte(r.recovery.Restoring.Id+"\n")); err != nil {
+			if err := r.host.Put(ctx, run.RestoredFile, 0o600, []byte(r.recovery.Restoring.ID+"\n")); err != nil {
 				return err
 			}
 			_, err := r.host.Root(ctx, "end the restore", "rm", "-rf", run.RestoringFile, run.RestoreDir)
@@ -440,7 +440,7 @@ const maxLostObjects = 50
 // lostObjects are those that were made since. LiteBoxd's own are brought back by boxlift, and its
 // sandboxes are told as such.
 func (rv *Recovery) lostObjects(ctx context.Context, losses *Losses) error {
-	but := kube.Exceptions{Releases: []kube.ReleaseName{{Namespace: seed.ReleasesNamespace, Name: seed.LiteboxdRelease}}}
+	but := kube.Exceptions{Releases: []kube.ReleaseName{{Namespace: seed.ReleasesNamespace, Name: seed.LiteBoxdRelease}}}
 	if rv.Site.Config.LiteBoxd != nil {
 		but.Namespaces = []string{rv.Site.Config.LiteBoxd.NamespaceSandbox}
 	}

@@ -201,6 +201,6 @@ func pass(to, from net.Conn, by time.Duration) {
 	}
 	_ = to.Close() // either side may have been closed before
 	_ = from.Close()
-	for range way { //nolint:revive // what is still on the way is lost
+	for range way { // what is still on the way is lost
 	}
 }

@@ -39,6 +39,7 @@ const (
 // Mode is what a run is for.
 type Mode int
 
+// The modes.
 const (
 	Apply   Mode = iota // bring everything to the wanted state
 	Plan                // say what that would take
@@ -61,7 +62,7 @@ type Engine struct {
 	Mode    Mode
 	Cluster site.Subject
 	Journal *journal.Journal
-	Holds   *holds
+	Holds   *Holds
 	Phases  []PhaseTime
 	// Left are the hosts that the last run has left behind.
 	Left []journal.Left
@@ -282,6 +283,7 @@ func (en *Engine) EachHost(ctx context.Context, hosts []*site.Host, do func(cont
 	return ctx.Err()
 }
 
+// Close lets go of the hosts and ends all connections.
 func (en *Engine) Close() {
 	en.Holds.release()
 	en.Site.Conns.Close()

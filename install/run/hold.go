@@ -14,16 +14,17 @@ import (
 	"github.com/liteboxd/boxlift/node/hold"
 )
 
-// holds are the hosts that a run keeps other runs away from, whichever operator's machine
+// Holds are the hosts that a run keeps other runs away from, whichever operator's machine
 // and state those work with.
-type holds struct {
+type Holds struct {
 	run string
 	// over is closed when the run lets go of its hosts; all waits for what that takes.
 	over chan struct{}
 	all  sync.WaitGroup
 }
 
-func NewHolds() *holds { return &holds{run: rand.Text(), over: make(chan struct{})} }
+// NewHolds are those of a run that holds no host yet.
+func NewHolds() *Holds { return &Holds{run: rand.Text(), over: make(chan struct{})} }
 
 const (
 	// busyWait is how long a host that another run holds is asked again: that a run was
@@ -95,7 +96,7 @@ func (en *Engine) tryHold(ctx context.Context, h *site.Host) error {
 }
 
 // keep gives signs of life until the run is over.
-func (h *holds) keep(p *machine.Process) {
+func (h *Holds) keep(p *machine.Process) {
 	ticker := time.NewTicker(hold.Interval)
 	defer ticker.Stop()
 	for {
@@ -113,7 +114,7 @@ func (h *holds) keep(p *machine.Process) {
 }
 
 // release lets go of all hosts. One that does not answer any more lets go by itself.
-func (h *holds) release() {
+func (h *Holds) release() {
 	close(h.over)
 	done := make(chan struct{})
 	go func() {
@@ -127,7 +128,7 @@ func (h *holds) release() {
 }
 
 // holder is how this run is called on hosts.
-func (h *holds) holder() hold.Holder {
+func (h *Holds) holder() hold.Holder {
 	return hold.Holder{Run: h.run, Name: fmt.Sprintf("%s, process %d", site.Operator(), os.Getpid())}
 }
 
@@ -136,6 +137,7 @@ type BusyError struct{ *hold.HeldError }
 
 func (e *BusyError) Unwrap() error { return e.HeldError }
 
+// Hint says how to go on.
 func (*BusyError) Hint() string {
 	return "wait for it to end, or end it, and run the command again; a run that lost its connection lets go after two minutes"
 }

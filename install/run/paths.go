@@ -1,7 +1,6 @@
 package run
 
 import (
-	_ "embed"
 	"time"
 
 	"github.com/liteboxd/boxlift/install/site"

@@ -291,6 +291,7 @@ func (rec *Record) CopyRecord(r *release.Record) error {
 	return nil
 }
 
+// RecordCopy is the file beside the state with a copy of the record.
 func (rec *Record) RecordCopy() string { return rec.Site.Beside(recordCopies) + ".json" }
 
 // OpenRecord reads the record from the first server whose API gives it. It is nil when the
@@ -338,6 +339,7 @@ func (e *RecordError) Error() string { return e.Err.Error() }
 
 func (e *RecordError) Unwrap() error { return e.Err }
 
+// Hint says where the record is, and what becomes of it when it is deleted.
 func (*RecordError) Hint() string {
 	return fmt.Sprintf("see it on a server with: k3s kubectl -n %s get secret %s -o go-template='{{index .data %q | base64decode}}'; if it is lost, delete that Secret, and boxlift adopt makes another one",
 		release.SecretNamespace, release.SecretName, release.SecretKey)

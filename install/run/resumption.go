@@ -49,6 +49,7 @@ func (e *UnderWayError) Error() string {
 
 func (*UnderWayError) Unwrap() error { return site.ErrRefused }
 
+// Hint says how to go on.
 func (e *UnderWayError) Hint() string {
 	return "boxlift resume goes on with it; boxlift rollback --to goes back to the release before; if it came to its end from another machine meanwhile, as boxlift history shows, move " + e.State + " away"
 }
@@ -151,6 +152,7 @@ func (e *BatchError) Error() string {
 
 func (e *BatchError) Unwrap() error { return e.HostsError }
 
+// Hint says how to go on.
 func (*BatchError) Hint() string {
 	return "mend the cause, and boxlift resume goes on; or go back to the release before with boxlift rollback --to"
 }

@@ -62,6 +62,7 @@ func (s *Summary) ChangeCount() int {
 	return n
 }
 
+// Summary says what the run has done so far.
 func (en *Engine) Summary() *Summary {
 	s := &Summary{
 		Cluster: en.Site.Config.Cluster.Name, DryRun: en.Mode == Plan, Phases: en.Phases,

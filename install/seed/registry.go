@@ -75,6 +75,7 @@ func (sd *Seeder) openAuthority() (*authority.Authority, error) {
 	return authority.Open(o)
 }
 
+// AuthorityOptions say where the authority of the cluster's registry is kept.
 func (sd *Seeder) AuthorityOptions() authority.Options {
 	r, name := sd.Site.Config.Seeding.Registry, sd.Site.Config.Cluster.Name
 	return authority.Options{Dir: filepath.Join(filepath.Dir(sd.Site.StatePath), "registry-ca", name), Cluster: name, CAFile: r.CAFile, CAKeyFile: r.CAKeyFile, Password: sd.registryCA.password}
@@ -580,6 +581,7 @@ type RegistriesFile struct {
 	} `yaml:"configs"`
 }
 
+// NodeRegistries reads a host's registries.yaml.
 func NodeRegistries(ctx context.Context, h *site.Host) (*RegistriesFile, error) {
 	content, err := h.Read(ctx, site.K3sRegistries)
 	if err != nil {

@@ -22,7 +22,7 @@ func TestUnsteadyMedium(t *testing.T) {
 		{Name: "k3s", Version: "v1.36.2+k3s1", Files: []smallbundle.File{{Name: "install.sh", Content: "#!/bin/sh\n"}}},
 		{Name: site.CiliumComponent, Version: "1.20.0", Charts: []smallbundle.File{{Name: "cilium", Content: "a chart"}}},
 		{
-			Name: LiteboxdComponent, Version: "1.0.0",
+			Name: LiteBoxdComponent, Version: "1.0.0",
 			Files: []smallbundle.File{{Name: bundle.ManifestsFile, Content: "manifests"}},
 		},
 	}})

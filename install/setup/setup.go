@@ -105,6 +105,7 @@ func (e *ServiceError) Error() string {
 	return e.Text + "; the last lines of its journal:\n    " + strings.ReplaceAll(e.Lines, "\n", "\n    ")
 }
 
+// Hint says where the service's journal is.
 func (e *ServiceError) Hint() string {
 	return "see `journalctl -u " + e.Service + "` on the host; mend the cause and run the same command again"
 }

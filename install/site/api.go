@@ -59,6 +59,7 @@ func (s *Site) Waiting(ctx context.Context, what string, wait func(context.Conte
 	return s.WaitingFor(ctx, s.Config.Runtime.CommandTimeout, what, wait)
 }
 
+// WaitingFor runs what only waits, no longer than limit.
 func (s *Site) WaitingFor(ctx context.Context, limit time.Duration, what string, wait func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("given up after %v", limit))
 	defer cancel()

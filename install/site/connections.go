@@ -18,9 +18,9 @@ import (
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
-// connections are the SSH connections of a run. Each is made once, however many hosts
+// Connections are the SSH connections of a run. Each is made once, however many hosts
 // are reached through it.
-type connections struct {
+type Connections struct {
 	config *config.Config
 	log    *slog.Logger
 
@@ -36,12 +36,13 @@ type connection struct {
 	err  error
 }
 
-func NewConnections(c *config.Config, log *slog.Logger) *connections {
-	return &connections{config: c, log: log, made: make(map[string]*connection)}
+// NewConnections are none yet.
+func NewConnections(c *config.Config, log *slog.Logger) *Connections {
+	return &Connections{config: c, log: log, made: make(map[string]*connection)}
 }
 
 // To connects to a host, through its bastion if it has one.
-func (c *connections) To(ctx context.Context, h config.Host) (machine.Host, error) {
+func (c *Connections) To(ctx context.Context, h config.Host) (machine.Host, error) {
 	// A bastion that is also a host of the cluster may be without sudo as a bastion.
 	key := fmt.Sprintf("%s@%s %t", h.User, h.Address(), h.Sudo)
 	c.mu.Lock()
@@ -64,7 +65,7 @@ func (c *connections) To(ctx context.Context, h config.Host) (machine.Host, erro
 	return conn.host, conn.err
 }
 
-func (c *connections) dial(ctx context.Context, h config.Host) (*remote.Host, error) {
+func (c *Connections) dial(ctx context.Context, h config.Host) (*remote.Host, error) {
 	t := target(h, HostName(h), c.config)
 	t.Log = c.log
 	if h.Bastion != nil {
@@ -78,7 +79,7 @@ func (c *connections) dial(ctx context.Context, h config.Host) (*remote.Host, er
 }
 
 // Close ends all connections, those through others first.
-func (c *connections) Close() {
+func (c *Connections) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := len(c.order) - 1; i >= 0; i-- {

@@ -59,6 +59,7 @@ const (
 	CiliumCLIArchive = "cilium-linux-"
 )
 
+// CiliumCLIFile is the archive with the cilium command for a host, if the bundle carries one.
 func (s *Site) CiliumCLIFile(h *Host) (bundle.File, bool) {
 	_, arch, _ := strings.Cut(string(h.Platform), "/")
 	return s.Contents.File(CiliumComponent, CiliumCLIArchive+arch+".tar.gz", h.Platform)
@@ -83,11 +84,13 @@ type Login struct {
 }
 
 const (
+	// K3sComponent is the component of a lock that has k3s; the others are its files.
 	K3sComponent  = "k3s"
 	K3sProgram    = "k3s"
 	InstallScript = "install.sh"
 )
 
+// PackName is the name of a pack's file on hosts.
 func PackName(p bundle.Pack) string { return wire.PackName(p.Component, p.Index) }
 
 // StoredPath is where a file of the bundle lies on a host. The digest in the name lets

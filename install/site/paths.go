@@ -49,6 +49,7 @@ func Unit(role config.Role) string {
 }
 
 const (
+	// PollInterval lies between two looks of those who wait.
 	PollInterval = 500 * time.Millisecond
 	// MaxRestarts is how often systemd may try again before the start counts as failed.
 	MaxRestarts = 3

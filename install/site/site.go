@@ -55,7 +55,7 @@ type Site struct {
 	Contents *bundle.Contents
 	K3s      string // the version in the bundle
 	Hosts    []*Host
-	Conns    *connections
+	Conns    *Connections
 	API      *kube.Cluster // nil until the servers are up
 	// APIServer is the server that the API is reached through.
 	APIServer *Host
@@ -81,8 +81,11 @@ type Outcome struct {
 	Login         *Login // of LiteBoxd's first user, if it is to be shown
 }
 
+// Servers are the hosts that are servers, as install.yaml has them.
 func (s *Site) Servers() []*Host { return s.Hosts[:len(s.Config.Cluster.Servers)] }
-func (s *Site) Agents() []*Host  { return s.Hosts[len(s.Config.Cluster.Servers):] }
+
+// Agents are the other hosts.
+func (s *Site) Agents() []*Host { return s.Hosts[len(s.Config.Cluster.Servers):] }
 
 // Short is as much of a digest as people compare.
 func Short(digest string) string { return digest[:min(len(digest), len("sha256:")+12)] }
@@ -170,6 +173,7 @@ func (s *Site) SandboxesEnded(host string, names []string) {
 	s.Ended = append(s.Ended, names...)
 }
 
+// OrUnknown is s, or "unknown" where that is empty.
 func OrUnknown(s string) string {
 	if s == "" {
 		return "unknown"

@@ -204,7 +204,7 @@ func (u *planner) lookAtCluster(ctx context.Context) error {
 		c.EmbeddedEtcd = c.EmbeddedEtcd || n.Labels[etcdLabel] == "true"
 	}
 	c.APIs = u.upgrader.Cluster.APIVersions(ctx)
-	c.LiteBoxd = u.found.Liteboxd
+	c.LiteBoxd = u.found.LiteBoxd
 	if s := u.found.Cilium; s != nil {
 		if c.Cilium = s.ChartVersion; s.Status != inspect.HelmDeployed {
 			c.CiliumState = s.Status
@@ -313,7 +313,7 @@ func (u *planner) checkRollback() error {
 func (u *planner) lookForDrift(ctx context.Context) error {
 	releases := []kube.Object{{Namespace: cilium.Namespace, Name: cilium.ReleaseName}}
 	if u.is.LiteBoxd != "" {
-		releases = append(releases, kube.Object{Namespace: seed.ReleasesNamespace, Name: seed.LiteboxdRelease})
+		releases = append(releases, kube.Object{Namespace: seed.ReleasesNamespace, Name: seed.LiteBoxdRelease})
 	}
 	for _, r := range releases {
 		drift, err := helm.Drift(ctx, u.upgrader.Site.API, r.Namespace, r.Name)
@@ -494,7 +494,7 @@ func (u *planner) componentChanges(target gate.Target) []ComponentChange {
 	}
 	list := []ComponentChange{k3s, {site.CiliumComponent, some(u.is.Cilium), target.Cilium}}
 	if target.LiteBoxd != "" {
-		list = append(list, ComponentChange{seed.LiteboxdComponent, some(u.found.Liteboxd), target.LiteBoxd})
+		list = append(list, ComponentChange{seed.LiteBoxdComponent, some(u.found.LiteBoxd), target.LiteBoxd})
 	}
 	return list
 }
@@ -533,7 +533,7 @@ func (u *planner) order(p *Plan) []Step {
 	if u.options.Accept.Drain && u.movesMinor() {
 		restart = "DRAIN, which ends all sandboxes there, and start k3s " + change(site.K3sComponent).To
 	}
-	if len(lacking) > 0 || len(started(config.Server))+len(started(config.Agent)) > 0 || change(site.CiliumComponent).changes() || change(seed.LiteboxdComponent).changes() {
+	if len(lacking) > 0 || len(started(config.Server))+len(started(config.Agent)) > 0 || change(site.CiliumComponent).changes() || change(seed.LiteBoxdComponent).changes() {
 		steps = slices.Insert(steps, 0, Step{What: "back up the cluster, and prove the backup"})
 	}
 	for _, name := range started(config.Server) {
@@ -549,7 +549,7 @@ func (u *planner) order(p *Plan) []Step {
 		add("give the servers another token than agents have had, and start k3s there one by one",
 			hostNames(u.upgrader.Site.Servers())...)
 	}
-	switch c := change(seed.LiteboxdComponent); {
+	switch c := change(seed.LiteBoxdComponent); {
 	case c.To != "" && len(c.From) == 0:
 		add("deploy LiteBoxd " + c.To)
 	case c.changes():

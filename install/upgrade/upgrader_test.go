@@ -260,9 +260,9 @@ func TestComparePodsNamesAllLost(t *testing.T) {
 
 // Whichever component has moved, the backup from before is the way back.
 func TestHasBegun(t *testing.T) {
-	current := &release.Release{Components: []release.Component{{Name: site.K3sComponent, Version: "v1"}, {Name: site.CiliumComponent, Version: "1.18.6"}, {Name: seed.LiteboxdComponent, Version: "v0.6.9"}}}
+	current := &release.Release{Components: []release.Component{{Name: site.K3sComponent, Version: "v1"}, {Name: site.CiliumComponent, Version: "1.18.6"}, {Name: seed.LiteBoxdComponent, Version: "v0.6.9"}}}
 	runs := func(k3s, cilium, status, liteboxd string) *inspect.Running {
-		return &inspect.Running{Nodes: []kube.Node{{Kubelet: "v1"}, {Kubelet: k3s}}, Cilium: &helm.State{ChartVersion: cilium, Status: status}, Liteboxd: liteboxd}
+		return &inspect.Running{Nodes: []kube.Node{{Kubelet: "v1"}, {Kubelet: k3s}}, Cilium: &helm.State{ChartVersion: cilium, Status: status}, LiteBoxd: liteboxd}
 	}
 	before := runs("v1", "1.18.6", inspect.HelmDeployed, "v0.6.9")
 	tests := map[string]struct {

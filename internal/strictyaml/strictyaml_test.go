@@ -73,7 +73,7 @@ func TestFields(t *testing.T) {
 		{"name: a\nsize: 5", "name=a size=5 ", nil},
 		{"size: 5\nname: a", "size=5 name=a ", nil},
 		{"{}", "", []string{"1:1 : missing " + all + " name"}},
-		{"nmae: a\nname: b", "name=b ", []string{"1:1 : unknown key " + all}},
+		{"named: a\nname: b", "name=b ", []string{"1:1 : unknown key " + all}},
 		{"name: a\nsize: 1\nname: b", "name=a size=1 ", []string{"3:1 : repeated " + all + " first on 1"}},
 		{"name: a\nname: b\nname: c", "name=a ", []string{
 			"2:1 : repeated " + all + " first on 1", "3:1 : repeated " + all + " first on 1"}},

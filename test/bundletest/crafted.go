@@ -51,6 +51,7 @@ func (c *Crafted) Remove(content string) {
 }
 
 const (
+	// CraftedImage is the image of crafted bundles.
 	CraftedImage = "example.com/a/b:1"
 	CraftedLayer = "the layer"
 	CraftedFile  = "the file"

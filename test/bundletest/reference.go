@@ -61,6 +61,7 @@ func NewIdentity(t testing.TB) *age.X25519Identity {
 	return identity
 }
 
+// VolumeSize is the size of the volumes of tests, in bytes.
 const VolumeSize = 200_000
 
 // RebuildOptions are those that the tests build with.

@@ -57,4 +57,5 @@ func BackupWith(t *testing.T, m backup.Manifest, entries map[string]string) *bac
 	return r
 }
 
+// FullToken is a token of a server as k3s writes it.
 const FullToken = "K10" + "abc" + "::server:canary-password"

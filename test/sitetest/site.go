@@ -143,6 +143,7 @@ func CheckGolden(t *testing.T, name string, got []byte) {
 	}
 }
 
+// ExampleConfig is an install.yaml with one server and one agent.
 const ExampleConfig = `cluster:
   name: example
   master:
@@ -160,6 +161,7 @@ network:
   cilium: {podCIDR: 10.52.0.0/16}
 `
 
+// ThreeServers is an install.yaml with three servers and an agent.
 const ThreeServers = `cluster:
   name: three
   serverConfig: {disable: [traefik]}
@@ -172,6 +174,7 @@ const ThreeServers = `cluster:
 network: {cni: cilium}
 `
 
+// RemovingConfig is an install.yaml by which absent agents are removed.
 const RemovingConfig = `cluster:
   master: {host: 127.0.0.1, port: 1, password: p}
   agents:
@@ -182,6 +185,7 @@ runtime: {removeAbsentAgents: true, sshTimeoutSeconds: 1}
 `
 
 const (
+	// OwnRegistry is a seeding by boxlift's own registry, with agents that get only what they need to start.
 	OwnRegistry = "seeding: {mode: registry, agents: boot}\n"
 	Harbor      = `seeding:
   mode: external

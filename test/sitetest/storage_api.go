@@ -17,16 +17,16 @@ import (
 	"github.com/liteboxd/boxlift/install/kube"
 )
 
-// storageAPI answers as an API server does that is asked for nodes, volumes and pods, and keeps what else it was
+// StorageAPI answers as an API server does that is asked for nodes, volumes and pods, and keeps what else it was
 // asked for.
-type storageAPI struct {
+type StorageAPI struct {
 	sync.Mutex
 	Nodes   []corev1.Node
 	Volumes []corev1.PersistentVolume
 	Others  []string
 }
 
-func (a *storageAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *StorageAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.Lock()
 	defer a.Unlock()
 	var list any
@@ -47,7 +47,7 @@ func (a *storageAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // Connect is boxlift's way to it.
-func (a *storageAPI) Connect(t *testing.T) *kube.Cluster {
+func (a *StorageAPI) Connect(t *testing.T) *kube.Cluster {
 	t.Helper()
 	server := httptest.NewTLSServer(a)
 	t.Cleanup(server.Close)
@@ -64,8 +64,8 @@ contexts: [{name: c, context: {cluster: c, user: u}}], users: [{name: u, user: {
 }
 
 // NewStorageAPI has nodes, and on one of them a volume of k3s' provisioner.
-func NewStorageAPI(node, namespace, claim string, nodes ...string) *storageAPI {
-	a := &storageAPI{}
+func NewStorageAPI(node, namespace, claim string, nodes ...string) *StorageAPI {
+	a := &StorageAPI{}
 	for _, name := range nodes {
 		var n corev1.Node
 		n.Name, n.Labels = name, map[string]string{corev1.LabelHostname: name}
