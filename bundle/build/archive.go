@@ -18,6 +18,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/pieces"
 	"github.com/liteboxd/boxlift/bundle/plan"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // storeArchive takes from an archive those blobs that are not in place yet, and proves
@@ -108,7 +109,7 @@ func (b *builder) storeMember(
 	}
 	var differs *download.DiffersError
 	if errors.As(err, &differs) {
-		return &lockedByAnotherError{what: name, got: differs.Got, want: d.Digest}
+		return lockedByAnother(name, differs.Got, d.Digest)
 	}
 	return err
 }
@@ -143,7 +144,7 @@ func (b *builder) storeManifests(
 			return err
 		}
 		if got := digest.FromBytes(content); got != d.Digest {
-			return &lockedByAnotherError{what: archive.ManifestPath(i), got: got, want: d.Digest}
+			return lockedByAnother(archive.ManifestPath(i), got, d.Digest)
 		}
 		e := b.places[ocitar.BlobName(d.Digest)]
 		if _, err := b.file.WriteAt(content, e.Offset); err != nil {
@@ -157,18 +158,10 @@ func (b *builder) storeManifests(
 	return nil
 }
 
-// lockedByAnotherError says that an archive is the one that was locked, but that what is
-// made from it is not.
-type lockedByAnotherError struct {
-	what      string
-	got, want digest.Digest
-}
-
-func (e *lockedByAnotherError) Error() string {
-	return fmt.Sprintf("what is made from %s has %s, and the lock says %s", e.what, e.got, e.want)
-}
-
-func (e *lockedByAnotherError) Hint() string {
-	return "another version of boxlift has locked this archive; remove its contents from the lock and run `boxlift " +
-		"bundle lock` to lock it anew"
+// lockedByAnother says that an archive is the one that was locked, but that what is made from it
+// is not.
+func lockedByAnother(what string, got, want digest.Digest) error {
+	return fault.WithHint(fmt.Errorf("what is made from %s has %s, and the lock says %s", what, got, want),
+		"another version of boxlift has locked this archive; remove its contents from the lock and run `boxlift "+
+			"bundle lock` to lock it anew")
 }

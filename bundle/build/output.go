@@ -13,6 +13,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/volume"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // Output say what form a built bundle has on the disk. The zero value is one file
@@ -44,12 +45,12 @@ func (o *Options) isForm(f *volume.File) bool {
 func (o *Options) Check() error {
 	for _, dir := range []string{filepath.Dir(o.Path), o.WorkDir} {
 		if _, err := os.Stat(dir); dir != "" && err != nil {
-			return &outputError{o.Path, fmt.Sprintf("the folder %s is not there", dir),
-				"make the folder, or name another output"}
+			return outputError(o.Path, fmt.Sprintf("the folder %s is not there", dir),
+				"make the folder, or name another output")
 		}
 	}
 	if err := volume.CheckName(o.Path, o.VolumeSize > 0); err != nil {
-		return &outputError{o.Path, err.Error(), "name another output"}
+		return outputError(o.Path, err.Error(), "name another output")
 	}
 	isSet := volume.IsSet(o.Path)
 	info, err := os.Stat(o.Path)
@@ -60,10 +61,10 @@ func (o *Options) Check() error {
 	case !isSet && !isFile:
 		return nil
 	case isSet && o.VolumeSize == 0:
-		return &outputError{o.Path, "volumes of a set of that name are there", "name another output, or move them away"}
+		return outputError(o.Path, "volumes of a set of that name are there", "name another output, or move them away")
 	case isFile && o.VolumeSize > 0:
-		return &outputError{o.Path, "one file of that name is there, which readers would take for the bundle",
-			"name another output, or move that file away"}
+		return outputError(o.Path, "one file of that name is there, which readers would take for the bundle",
+			"name another output, or move that file away")
 	case isFile && info.Mode().IsRegular() && info.Size() == 0:
 		return nil // as mktemp makes it
 	case isFile && !info.Mode().IsRegular():
@@ -73,8 +74,8 @@ func (o *Options) Check() error {
 }
 
 func (o *Options) occupied() error {
-	return &outputError{o.Path, "something that is not a bundle is there",
-		"name another output, or move that file away"}
+	return outputError(o.Path, "something that is not a bundle is there",
+		"name another output, or move that file away")
 }
 
 // checkContent looks at how what is there begins.
@@ -97,17 +98,15 @@ func (o *Options) checkContent() error {
 		return nil // whose volumes they are is known, although they cannot be opened as they are
 	}
 	if err != nil {
-		return &outputError{o.Path, "an encrypted file is there, and it cannot be seen to be a bundle: " + err.Error(),
-			"name another output, move that file away, or name an identity that opens it"}
+		return outputError(o.Path, "an encrypted file is there, and it cannot be seen to be a bundle: "+err.Error(),
+			"name another output, move that file away, or name an identity that opens it")
 	}
 	return r.Close()
 }
 
-type outputError struct{ path, reason, hint string }
-
-func (e *outputError) Error() string { return fmt.Sprintf("write %s: %s", e.path, e.reason) }
-
-func (e *outputError) Hint() string { return e.hint }
+func outputError(path, reason, hint string) error {
+	return fault.WithHint(fmt.Errorf("write %s: %s", path, reason), hint)
+}
 
 // sealed is the encrypted bundle, while the one that is not is made.
 type sealed struct {

@@ -10,6 +10,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/plan"
 	"github.com/liteboxd/boxlift/bundle/volume"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // buildWithSBOM builds the bundle of the plan with the list of its software.
@@ -133,22 +134,11 @@ func checkListable(p, delta *plan.Plan) error {
 	if missing == nil {
 		return nil
 	}
-	return &unlistableError{missing}
-}
-
-type unlistableError struct{ blobs []bundle.MissingBlob }
-
-func (e *unlistableError) Error() string {
-	count := fmt.Sprintf("%d blobs", len(e.blobs))
-	if len(e.blobs) == 1 {
+	count := fmt.Sprintf("%d blobs", len(missing))
+	if len(missing) == 1 {
 		count = "1 blob"
 	}
-	return fmt.Sprintf(
-		"list the software in the bundle: the delta leaves out %s that no bundle at hand has, such as %s",
-		count, e.blobs[0].Digest)
-}
-
-// Hint says what to do about it.
-func (e *unlistableError) Hint() string {
-	return "name the bundles that hold them with --reuse or --since, or build the delta without --sbom"
+	err := fmt.Errorf("list the software in the bundle: the delta leaves out %s that no bundle at hand has, such as %s",
+		count, missing[0].Digest)
+	return fault.WithHint(err, "name the bundles that hold them with --reuse or --since, or build the delta without --sbom")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/gofrs/flock"
 	"github.com/opencontainers/go-digest"
 
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/ownfile"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
@@ -82,22 +83,11 @@ func NewDraft(o DraftOptions) (*Draft, error) {
 	return d, nil
 }
 
-// ForeignError says that at a draft's name, which others can foresee, there is something that is
-// no draft of this user's.
-type ForeignError struct{ Err error }
-
-func (e *ForeignError) Error() string { return e.Err.Error() }
-func (e *ForeignError) Unwrap() error { return e.Err }
-
-// Hint says what may be done about it.
-func (e *ForeignError) Hint() string {
-	return "find out who put it there, and remove it; best write to a folder that no other user can write to"
-}
-
 // foreign gives errors of [ownfile] a hint.
 func foreign(err error) error {
 	if errors.Is(err, ownfile.ErrForeign) {
-		return &ForeignError{err}
+		return fault.WithHint(err, "find out who put it there, and remove it; "+
+			"best write to a folder that no other user can write to")
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/ownfile"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
@@ -44,8 +45,7 @@ func TestForeignDraft(t *testing.T) {
 					_ = d.Allocate()
 					_ = d.Close()
 				}
-				var foreign *ForeignError
-				if !errors.As(err, &foreign) || foreign.Hint() == "" {
+				if !errors.Is(err, ownfile.ErrForeign) || len(fault.Hints(err)) != 1 {
 					t.Errorf("got %v", err)
 				}
 				entries, err := os.ReadDir(elsewhere)

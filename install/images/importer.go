@@ -17,6 +17,7 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/images"
 )
@@ -92,7 +93,8 @@ func (im *Importer) ImagesStep(h *site.Host) run.Step {
 				return err
 			}
 			if reason := imagesReason(report); reason != "" {
-				return &imagesError{reason: reason, service: site.Unit(h.Config.Role)}
+				return fault.WithHint(errors.New("k3s runs, but "+reason), "see `journalctl -u "+site.Unit(h.Config.Role)+
+					" | grep import` on the host, then restart the service, which imports again")
 			}
 			return nil
 		},
@@ -177,13 +179,4 @@ func imagesReason(r images.Report) string {
 		more = fmt.Sprintf(", and %d more", n)
 	}
 	return strings.Join(texts, "; ") + more
-}
-
-// imagesError says which images k3s did not import.
-type imagesError struct{ reason, service string }
-
-func (e *imagesError) Error() string { return "k3s runs, but " + e.reason }
-
-func (e *imagesError) Hint() string {
-	return "see `journalctl -u " + e.service + " | grep import` on the host, then restart the service, which imports again"
 }

@@ -252,14 +252,12 @@ func failedCheck(check, subject string, err error) HealthCheck {
 	const most = 1500
 	c := HealthCheck{Check: check, Subject: subject, State: HealthFailed}
 	text := strings.TrimPrefix(err.Error(), subject+": ")
-	var explained *kube.Error
-	if errors.As(err, &explained) && explained.Explanation != "" {
-		text += "; " + strings.Join(strings.FieldsFunc(explained.Explanation, func(r rune) bool { return r == '\n' }), ";")
+	for _, detail := range fault.Details(err) {
+		text += "; " + strings.Join(strings.FieldsFunc(detail, func(r rune) bool { return r == '\n' }), ";")
 	}
 	c.Detail = printable.Clip(printable.Text(strings.TrimSpace(text)), most)
-	var hinted interface{ Hint() string }
-	if errors.As(err, &hinted) {
-		c.Hint = hinted.Hint()
+	if hints := fault.Hints(err); len(hints) > 0 {
+		c.Hint = hints[0]
 	}
 	return c
 }

@@ -199,7 +199,10 @@ func (j *Journal) read() error {
 		Version int `json:"version"`
 	}
 	if json.Unmarshal(content, &form) == nil && form.Version > Version {
-		return &newerError{path: j.path, version: form.Version}
+		return fault.WithHint(
+			fmt.Errorf("%w: %s has version %d, this boxlift knows version %d", ErrInvalid, j.path, form.Version, Version),
+			"a later boxlift has written it: use that one, as it may have begun something that is not at its end; "+
+				"or move the file away, and boxlift finds out from the hosts what is there")
 	}
 	if err := json.Unmarshal(content, &j.state); err != nil {
 		return fmt.Errorf("%w: %s is damaged: %w: move it away, and boxlift finds out from the hosts what is there", ErrInvalid, j.path, err)
@@ -212,24 +215,6 @@ func (j *Journal) read() error {
 		return nil
 	}
 	return fmt.Errorf("%w: %s has version %d, this boxlift knows the versions 1 to %d", ErrInvalid, j.path, j.state.Version, Version)
-}
-
-// newerError says that a state is of a later boxlift, whose form is not known here.
-type newerError struct {
-	path    string
-	version int
-}
-
-func (e *newerError) Error() string {
-	return fmt.Sprintf("%v: %s has version %d, this boxlift knows version %d", ErrInvalid, e.path, e.version, Version)
-}
-
-func (*newerError) Unwrap() error { return ErrInvalid }
-
-// Hint says what to do next.
-func (e *newerError) Hint() string {
-	return "a later boxlift has written it: use that one, as it may have begun something that is not at its end; " +
-		"or move the file away, and boxlift finds out from the hosts what is there"
 }
 
 // State returns a copy of what is known.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/ownfile"
 )
 
@@ -178,8 +179,7 @@ func TestStateOfALaterBoxlift(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "state.json")
 		must(t, os.WriteFile(path, []byte(content), 0o600))
 		_, err := Read(path)
-		var hinted interface{ Hint() string }
-		if !errors.Is(err, ErrInvalid) || !errors.As(err, &hinted) || !strings.Contains(hinted.Hint(), "later boxlift") {
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(strings.Join(fault.Hints(err), ""), "later boxlift") {
 			t.Errorf("%s: %v", content, err)
 		}
 	}

@@ -5,41 +5,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
-// Error is a failure that leaves something to do for the operator. It matches its cause
-// with errors.Is and errors.As.
-type Error struct {
-	// Explanation is what the cluster says of the objects concerned, of several lines, made
-	// to be shown below the message; it may be empty. Package explain gathers it.
-	Explanation string
-
-	err  error
-	hint string
-}
-
-// Error returns one line: which cluster, what was done, what came back.
-func (e *Error) Error() string { return e.err.Error() }
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.err }
-
-// Hint says what to do next.
-func (e *Error) Hint() string { return e.hint }
-
-// Detail is the Explanation.
-func (e *Error) Detail() string { return e.Explanation }
-
-// NewError makes an error of its cause, which is all that its message has, a hint and an explanation; each of these may
-// be empty.
-func NewError(err error, hint, explanation string) *Error {
-	return &Error{Explanation: explanation, err: err, hint: hint}
-}
-
-// Fail puts the cluster's name before err.
-func (c *Cluster) Fail(err error, hint string) *Error {
-	return &Error{err: fmt.Errorf("%s: %w", c.Name, err), hint: hint}
+// Fail puts the cluster's name before err, and adds a hint (package fault).
+func (c *Cluster) Fail(err error, hint string) error {
+	return fault.WithHint(fmt.Errorf("%s: %w", c.Name, err), hint)
 }
 
 // maxBrief bounds the foreign text within one line, in bytes.

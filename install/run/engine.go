@@ -150,26 +150,12 @@ func (en *Engine) failure(phase string, err error) error {
 		return en.HostErrors(en.unfinished()...)
 	}
 	if !errors.Is(err, site.ErrHosts) && !errors.Is(err, site.ErrRefused) {
-		err = &clusterError{phase, err}
+		err = fault.WithHint(fmt.Errorf("%w: %s: %w", site.ErrCluster, phase, err), goOnHint)
 	}
 	return errors.Join(en.HostErrors(), err)
 }
 
-// clusterError says that a phase failed for the cluster as a whole.
-type clusterError struct {
-	phase string
-	err   error
-}
-
-func (e *clusterError) Error() string {
-	return fmt.Sprintf("%v: %s: %v", site.ErrCluster, e.phase, e.err)
-}
-
-func (e *clusterError) Unwrap() []error { return []error{site.ErrCluster, e.err} }
-
-// Hint says how to go on. What to do about the cause, errors of the cluster themselves know.
-func (*clusterError) Hint() string { return goOnHint }
-
+// goOnHint says how to go on. What to do about the cause, errors of the cluster themselves know.
 const goOnHint = "when the cause is mended, run the same command again, which goes on from there; after an install or node add, so does `boxlift resume`"
 
 // unfinished names the hosts that are well.
@@ -255,11 +241,8 @@ func (e *HostsError) Unwrap() []error { return append([]error{site.ErrHosts}, e.
 
 // Hint says how to go on, where none of the hosts' errors does.
 func (e *HostsError) Hint() string {
-	for _, err := range e.Failed {
-		var own interface{ Hint() string }
-		if errors.As(err, &own) && own.Hint() != "" {
-			return ""
-		}
+	if len(fault.Hints(errors.Join(e.Failed...))) > 0 {
+		return ""
 	}
 	return goOnHint
 }

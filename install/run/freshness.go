@@ -11,6 +11,7 @@ import (
 	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // Whether a bundle is older than one that the cluster has had is found out twice: before hosts are
@@ -75,22 +76,11 @@ func CheckAudience(v lock.Validity, cluster string) error {
 	if v.IsFor(cluster) {
 		return nil
 	}
-	return &audienceError{audience: strings.Join(v.Audience, ", "), cluster: cluster}
-}
-
-// audienceError says that a bundle is for other clusters.
-type audienceError struct{ audience, cluster string }
-
-func (e *audienceError) Error() string {
-	return fmt.Sprintf("%v: the bundle is for the clusters %s, and install.yaml describes the cluster %s",
-		site.ErrConfig, e.audience, e.cluster)
-}
-
-func (*audienceError) Unwrap() error { return site.ErrConfig }
-
-func (*audienceError) Hint() string {
-	return "take the bundle that was built for this cluster, or add its name to audience in versions.lock " +
-		"and build one; the name is cluster.name in install.yaml"
+	return fault.WithHint(
+		fmt.Errorf("%w: the bundle is for the clusters %s, and install.yaml describes the cluster %s",
+			site.ErrConfig, strings.Join(v.Audience, ", "), cluster),
+		"take the bundle that was built for this cluster, or add its name to audience in versions.lock "+
+			"and build one; the name is cluster.name in install.yaml")
 }
 
 // olderBundleError says that a bundle is older than one that the cluster has had.

@@ -16,6 +16,7 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/setup"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/registry/push"
 	"github.com/liteboxd/boxlift/registry/rewrite"
 )
@@ -193,7 +194,9 @@ func (sd *Seeder) seedExternal(ctx context.Context) error {
 	case lacks != "" && sd.Engine.Mode == run.Inspect:
 		sd.Site.Differences = append(sd.Site.Differences, e.Address+": "+lacks)
 	case lacks != "":
-		return &externalError{address: e.Address, lacks: lacks}
+		return fault.WithHint(fmt.Errorf("%s: %s", e.Address, lacks),
+			"push them with boxlift registry push, or let install do it: seeding.external.push has the login for that; "+
+				"projects must exist")
 	case sd.Engine.Mode != run.Inspect: // it is no difference of the cluster
 		sd.warnOfDigests(sd.pushed)
 	}
@@ -252,15 +255,6 @@ func lackingImages(r *push.Result, err error) string {
 		}
 	}
 	return fmt.Sprintf("%d of %d images are missing, such as %s", len(missing), len(r.Images), missing[0])
-}
-
-// externalError says that nodes would not find images.
-type externalError struct{ address, lacks string }
-
-func (e *externalError) Error() string { return e.address + ": " + e.lacks }
-
-func (e *externalError) Hint() string {
-	return "push them with boxlift registry push, or let install do it: seeding.external.push has the login for that; projects must exist"
 }
 
 // warnOfDigests tells of images that are known by another digest than upstream's.

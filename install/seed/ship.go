@@ -16,6 +16,7 @@ import (
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node/ship"
 	"github.com/liteboxd/boxlift/node/wire"
@@ -270,7 +271,8 @@ func (s *shipment) result(sendErr, waitErr error) error {
 	}
 	for _, err := range []error{sendErr, waitErr} {
 		if errors.Is(err, ship.ErrStalled) {
-			return &stalledError{err}
+			return fault.WithHint(err, "look for a broken disk and a full memory on the host (`dmesg`), "+
+				"and run the command again; what has arrived is kept")
 		}
 	}
 	if sendErr != nil && waitErr != nil {
@@ -278,17 +280,6 @@ func (s *shipment) result(sendErr, waitErr error) error {
 		return fmt.Errorf("%w (%w)", waitErr, sendErr)
 	}
 	return errors.Join(sendErr, waitErr)
-}
-
-// stalledError is of a host that does not get on.
-type stalledError struct{ error }
-
-func (e *stalledError) Unwrap() error { return e.error }
-
-// Hint says what the installer may do about it.
-func (e *stalledError) Hint() string {
-	return "look for a broken disk and a full memory on the host (`dmesg`), " +
-		"and run the command again; what has arrived is kept"
 }
 
 // shipError is what the node says went wrong.

@@ -3,12 +3,14 @@ package site
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/kube/explain"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -42,29 +44,26 @@ func (s *Site) AwaitEachNode(ctx context.Context, what string, hosts []*Host, la
 	}
 	for _, h := range waiting {
 		if last[h] != "" {
-			e := &nodeError{text: fmt.Sprintf("%s (%v)", last[h], err), service: Unit(h.Config.Role), node: h.NodeName()}
+			text := fmt.Sprintf("%s (%v)", last[h], err)
 			if ctx.Err() == nil {
-				e.explanation = strings.TrimSpace(explain.Object(ctx, s.API, kube.Object{Kind: "Node", Name: h.NodeName()}))
+				text += s.explainNode(ctx, h)
 			}
-			h.Fail(e)
+			h.Fail(fault.WithHint(errors.New(text),
+				fmt.Sprintf("see `journalctl -u %s` on the host and `k3s kubectl describe node %s` on a server; "+
+					"then run the same command again", Unit(h.Config.Role), h.NodeName())))
 			err = h.Err
 		}
 	}
 	return err
 }
 
-// nodeError says what is wrong with a host's node.
-type nodeError struct{ text, service, node, explanation string }
-
-func (e *nodeError) Error() string {
-	if e.explanation == "" {
-		return e.text
+// explainNode is what the cluster says of a host's node, to be put behind what is wrong with it.
+func (s *Site) explainNode(ctx context.Context, h *Host) string {
+	explanation := strings.TrimSpace(explain.Object(ctx, s.API, kube.Object{Kind: "Node", Name: h.NodeName()}))
+	if explanation == "" {
+		return ""
 	}
-	return e.text + "; what the cluster says of it:\n    " + strings.ReplaceAll(e.explanation, "\n", "\n    ")
-}
-
-func (e *nodeError) Hint() string {
-	return fmt.Sprintf("see `journalctl -u %s` on the host and `k3s kubectl describe node %s` on a server; then run the same command again", e.service, e.node)
+	return "; what the cluster says of it:\n    " + strings.ReplaceAll(explanation, "\n", "\n    ")
 }
 
 // Absent are the nodes that no host of install.yaml is.

@@ -26,6 +26,7 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/setup"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/wire"
 )
@@ -577,7 +578,9 @@ func (m *move) goBack(ctx context.Context, because error) error {
 		Run: m.restorePrevious,
 	}})
 	if err != nil {
-		return &strandedError{because: because, err: err, previous: m.previous(), service: site.Unit(m.host.Config.Role)}
+		return fault.WithHint(fmt.Errorf("%w; and it could not go back to %s: %w", because, m.previous(), err),
+			"see `journalctl -u "+site.Unit(m.host.Config.Role)+"` on the host; what it ran is in "+k3s.PreviousDir+
+				"; boxlift resume tries the new version again")
 	}
 	// Not before: Services that are let again would leave these pods out.
 	if err := m.upgrader.Site.WaitingFor(ctx, k3s.PodsBackTime, "wait for the pods on "+m.host.Name, m.awaitPods); err != nil && ctx.Err() == nil {
@@ -655,22 +658,6 @@ func (e *wentBackError) Error() string {
 }
 
 func (e *wentBackError) Unwrap() error { return e.because }
-
-// strandedError says that a host runs neither.
-type strandedError struct {
-	because, err      error
-	previous, service string
-}
-
-func (e *strandedError) Error() string {
-	return fmt.Sprintf("%v; and it could not go back to %s: %v", e.because, e.previous, e.err)
-}
-
-func (e *strandedError) Unwrap() []error { return []error{e.because, e.err} }
-
-func (e *strandedError) Hint() string {
-	return "see `journalctl -u " + e.service + "` on the host; what it ran is in " + k3s.PreviousDir + "; boxlift resume tries the new version again"
-}
 
 // keepsReadiness is the first version of Kubernetes whose kubelet, started again, leaves pods
 // as ready as they were (Kubernetes pull request 134746).

@@ -203,11 +203,8 @@ func Hints(err error) []string {
 // Details are what errors add below their text, as Hints.
 func Details(err error) []string {
 	return texts(err, func(err error) string {
-		switch e := err.(type) { //nolint:errorlint // this is the walk over the wrapped errors
-		case *fault:
-			return e.detail
-		case interface{ Detail() string }: // of those that are not made here yet
-			return e.Detail()
+		if f, ok := err.(*fault); ok { //nolint:errorlint // this is the walk over the wrapped errors
+			return f.detail
 		}
 		return ""
 	})

@@ -12,7 +12,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -26,6 +25,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 const kubeconfigForm = `apiVersion: v1
@@ -190,13 +191,8 @@ func Contains(t testing.TB, text string, parts ...string) {
 // Explained is an error with its hint and its details.
 func Explained(err error) string {
 	text := err.Error()
-	var e interface {
-		error
-		Hint() string
-		Detail() string
+	for _, hint := range fault.Hints(err) {
+		text += "\nhint: " + hint
 	}
-	if errors.As(err, &e) {
-		text += "\nhint: " + e.Hint() + "\n" + e.Detail()
-	}
-	return text
+	return strings.Join(append([]string{text}, fault.Details(err)...), "\n")
 }

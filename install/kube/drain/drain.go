@@ -26,6 +26,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/kube/explain"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 const (
@@ -170,11 +171,12 @@ func timeUp(ctx context.Context, c *kube.Cluster, helper *drain.Helper, name str
 			"budget; the same command goes on from here"
 	}
 	text := fmt.Sprintf("not done after %s: %s", took, joinHoldUps(left))
-	out := c.Fail(fmt.Errorf("drain node %s: %w", name, kube.TimeUp(draining, text)), hint)
+	err = c.Fail(fmt.Errorf("drain node %s: %w", name, kube.TimeUp(draining, text)), hint)
+	explanation := ""
 	for _, h := range left[:min(explain.Objects, len(left))] {
-		out.Explanation += explain.Object(ctx, c, kube.Object{Kind: "Pod", Namespace: h.namespace, Name: h.pod})
+		explanation += explain.Object(ctx, c, kube.Object{Kind: "Pod", Namespace: h.namespace, Name: h.pod})
 	}
-	return out
+	return fault.WithDetail(err, explanation)
 }
 
 // holdUp is a pod that is still on the node, and why.

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -218,7 +219,7 @@ func refusalOf(ctx context.Context, c *kube.Cluster, objects []*unstructured.Uns
 	}
 	for i := range compared {
 		if c := &compared[i]; c.refused != nil {
-			return kube.NewError(errors.New(c.reason()), c.hint(), "")
+			return fault.WithHint(errors.New(c.reason()), c.hint())
 		}
 	}
 	return nil
@@ -300,10 +301,8 @@ func (h *binding) goBack(
 func releaseError(
 	ctx context.Context, c *kube.Cluster, o kube.ReleaseName, doing string, err error, after string,
 ) error {
-	var hint, explanation string
-	if inner := (*kube.Error)(nil); errors.As(err, &inner) {
-		hint, explanation = inner.Hint(), inner.Explanation
-	} else if strings.Contains(err.Error(), "invalid ownership metadata") { // Helm has no error for it
+	hint, explanation := strings.Join(fault.Hints(err), "\n"), strings.Join(fault.Details(err), "\n")
+	if hint == "" && strings.Contains(err.Error(), "invalid ownership metadata") { // Helm has no error for it
 		hint = ownershipHint(err.Error(), o)
 	}
 	if ctx.Err() != nil {
@@ -313,7 +312,7 @@ func releaseError(
 	if after != "" {
 		err = fmt.Errorf("%w; %s", err, after)
 	}
-	return kube.NewError(err, hint, explanation)
+	return fault.WithHint(fault.WithDetail(err, explanation), hint)
 }
 
 // dataKinds are the kinds of objects with which data or other objects go when they are deleted.

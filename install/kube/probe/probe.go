@@ -20,6 +20,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/kube/explain"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // Label is on the pods of [Pod], so that others can tell them from their own.
@@ -138,9 +139,8 @@ func await(ctx context.Context, c *kube.Cluster, pod *corev1.Pod, far func(*core
 		return pod, failure
 	}
 	text := fmt.Sprintf("%s is %s after %s", name, pod.Status.Phase, kube.Since(start))
-	out := c.Fail(kube.TimeUp(limited, text), "")
-	out.Explanation = explain.After(ctx, c, kube.Object{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name})
-	return nil, out
+	explanation := explain.After(ctx, c, kube.Object{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name})
+	return nil, fault.WithDetail(c.Fail(kube.TimeUp(limited, text), ""), explanation)
 }
 
 // hopeless says why a pod will not get any further, "" when it may.

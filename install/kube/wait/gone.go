@@ -8,6 +8,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/kube/explain"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // Gone waits until these very pods have gone. Report is told of every change in what it
@@ -32,12 +33,13 @@ func Gone(ctx context.Context, c *kube.Cluster, pods []kube.Pod, report func(str
 	if failure != nil && ctx.Err() == nil {
 		text += ": " + kube.Brief(failure.Error())
 	}
-	out := c.Fail(kube.TimeUp(ctx, fmt.Sprintf("not gone after %s: %s", kube.Since(start), text)),
+	err := c.Fail(kube.TimeUp(ctx, fmt.Sprintf("not gone after %s: %s", kube.Since(start), text)),
 		"see what the pods wait for; the same command goes on from here")
+	explanation := ""
 	for _, p := range left[:min(explain.Objects, len(left))] {
-		out.Explanation += explain.After(ctx, c, kube.Object{Kind: "Pod", Namespace: p.Namespace, Name: p.Name})
+		explanation += explain.After(ctx, c, kube.Object{Kind: "Pod", Namespace: p.Namespace, Name: p.Name})
 	}
-	return out
+	return fault.WithDetail(err, explanation)
 }
 
 // remaining returns those of the pods that are still there.

@@ -26,6 +26,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/kube/explain"
+	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // Rollouts waits until the workloads of one namespace exist and are rolled out, a
@@ -42,11 +43,10 @@ func Rollouts(
 	for _, w := range workloads {
 		objects = append(objects, Awaited{Object: kube.Object{Kind: w.Kind, Namespace: namespace, Name: w.Name}})
 	}
-	err := For(ctx, c, objects, report)
-	if e := (*kube.Error)(nil); errors.As(err, &e) {
-		return kube.NewError(fmt.Errorf("%s: %w", c.Name, err), e.Hint(), e.Explanation)
+	if err := For(ctx, c, objects, report); err != nil {
+		return fmt.Errorf("%s: %w", c.Name, err)
 	}
-	return err
+	return nil
 }
 
 // Awaited is an object that is to become what it should.
@@ -73,7 +73,7 @@ func joinWaiting(list []waitingFor) string {
 }
 
 // For waits until workloads are rolled out, and until kstatus finds nothing missing in
-// objects of other kinds. The error is a [kube.Error]; it leaves it to its callers to name the cluster.
+// objects of other kinds. The error has a hint and details; it leaves it to its callers to name the cluster.
 // Report is told of every change in what is waited for; nil is nobody.
 func For(ctx context.Context, c *kube.Cluster, objects []Awaited, report func(string)) error {
 	tell := kube.OnChange(report)
@@ -112,7 +112,7 @@ func For(ctx context.Context, c *kube.Cluster, objects []Awaited, report func(st
 	for _, w := range waiting[:min(explain.Objects, len(waiting))] {
 		explanation += explain.After(ctx, c, w.object)
 	}
-	return kube.NewError(err, hint, explanation)
+	return fault.WithHint(fault.WithDetail(err, explanation), hint)
 }
 
 func (w waitingFor) describeHint() string {
