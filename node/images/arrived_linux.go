@@ -13,13 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ArrivedReport is what [Arrived] found.
-type ArrivedReport struct {
-	// Blobs counts what containerd has of the packs' images, After how much of that came after the process was started.
-	Blobs int `json:"blobs"`
-	After int `json:"after"`
-}
-
 // Arrived counts what came into containerd after a process was started, of all that the packs' images consist of. The
 // embedded registry of k3s (seeding.peerToPeer) offers other nodes what it finds when k3s is started. Of what k3s
 // imports later, also at that very start, it misses a part: it is told of content before that has the labels which say
