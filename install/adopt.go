@@ -19,8 +19,8 @@ import (
 
 // A k3s that boxlift did not set up is refused, unless the cluster's record says that it was adopted. Then it stays as
 // it is: its unit, its settings and its tokens are its owner's. boxlift looks whether it runs, brings images, and
-// replaces its program when the cluster is upgraded. What it cannot be kept with is refused whenever it is looked at, for
-// its owner may change it at any time.
+// replaces its program when the cluster is upgraded. What it cannot be kept with is refused whenever it is looked at,
+// for its owner may change it at any time.
 
 // Adoption is what was found out about a cluster that was adopted.
 type Adoption struct {
@@ -87,7 +87,8 @@ func (in *installation) adopt(ctx context.Context, found *inspect.Running) (*Ado
 	if reasons = append(reasons, unfit...); len(reasons) > 0 {
 		return nil, &k3s.AdoptError{Reasons: reasons}
 	}
-	a := &Adoption{Cluster: in.site.Config.Cluster.Name, Nodes: make(map[string]string), Cilium: found.Cilium.ChartVersion, LiteBoxd: found.LiteBoxd}
+	a := &Adoption{Cluster: in.site.Config.Cluster.Name, Nodes: make(map[string]string),
+		Cilium: found.Cilium.ChartVersion, LiteBoxd: found.LiteBoxd}
 	for _, n := range found.Nodes {
 		a.Nodes[n.Name] = n.Kubelet
 	}
@@ -116,7 +117,8 @@ func (in *installation) recordAdoption(ctx context.Context, a *Adoption, nodes [
 	}
 	newest := r.Newest()
 	if newest != nil && (newest.State != release.Succeeded || newest.Bundle != in.site.Bundle.Digest()) {
-		return fmt.Errorf("%w: the cluster has a record already, whose release %d, of bundle %s, is %s: boxlift history shows it",
+		return fmt.Errorf("%w: the cluster has a record already, whose release %d, of bundle %s, is %s: boxlift "+
+			"history shows it",
 			site.ErrRefused, newest.Number, site.Short(newest.Bundle.String()), newest.State)
 	}
 	if newest != nil && !slices.ContainsFunc(nodes, func(n release.Adopted) bool { return !r.HasAdopted(n) }) {
@@ -140,7 +142,8 @@ func (in *installation) recordAdoption(ctx context.Context, a *Adoption, nodes [
 		if err != nil {
 			return err
 		}
-		r.Set(one.Number, release.Succeeded, fmt.Sprintf("adopted as it was found, with %s", site.Counted(len(a.Nodes), "node")), time.Now())
+		r.Set(one.Number, release.Succeeded, fmt.Sprintf("adopted as it was found, with %s",
+			site.Counted(len(a.Nodes), "node")), time.Now())
 		a.Release = *r.Newest()
 		return nil
 	})
@@ -159,7 +162,8 @@ func (in *installation) strangers(nodes []kube.Node) []string {
 		}
 	}
 	for _, n := range in.site.Absent(nodes) {
-		texts = append(texts, fmt.Sprintf("the node %s (%s) is not in install.yaml", n.Name, strings.Join(n.Addresses, ", ")))
+		texts = append(texts, fmt.Sprintf("the node %s (%s) is not in install.yaml", n.Name,
+			strings.Join(n.Addresses, ", ")))
 	}
 	return texts
 }

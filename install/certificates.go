@@ -29,7 +29,8 @@ func CheckCertificates(ctx context.Context, o Options) (*certificates.Certificat
 // Done again after an interruption, it begins anew, which harms nothing.
 func RotateCertificates(ctx context.Context, o Options) (*run.Summary, error) {
 	o.Command = "certs rotate"
-	return o.runPhase(ctx, journal.RotateCertificates, "certificates", func(ctx context.Context, in *installation) error { return in.renewer.Rotate(ctx) })
+	return o.runPhase(ctx, journal.RotateCertificates, "certificates",
+		func(ctx context.Context, in *installation) error { return in.renewer.Rotate(ctx) })
 }
 
 // RotateOptions say which tokens to change.

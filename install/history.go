@@ -76,5 +76,6 @@ func FindUnfinished(ctx context.Context, o Options) (*run.Unfinished, error) {
 	if (&UpgradeOptions{Options: o}).isKept(ctx) {
 		return &run.Unfinished{Command: run.UpgradeCommand, Verb: journal.Upgrade}, nil
 	}
-	return nil, fmt.Errorf("%w: %s holds no run that has not ended, and the cluster cannot be asked: %w", site.ErrNothingToResume, o.StatePath, err)
+	return nil, fmt.Errorf("%w: %s holds no run that has not ended, and the cluster cannot be asked: %w",
+		site.ErrNothingToResume, o.StatePath, err)
 }

@@ -113,12 +113,14 @@ type installation struct {
 // newRooms makes the rooms for what is asked for. Nothing is looked at.
 func newRooms(o Options) *installation {
 	in := &installation{
-		site: &site.Site{Config: o.Config, Bundle: o.Bundle, StatePath: o.StatePath, Reporter: o.Reporter, Log: o.Log, Misfit: site.ErrConfig},
+		site: &site.Site{Config: o.Config, Bundle: o.Bundle, StatePath: o.StatePath, Reporter: o.Reporter, Log: o.Log,
+			Misfit: site.ErrConfig},
 	}
 	site := in.site
 	in.engine = &run.Engine{
-		Site: site, ConfigPath: o.ConfigPath, Only: o.Only, Command: o.Command, Flags: o.Flags, DryRun: o.DryRun, Resume: o.Resume,
-		Scope: o.Scope, Holds: run.NewHolds(), Restores: o.Restore != nil,
+		Site: site, ConfigPath: o.ConfigPath, Only: o.Only, Command: o.Command, Flags: o.Flags, DryRun: o.DryRun,
+		Resume: o.Resume,
+		Scope:  o.Scope, Holds: run.NewHolds(), Restores: o.Restore != nil,
 	}
 	engine := in.engine
 	in.record = &run.Record{Site: site, Engine: engine, AcceptOlderBundle: o.AcceptOlderBundle, Version: o.Version}
@@ -127,21 +129,28 @@ func newRooms(o Options) *installation {
 	in.cluster = &k3s.Cluster{Site: site, Engine: engine, Record: in.record, Seeder: in.seeder}
 	in.importer = &images.Importer{Site: site, Engine: engine, Seeder: in.seeder}
 	in.network = &network.Network{Site: site, Engine: engine, Seeder: in.seeder}
-	in.deployer = &liteboxd.Deployer{Site: site, Engine: engine, Cluster: in.cluster, NoRollback: o.NoRollback, ForceAfter: o.ForceAfter}
+	in.deployer = &liteboxd.Deployer{Site: site, Engine: engine, Cluster: in.cluster, NoRollback: o.NoRollback,
+		ForceAfter: o.ForceAfter}
 	in.renewer = &certificates.Renewer{Site: site, Engine: engine, Cluster: in.cluster, Seeder: in.seeder}
-	in.members = &members.Members{Site: site, Engine: engine, Cluster: in.cluster, Deployer: in.deployer, GiveUpDataOn: o.GiveUpDataOn}
-	in.recovery = &recovery.Recovery{Site: site, Engine: engine, Cluster: in.cluster, Deployer: in.deployer, Restore: o.Restore}
+	in.members = &members.Members{Site: site, Engine: engine, Cluster: in.cluster, Deployer: in.deployer,
+		GiveUpDataOn: o.GiveUpDataOn}
+	in.recovery = &recovery.Recovery{Site: site, Engine: engine, Cluster: in.cluster, Deployer: in.deployer,
+		Restore: o.Restore}
 	in.surveyor = &survey.Surveyor{
-		Site: site, Engine: engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Network: in.network, Deployer: in.deployer,
+		Site: site, Engine: engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Network: in.network,
+		Deployer: in.deployer,
 		Recovery: in.recovery,
 	}
 	in.inspector = &inspect.Inspector{
-		Site: site, Engine: engine, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer, Deployer: in.deployer, Renewer: in.renewer,
+		Site: site, Engine: engine, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer,
+		Deployer: in.deployer, Renewer: in.renewer,
 		Kubeconfig: o.Kubeconfig, MergeKubeconfig: o.MergeKubeconfig,
 	}
 	in.upgrader = &upgrade.Upgrader{
-		Site: site, Engine: engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer, Deployer: in.deployer,
-		Renewer: in.renewer, Members: in.members, Recovery: in.recovery, Surveyor: in.surveyor, Inspector: in.inspector,
+		Site: site, Engine: engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer,
+		Deployer: in.deployer,
+		Renewer:  in.renewer, Members: in.members, Recovery: in.recovery, Surveyor: in.surveyor,
+		Inspector: in.inspector,
 	}
 	return in
 }
@@ -218,7 +227,9 @@ func (in *installation) recorded(work func() error) (err error) {
 // with.
 func (in *installation) begin() error {
 	begun := journal.Run{
-		Command: in.engine.Command, Verb: cmp.Or(in.engine.Verb, journal.Install), RollbackTo: in.record.TakesBack, Cluster: in.site.Config.Cluster.Name, Config: in.site.Config.Fingerprint(), ConfigFile: in.engine.ConfigPath, Flags: in.engine.Flags,
+		Command: in.engine.Command, Verb: cmp.Or(in.engine.Verb, journal.Install), RollbackTo: in.record.TakesBack,
+		Cluster: in.site.Config.Cluster.Name, Config: in.site.Config.Fingerprint(), ConfigFile: in.engine.ConfigPath,
+		Flags: in.engine.Flags,
 	}
 	if in.deployer.Deployment != nil {
 		// What the site's own folder says is part of what is asked for.
@@ -232,7 +243,8 @@ func (in *installation) begin() error {
 		for _, p := range in.installation() {
 			planned := journal.Planned{Phase: p.Name}
 			for _, h := range in.site.Hosts {
-				if p.Name == "servers" && h.Config.Role != config.Server || p.Name == "agents" && h.Config.Role != config.Agent ||
+				if p.Name == "servers" && h.Config.Role != config.Server || p.Name == "agents" &&
+					h.Config.Role != config.Agent ||
 					p.Name == "registry" && in.site.Config.Seeding.Mode == config.SeedImages {
 					continue
 				}
@@ -250,12 +262,15 @@ func (in *installation) begin() error {
 		return in.recovery.BeginRestore(begun, last)
 	}
 	if run.RestoreBegan(last) {
-		return fmt.Errorf("%w: boxlift %s has begun to restore a backup on hosts and did not end: go on with %s", site.ErrRefused, last.Command, run.RestoreCommand(last))
+		return fmt.Errorf("%w: boxlift %s has begun to restore a backup on hosts and did not end: go on with %s",
+			site.ErrRefused, last.Command, run.RestoreCommand(last))
 	}
 	in.engine.Left = run.LeftBehind(last)
 	begun.Left = in.engine.Left
 	for _, left := range in.engine.Left {
-		in.site.Warn("the last run deleted the node of %s and did not get to uninstalling k3s from it: boxlift node remove --hosts %s does that, and with runtime.removeAbsentAgents so does boxlift install; for a host that is not in install.yaml it needs cluster.absentAgentLogin", left.Host, left.Node)
+		in.site.Warn("the last run deleted the node of %s and did not get to uninstalling k3s from it: boxlift node "+
+			"remove --hosts %s does that, and with runtime.removeAbsentAgents so does boxlift install; for a host "+
+			"that is not in install.yaml it needs cluster.absentAgentLogin", left.Host, left.Node)
 	}
 	if in.engine.IsBeside(last) {
 		return nil
@@ -270,13 +285,19 @@ func (in *installation) begin() error {
 	case last.Version == 0:
 		return fmt.Errorf("%w: %s holds no run", site.ErrNothingToResume, in.site.StatePath)
 	case !last.Unfinished():
-		return fmt.Errorf("%w: the last run (%s, ended %s) was finished", site.ErrNothingToResume, last.Command, last.Ended.Format(time.RFC3339))
+		return fmt.Errorf("%w: the last run (%s, ended %s) was finished", site.ErrNothingToResume, last.Command,
+			last.Ended.Format(time.RFC3339))
 	case last.Command != begun.Command:
-		return fmt.Errorf("%w: the last run was boxlift %s: run that command again", site.ErrNothingToResume, last.Command)
+		return fmt.Errorf("%w: the last run was boxlift %s: run that command again", site.ErrNothingToResume,
+			last.Command)
 	case last.Bundle != begun.Bundle:
-		return fmt.Errorf("%w: the run began with the bundle %s (%s), this is %s: give that bundle, or begin anew with boxlift %s", site.ErrChanged, site.Short(last.Bundle), last.BundleFile, site.Short(begun.Bundle), begun.Command)
+		return fmt.Errorf("%w: the run began with the bundle %s (%s), this is %s: give that bundle, or begin anew "+
+			"with boxlift %s", site.ErrChanged, site.Short(last.Bundle), last.BundleFile, site.Short(begun.Bundle),
+			begun.Command)
 	case last.Config != begun.Config:
-		return fmt.Errorf("%w: %s asks for another cluster than when the run began at %s: take the change back, or begin anew with boxlift %s", site.ErrChanged, in.engine.ConfigPath, last.Started.Format(time.RFC3339), begun.Command)
+		return fmt.Errorf("%w: %s asks for another cluster than when the run began at %s: take the change back, or "+
+			"begin anew with boxlift %s", site.ErrChanged, in.engine.ConfigPath, last.Started.Format(time.RFC3339),
+			begun.Command)
 	}
 	return in.engine.Journal.Resume(begun.Flags)
 }
@@ -309,7 +330,8 @@ func newInstaller(o Options) (*installation, error) {
 		}
 	}
 	if len(left) > 0 {
-		return nil, fmt.Errorf("%w: install.yaml has no host %s: add it there first", site.ErrRefused, strings.Join(left, ", "))
+		return nil, fmt.Errorf("%w: install.yaml has no host %s: add it there first", site.ErrRefused,
+			strings.Join(left, ", "))
 	}
 	return in, nil
 }
@@ -320,7 +342,8 @@ func (in *installation) checkConfig() error {
 	var errs []error
 	differs := func(what, wanted, has string) {
 		if wanted != "" && strings.TrimPrefix(wanted, "v") != strings.TrimPrefix(has, "v") {
-			errs = append(errs, fmt.Errorf("%w: install.yaml asks for %s %s, the bundle carries %s: change install.yaml, or build a bundle with that version", site.ErrConfig, what, wanted, has))
+			errs = append(errs, fmt.Errorf("%w: install.yaml asks for %s %s, the bundle carries %s: change "+
+				"install.yaml, or build a bundle with that version", site.ErrConfig, what, wanted, has))
 		}
 	}
 	for _, component := range []string{site.K3sComponent, site.CiliumComponent} {
@@ -384,6 +407,7 @@ func (in *installation) installation() []run.Phase {
 
 // judgesEarly reports whether the removal of absent agents is judged before anything else is done.
 func (in *installation) judgesEarly() bool {
-	whole := in.engine.Only == nil && in.engine.Scope != run.OnlyLiteBoxd && in.recovery.Restore == nil && in.upgrader.Upgrade == nil
+	whole := in.engine.Only == nil && in.engine.Scope != run.OnlyLiteBoxd && in.recovery.Restore == nil &&
+		in.upgrader.Upgrade == nil
 	return in.site.Config.Runtime.RemoveAbsentAgents && in.engine.Mode == run.Apply && whole
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/liteboxd/boxlift/install/site"
 )
 
-var errNoLiteBoxd = fmt.Errorf("%w: install.yaml has no section liteboxd: add one, `liteboxd: {}` takes all defaults", site.ErrConfig)
+var errNoLiteBoxd = fmt.Errorf("%w: install.yaml has no section liteboxd: add one, `liteboxd: {}` takes all defaults",
+	site.ErrConfig)
 
 // RenderLiteBoxd makes LiteBoxd's objects from the manifests in a bundle and what
 // install.yaml and its configDir say. It asks no host. The error wraps [ErrConfig] when the

@@ -19,8 +19,8 @@ import (
 const plainSite = "cluster: {servers: [{host: 192.0.2.1, agent: true}]}\nliteboxd: {}\n"
 
 // CheckLock makes sure that a lock has a LiteBoxd that its manifests are for, and pins every image
-// that a site with no settings of its own needs: those of Cilium's chart and of LiteBoxd's manifests. What a site sets later is
-// checked by [Install] and [Preflight]. chart is the archive of Cilium's chart, empty when
+// that a site with no settings of its own needs: those of Cilium's chart and of LiteBoxd's manifests. What a site sets
+// later is checked by [Install] and [Preflight]. chart is the archive of Cilium's chart, empty when
 // the lock has none. The error wraps [ErrLock].
 func CheckLock(ctx context.Context, l *lock.Lock, chart []byte) error {
 	asked, _, err := config.Parse("install.yaml", []byte(plainSite), func(string) (string, bool) { return "", false })
@@ -99,7 +99,10 @@ func contentsOf(l *lock.Lock) *bundle.Contents {
 		c.Components = append(c.Components, component.Name)
 		add := func(image bundle.Image) {
 			image.Component, image.Version = component.Name, component.Version
-			if !slices.ContainsFunc(c.Images, func(i bundle.Image) bool { return i.Component == image.Component && i.Name == image.Name }) {
+			if !slices.ContainsFunc(c.Images, func(i bundle.Image) bool {
+				return i.Component == image.Component &&
+					i.Name == image.Name
+			}) {
 				c.Images = append(c.Images, image)
 			}
 		}
@@ -114,7 +117,8 @@ func contentsOf(l *lock.Lock) *bundle.Contents {
 			}
 		}
 		for _, f := range component.Files {
-			c.Files = append(c.Files, bundle.File{Component: component.Name, Version: component.Version, Name: f.Name, Platform: f.Platform})
+			c.Files = append(c.Files, bundle.File{Component: component.Name, Version: component.Version, Name: f.Name,
+				Platform: f.Platform})
 		}
 	}
 	return c

@@ -50,7 +50,8 @@ func Prune(ctx context.Context, o PruneOptions) (*images.Pruning, error) {
 		return nil, err
 	}
 	if o.Bundle == nil && last.Unfinished() && last.Bundle != "" {
-		return nil, fmt.Errorf("%w: boxlift %s with the bundle %s (%s) was not finished: go on with boxlift resume, or give that bundle, so that what it brought stays",
+		return nil, fmt.Errorf("%w: boxlift %s with the bundle %s (%s) was not finished: go on with boxlift resume, "+
+			"or give that bundle, so that what it brought stays",
 			site.ErrRefused, last.Command, site.Short(last.Bundle), last.BundleFile)
 	}
 	started := time.Now()

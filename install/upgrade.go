@@ -64,7 +64,8 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (*run.Summary, error) {
 // whose servers were hit in the middle of it cannot be asked.
 func (o *UpgradeOptions) isUnderWay() bool {
 	last, err := journal.Read(o.StatePath)
-	return err == nil && run.UpgradeBegan(last) && last.Command == o.Command && last.Bundle == o.Bundle.Digest().String()
+	return err == nil && run.UpgradeBegan(last) && last.Command == o.Command &&
+		last.Bundle == o.Bundle.Digest().String()
 }
 
 // upgradePhases are those of an upgrade, in their order.

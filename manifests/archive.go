@@ -30,7 +30,8 @@ func Pack(files fs.FS) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	err := readFiles(files, func(name string, data []byte) error {
-		header := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(data)), Format: tar.FormatUSTAR, ModTime: time.Unix(0, 0)}
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(data)),
+			Format: tar.FormatUSTAR, ModTime: time.Unix(0, 0)}
 		if err := w.WriteHeader(header); err != nil {
 			return err
 		}
@@ -77,7 +78,8 @@ func unpack(data []byte) (fs.FS, error) {
 		case files[name] != nil:
 			return nil, fmt.Errorf("entry %q is there twice", name)
 		case header.Size > maxFile || total+int(header.Size) > maxTotal || len(files) == maxFiles:
-			return nil, fmt.Errorf("entry %q goes over the bounds of %d files, %d bytes each and %d in all", name, maxFiles, maxFile, maxTotal)
+			return nil, fmt.Errorf("entry %q goes over the bounds of %d files, %d bytes each and %d in all", name,
+				maxFiles, maxFile, maxTotal)
 		}
 		content := make([]byte, header.Size)
 		if _, err := io.ReadFull(r, content); err != nil {
@@ -92,7 +94,8 @@ func unpack(data []byte) (fs.FS, error) {
 		order = append(order, name)
 	}
 	if length != len(data) {
-		return nil, fmt.Errorf("%d bytes, of which the files account for %d: it is cut short, or something was added", len(data), length)
+		return nil, fmt.Errorf("%d bytes, of which the files account for %d: it is cut short, or something was added",
+			len(data), length)
 	}
 	for _, name := range order {
 		if folders[name] {
@@ -139,7 +142,8 @@ func readFiles(tree fs.FS, use func(name string, data []byte) error) error {
 			return nil
 		}
 		if !entry.Type().IsRegular() {
-			return &fs.PathError{Op: "read", Path: name, Err: errors.New("neither a regular file nor a folder: links are not followed")}
+			return &fs.PathError{Op: "read", Path: name, Err: errors.New("neither a regular file nor a folder: links " +
+				"are not followed")}
 		}
 		data, err := readBounded(tree, name)
 		if err != nil {
@@ -147,7 +151,8 @@ func readFiles(tree fs.FS, use func(name string, data []byte) error) error {
 		}
 		count++
 		if total += len(data); count > maxFiles || total > maxTotal || len(name) > maxPathSize {
-			return &fs.PathError{Op: "read", Path: name, Err: fmt.Errorf("more than %d files, %d bytes in all or %d bytes of path", maxFiles, maxTotal, maxPathSize)}
+			return &fs.PathError{Op: "read", Path: name, Err: fmt.Errorf("more than %d files, %d bytes in all or %d "+
+				"bytes of path", maxFiles, maxTotal, maxPathSize)}
 		}
 		return use(name, data)
 	})

@@ -212,7 +212,8 @@ var localPath = regexp.MustCompile(`^(\.{1,2}/)*([A-Za-z0-9_-]+/)*[A-Za-z0-9_-][
 
 func (c *kustomizationCheck) local(folder, p string) (string, error) {
 	if !localPath.MatchString(p) {
-		return "", fmt.Errorf("%q is not a plain relative path: URLs, repositories and absolute paths are refused, because nothing outside this folder is reachable; copy the files into it", p)
+		return "", fmt.Errorf("%q is not a plain relative path: URLs, repositories and absolute paths are refused, "+
+			"because nothing outside this folder is reachable; copy the files into it", p)
 	}
 	name := path.Join(folder, p)
 	if name != c.top && !strings.HasPrefix(name, c.top+"/") {
@@ -232,7 +233,8 @@ func parseKustomization(data []byte) (*kustomizationFile, error) {
 	root := nodes[0].node
 	for i := 0; i < len(root.Content); i += 2 {
 		if key := root.Content[i]; !slices.Contains(kustomizationKeys, key.Value) {
-			return nil, fmt.Errorf("line %d: %q is refused: boxlift takes %s", key.Line, key.Value, strings.Join(kustomizationKeys, ", "))
+			return nil, fmt.Errorf("line %d: %q is refused: boxlift takes %s", key.Line, key.Value,
+				strings.Join(kustomizationKeys, ", "))
 		}
 	}
 	var k kustomizationFile

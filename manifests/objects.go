@@ -213,7 +213,8 @@ func annotateDigest(objects []*unstructured.Unstructured, config *unstructured.U
 	for _, object := range objects {
 		if slices.Contains(rolling, object.GetKind()) && takes(object, config.GetName()) {
 			// A template that takes a ConfigMap is an object, so this cannot fail.
-			_ = unstructured.SetNestedField(object.Object, digest, "spec", "template", "metadata", "annotations", DigestAnnotation)
+			_ = unstructured.SetNestedField(object.Object, digest, "spec", "template", "metadata", "annotations",
+				DigestAnnotation)
 		}
 	}
 }

@@ -85,9 +85,11 @@ func parseObject(data []byte) (*resource.Resource, error) {
 	if err := yaml.Unmarshal(data, &head); err != nil {
 		return nil, oneLine(err)
 	}
-	for _, field := range []struct{ name, value string }{{"apiVersion", head.APIVersion}, {"kind", head.Kind}, {"metadata.name", head.Metadata.Name}} {
+	for _, field := range []struct{ name, value string }{{"apiVersion", head.APIVersion}, {"kind", head.Kind},
+		{"metadata.name", head.Metadata.Name}} {
 		if field.value == "" {
-			return nil, fmt.Errorf("%s is missing: a patch names its object by apiVersion, kind and metadata.name", field.name)
+			return nil, fmt.Errorf("%s is missing: a patch names its object by apiVersion, kind and metadata.name",
+				field.name)
 		}
 	}
 	var all []*resource.Resource
@@ -99,7 +101,8 @@ func parseObject(data []byte) (*resource.Resource, error) {
 		return nil, fmt.Errorf("%s %s: %w", head.Kind, head.Metadata.Name, oneLine(err))
 	}
 	if len(all) != 1 {
-		return nil, fmt.Errorf("%s %s: want one object, got %d: lists are refused", head.Kind, head.Metadata.Name, len(all))
+		return nil, fmt.Errorf("%s %s: want one object, got %d: lists are refused", head.Kind, head.Metadata.Name,
+			len(all))
 	}
 	return all[0], nil
 }
@@ -112,13 +115,15 @@ func (p *part) target(patch *resource.Resource) (*resource.Resource, error) {
 			continue
 		}
 		if object.GetGvk().Group != patch.GetGvk().Group {
-			return nil, fmt.Errorf("%s: apiVersion is %s, that object's is %s", describe(patch), patch.GetApiVersion(), object.GetApiVersion())
+			return nil, fmt.Errorf("%s: apiVersion is %s, that object's is %s", describe(patch), patch.GetApiVersion(),
+				object.GetApiVersion())
 		}
 		if patch.GetNamespace() == "" || patch.GetNamespace() == object.GetNamespace() {
 			return object, nil
 		}
 		if object.GetNamespace() == p.namespace && slices.Contains(renamable, patch.GetNamespace()) {
-			return nil, fmt.Errorf("%s: the namespace is called %s at this site, not %s: leave metadata.namespace out", describe(patch), p.namespace, patch.GetNamespace())
+			return nil, fmt.Errorf("%s: the namespace is called %s at this site, not %s: leave metadata.namespace out",
+				describe(patch), p.namespace, patch.GetNamespace())
 		}
 	}
 	return nil, nil
@@ -159,7 +164,8 @@ func lacksPods(object *resource.Resource) bool {
 		return true
 	}
 	elements, err := containers.Elements()
-	return err != nil || slices.ContainsFunc(elements, func(c *kyaml.RNode) bool { return c.Field("image").IsNilOrEmpty() })
+	return err != nil || slices.ContainsFunc(elements,
+		func(c *kyaml.RNode) bool { return c.Field("image").IsNilOrEmpty() })
 }
 
 // suggest lists what the site may have meant.
@@ -197,7 +203,8 @@ func clusterScoped(object *resource.Resource, parts []*part) bool {
 	}
 	for _, p := range parts {
 		for _, other := range p.objects.Resources() {
-			if other.GetKind() == "CustomResourceDefinition" && text(other, "spec", "group") == group && text(other, "spec", "names", "kind") == kind {
+			if other.GetKind() == "CustomResourceDefinition" && text(other, "spec", "group") == group &&
+				text(other, "spec", "names", "kind") == kind {
 				return text(other, "spec", "scope") == "Cluster"
 			}
 		}
@@ -206,8 +213,10 @@ func clusterScoped(object *resource.Resource, parts []*part) bool {
 }
 
 var ciliumClusterScoped = []string{
-	"CiliumBGPAdvertisement", "CiliumBGPClusterConfig", "CiliumBGPNodeConfigOverride", "CiliumBGPPeerConfig", "CiliumCIDRGroup",
-	"CiliumClusterwideEnvoyConfig", "CiliumClusterwideNetworkPolicy", "CiliumEgressGatewayPolicy", "CiliumL2AnnouncementPolicy",
+	"CiliumBGPAdvertisement", "CiliumBGPClusterConfig", "CiliumBGPNodeConfigOverride", "CiliumBGPPeerConfig",
+	"CiliumCIDRGroup",
+	"CiliumClusterwideEnvoyConfig", "CiliumClusterwideNetworkPolicy", "CiliumEgressGatewayPolicy",
+	"CiliumL2AnnouncementPolicy",
 	"CiliumLoadBalancerIPPool", "CiliumPodIPPool",
 }
 
@@ -299,5 +308,6 @@ func (p *part) setValues(values map[string]string) error {
 		object.SetDataMap(data)
 		return nil
 	}
-	return errors.New(valuesFile + ": there is no ConfigMap " + ConfigMap + " any more to merge it into: do not delete or rename it")
+	return errors.New(valuesFile + ": there is no ConfigMap " + ConfigMap +
+		" any more to merge it into: do not delete or rename it")
 }

@@ -40,11 +40,12 @@ type Images struct {
 // Parameters is what differs between sites without any file of theirs. Images and
 // SandboxResources have no default.
 type Parameters struct {
-	SystemNamespace       string // "liteboxd-system"
-	SandboxNamespace      string // "liteboxd-sandbox"
-	Host                  string // of web and API: "liteboxd.local"
-	GatewayHost           string // of the sandboxes' ports: "gateway." + Host; may be Host
-	GatewayURL            string // with what sandboxes' addresses begin: "http://" + GatewayHost; a / at its end is dropped
+	SystemNamespace  string // "liteboxd-system"
+	SandboxNamespace string // "liteboxd-sandbox"
+	Host             string // of web and API: "liteboxd.local"
+	GatewayHost      string // of the sandboxes' ports: "gateway." + Host; may be Host
+	// with what sandboxes' addresses begin: "http://" + GatewayHost; a / at its end is dropped
+	GatewayURL            string
 	Images                Images
 	StorageClass          string        // of the control plane's volume: "local-path"
 	GatewayReplicas       int           // 2
@@ -85,13 +86,15 @@ func (p Parameters) check() error {
 	fail := func(field, value, want string) {
 		errs = append(errs, fmt.Errorf("parameter %s is %q: want %s", field, value, want))
 	}
-	for field, value := range map[string]string{"SystemNamespace": p.SystemNamespace, "SandboxNamespace": p.SandboxNamespace} {
+	for field, value := range map[string]string{"SystemNamespace": p.SystemNamespace,
+		"SandboxNamespace": p.SandboxNamespace} {
 		if len(validation.IsDNS1123Label(value)) > 0 || value == "default" || strings.HasPrefix(value, "kube-") {
 			fail(field, value, "a namespace of its own: lower-case letters, digits and hyphens, not default or kube-…")
 		}
 	}
 	if p.SystemNamespace == p.SandboxNamespace {
-		fail("SandboxNamespace", p.SandboxNamespace, "another one than SystemNamespace: sandboxes are kept apart from the control plane")
+		fail("SandboxNamespace", p.SandboxNamespace, "another one than SystemNamespace: sandboxes are kept apart "+
+			"from the control plane")
 	}
 	for field, value := range map[string]string{"Host": p.Host, "GatewayHost": p.GatewayHost} {
 		if len(validation.IsDNS1123Subdomain(value)) > 0 {
@@ -99,11 +102,14 @@ func (p Parameters) check() error {
 		}
 	}
 	if !isBaseURL(p.GatewayURL) {
-		fail("GatewayURL", p.GatewayURL, "http:// or https:// and a host, perhaps a port and a path, and no user, query or fragment")
+		fail("GatewayURL", p.GatewayURL, "http:// or https:// and a host, perhaps a port and a path, and no user, "+
+			"query or fragment")
 	}
-	for field, value := range map[string]string{"Images.API": p.Images.API, "Images.Gateway": p.Images.Gateway, "Images.Web": p.Images.Web, "Images.Helper": p.Images.Helper} {
+	for field, value := range map[string]string{"Images.API": p.Images.API, "Images.Gateway": p.Images.Gateway,
+		"Images.Web": p.Images.Web, "Images.Helper": p.Images.Helper} {
 		if !completeReference(value) {
-			fail(field, value, "an image with registry, repository and tag (not latest) or digest, such as registry.lan/liteboxd/web:v1")
+			fail(field, value, "an image with registry, repository and tag (not latest) or digest, such as "+
+				"registry.lan/liteboxd/web:v1")
 		}
 	}
 	if len(validation.IsDNS1123Subdomain(p.StorageClass)) > 0 {
@@ -114,8 +120,11 @@ func (p Parameters) check() error {
 	}
 	if p.ShutdownTimeout < time.Second || p.ShutdownTimeout > 24*time.Hour || p.ShutdownTimeout%time.Second != 0 {
 		fail("ShutdownTimeout", p.ShutdownTimeout.String(), "whole seconds, from 1 second to 24 hours")
-	} else if p.TerminationGrace < MinGrace(p.ShutdownTimeout) || p.TerminationGrace > 7*24*time.Hour || p.TerminationGrace%time.Second != 0 {
-		fail("TerminationGrace", p.TerminationGrace.String(), fmt.Sprintf("whole seconds, from %v (%v of preStop, 2s, and twice ShutdownTimeout, or long sessions are cut off) to 168h", MinGrace(p.ShutdownTimeout), preStop))
+	} else if p.TerminationGrace < MinGrace(p.ShutdownTimeout) || p.TerminationGrace > 7*24*time.Hour ||
+		p.TerminationGrace%time.Second != 0 {
+		fail("TerminationGrace", p.TerminationGrace.String(),
+			fmt.Sprintf("whole seconds, from %v (%v of preStop, 2s, and twice ShutdownTimeout, or long sessions are "+
+				"cut off) to 168h", MinGrace(p.ShutdownTimeout), preStop))
 	}
 	if p.MetadataRetentionDays < 1 || p.MetadataRetentionDays > 36500 {
 		fail("MetadataRetentionDays", strconv.Itoa(p.MetadataRetentionDays), "1 to 36500 days")
@@ -123,7 +132,8 @@ func (p Parameters) check() error {
 	if !keyID.MatchString(p.EncryptionKeyID) {
 		fail("EncryptionKeyID", p.EncryptionKeyID, "1 to 63 letters, digits, dots, hyphens and underscores")
 	}
-	if p.AdminUsername != strings.TrimSpace(p.AdminUsername) || strings.ContainsFunc(p.AdminUsername, unicode.IsControl) {
+	if p.AdminUsername != strings.TrimSpace(p.AdminUsername) ||
+		strings.ContainsFunc(p.AdminUsername, unicode.IsControl) {
 		fail("AdminUsername", p.AdminUsername, "a name without spaces around it and without control characters")
 	}
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
@@ -134,7 +144,8 @@ var keyID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)
 
 func isBaseURL(s string) bool {
 	u, err := url.Parse(s)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil && !strings.ContainsAny(s, "?#")
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil &&
+		!strings.ContainsAny(s, "?#")
 }
 
 // completeReference tells whether an image says where it comes from and which one it is.

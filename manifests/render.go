@@ -150,7 +150,9 @@ func finish(parts []*part, p Parameters) (*Rendered, error) {
 	}
 	config := find(r.System, "ConfigMap", p.SystemNamespace, ConfigMap)
 	if config == nil {
-		return nil, fmt.Errorf("ConfigMap %s/%s is gone, which the programs take their environment from: do not delete it (a configMapGenerator that merges into it needs generatorOptions.disableNameSuffixHash: true)", p.SystemNamespace, ConfigMap)
+		return nil, fmt.Errorf("ConfigMap %s/%s is gone, which the programs take their environment from: do not "+
+			"delete it (a configMapGenerator that merges into it needs generatorOptions.disableNameSuffixHash: true)",
+			p.SystemNamespace, ConfigMap)
 	}
 	mergeHosts(r.System)
 	annotateDigest(r.System, config, p.AdminUsername)
@@ -178,7 +180,8 @@ func convert(m resmap.ResMap) ([]*unstructured.Unstructured, error) {
 // acceptable refuses what must not be in any release, wherever it comes from.
 func acceptable(object *unstructured.Unstructured) error {
 	if object.GroupVersionKind().GroupKind().String() == "Secret" {
-		return errors.New("secrets are not rendered, because what is rendered is printed and kept: make it in the cluster yourself (kubectl create secret) and only refer to it")
+		return errors.New("secrets are not rendered, because what is rendered is printed and kept: make it in the " +
+			"cluster yourself (kubectl create secret) and only refer to it")
 	}
 	if object.IsList() {
 		return errors.New("lists are refused: write the objects one after another, with --- between them")
@@ -215,7 +218,8 @@ func inlineSecret(value any) error {
 			variable, _ := one.(map[string]any)
 			name, _ := variable["name"].(string)
 			if variable["value"] != nil && slices.Contains(secretVariables, name) {
-				return fmt.Errorf("container %v: variable %s has a value: %s", container["name"], name, refusedVariables[name])
+				return fmt.Errorf("container %v: variable %s has a value: %s", container["name"], name,
+					refusedVariables[name])
 			}
 		}
 		return nil

@@ -72,7 +72,8 @@ func (s *site) checkPlace(name string) error {
 	case rest == "kustomization.yml" || rest == "Kustomization":
 		return fmt.Errorf("%s: call it %s", name, kustomization)
 	}
-	return fmt.Errorf("%s: nothing reads it: patches are %s/*.yaml, and other files need a %s that names them", name, patchFolder(base), path.Join(base, kustomization))
+	return fmt.Errorf("%s: nothing reads it: patches are %s/*.yaml, and other files need a %s that names them", name,
+		patchFolder(base), path.Join(base, kustomization))
 }
 
 func isYAML(name string) bool { return path.Ext(name) == ".yaml" || path.Ext(name) == ".yml" }

@@ -14,8 +14,9 @@ const valuesFile = "values.env"
 // refusedVariables must not come from a site's folder; the text says what to do instead.
 var refusedVariables = func() map[string]string {
 	const (
-		security = "a secret does not belong in files that are rendered and kept: give it in install.yaml, liteboxd.security"
-		fixed    = "Service, probes and volume depend on it: leave it out"
+		security = "a secret does not belong in files that are rendered and kept: give it in install.yaml, " +
+			"liteboxd.security"
+		fixed = "Service, probes and volume depend on it: leave it out"
 	)
 	return map[string]string{
 		"SANDBOX_TOKEN_ENCRYPTION_KEY": security,

@@ -72,7 +72,8 @@ func (c *Certificate) read() error {
 	c.certificate = &pair
 	if now := time.Now(); now.After(pair.Leaf.NotAfter) || now.Before(pair.Leaf.NotBefore) {
 		c.log.Error("clients will refuse the certificate: by this clock, it is not valid now",
-			"from", pair.Leaf.NotBefore.UTC().Format(time.RFC3339), "until", pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+			"from", pair.Leaf.NotBefore.UTC().Format(time.RFC3339), "until",
+			pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
 	}
 	return nil
 }

@@ -112,7 +112,8 @@ func (h *handler) serve(w *response, r *http.Request) *failure {
 			return f
 		}
 	}
-	return fail(http.StatusServiceUnavailable, codeUnknown, "what the registry serves is being replaced; try again", nil)
+	return fail(http.StatusServiceUnavailable, codeUnknown, "what the registry serves is being replaced; try again",
+		nil)
 }
 
 // namespace is the registry that containerd asks for when it asks its mirror.

@@ -243,7 +243,8 @@ func parseManifest(content []byte) (*manifest, error) {
 			m.ArtifactType = c.Config.MediaType
 		}
 	default:
-		return nil, fmt.Errorf("its media type %.80q is neither that of an image manifest nor of an image index", m.MediaType)
+		return nil, fmt.Errorf("its media type %.80q is neither that of an image manifest nor of an image index",
+			m.MediaType)
 	}
 	if c.Subject != nil {
 		// Only who refers to something is asked for its annotations.

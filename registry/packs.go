@@ -213,7 +213,8 @@ func (p *Packs) open(name string, info os.FileInfo) *pack {
 	k := &pack{info: info}
 	var err error
 	if k.layout, err = openPack(p.dir, name, info); err == nil {
-		p.log.Info("serving pack", "pack", name, "digest", k.layout.digest.String(), "bytes", k.layout.tar.Layout().Size)
+		p.log.Info("serving pack", "pack", name, "digest", k.layout.digest.String(), "bytes",
+			k.layout.tar.Layout().Size)
 		return k
 	}
 	k.problem, k.malformed = printable.Short(err.Error(), 2*maxLoggedPath), errors.Is(err, ocitar.ErrMalformed)

@@ -140,5 +140,6 @@ func checkListable(p, delta *plan.Plan) error {
 	}
 	err := fmt.Errorf("list the software in the bundle: the delta leaves out %s that no bundle at hand has, such as %s",
 		count, missing[0].Digest)
-	return fault.WithHint(err, "name the bundles that hold them with --reuse or --since, or build the delta without --sbom")
+	return fault.WithHint(err, "name the bundles that hold them with --reuse or --since, or build the delta without "+
+		"--sbom")
 }

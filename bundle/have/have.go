@@ -85,13 +85,17 @@ type Host struct {
 // Of puts together what several hosts hold: for each platform what all of its hosts do, and
 // the bundles that all hosts have on record.
 func Of(cluster string, hosts []Host) *Have {
-	h := &Have{APIVersion: APIVersion, Kind: Kind, Cluster: cluster, Bundles: []digest.Digest{}, Platforms: []Platform{}}
+	h := &Have{APIVersion: APIVersion, Kind: Kind, Cluster: cluster, Bundles: []digest.Digest{},
+		Platforms: []Platform{}}
 	common := make(map[lock.Platform]map[digest.Digest]int64)
 	for i, host := range hosts {
 		if i == 0 {
 			h.Bundles = append(h.Bundles, host.Bundles...)
 		}
-		h.Bundles = slices.DeleteFunc(h.Bundles, func(d digest.Digest) bool { return !slices.Contains(host.Bundles, d) })
+		h.Bundles = slices.DeleteFunc(h.Bundles, func(d digest.Digest) bool {
+			return !slices.Contains(host.Bundles,
+				d)
+		})
 		at := slices.IndexFunc(h.Platforms, func(p Platform) bool { return p.Platform == host.Platform })
 		if at < 0 {
 			at = len(h.Platforms)
@@ -134,7 +138,8 @@ func (h *Have) Encode() ([]byte, error) {
 		text, _ := json.Marshal(v) // strings and numbers have no errors
 		return string(text)
 	}
-	fmt.Fprintf(&b, "{\n\"apiVersion\": %s,\n\"kind\": %s,\n\"cluster\": %s,\n\"bundles\": %s,\n\"platforms\": [", line(h.APIVersion), line(h.Kind), line(h.Cluster), line(h.Bundles))
+	fmt.Fprintf(&b, "{\n\"apiVersion\": %s,\n\"kind\": %s,\n\"cluster\": %s,\n\"bundles\": %s,\n\"platforms\": [",
+		line(h.APIVersion), line(h.Kind), line(h.Cluster), line(h.Bundles))
 	for i, p := range h.Platforms {
 		if i > 0 {
 			b.WriteString(",")

@@ -26,7 +26,8 @@ func NewReader(source io.ReaderAt, size int64) (*Reader, error) {
 	r := &Reader{source: source, byName: make(map[string]Entry)}
 	r.layout.Size = size
 	if size%BlockSize != 0 || size < TrailerSize {
-		return nil, fmt.Errorf("%w: its length of %d bytes is not that of a tar file: it is cut off or something else", ErrMalformed, size)
+		return nil, fmt.Errorf("%w: its length of %d bytes is not that of a tar file: it is cut off or something else",
+			ErrMalformed, size)
 	}
 	var order orderCheck
 	// One read takes the padding of the member before and the header after it.
@@ -38,7 +39,8 @@ func NewReader(source io.ReaderAt, size int64) (*Reader, error) {
 			return nil, err
 		}
 		if !isZero(buffer[:pad]) {
-			return nil, fmt.Errorf("%w: the padding after %s, at offset %d, is not zero", ErrMalformed, previous.Name, start)
+			return nil, fmt.Errorf("%w: the padding after %s, at offset %d, is not zero", ErrMalformed, previous.Name,
+				start)
 		}
 		header := buffer[pad : pad+BlockSize]
 		member, err := parseHeader(header)
@@ -46,11 +48,13 @@ func NewReader(source io.ReaderAt, size int64) (*Reader, error) {
 			err = order.next(member)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("tar header of member %d (%q) at offset %d: %w", len(r.layout.Entries)+1, headerName(header), previous.End(), err)
+			return nil, fmt.Errorf("tar header of member %d (%q) at offset %d: %w", len(r.layout.Entries)+1,
+				headerName(header), previous.End(), err)
 		}
 		entry := Entry{Member: member, Offset: previous.End() + BlockSize}
 		if entry.End() > size-TrailerSize {
-			return nil, fmt.Errorf("%w: %s is to end at offset %d, but the file ends at %d: it is cut off", ErrMalformed, member.Name, entry.End(), size)
+			return nil, fmt.Errorf("%w: %s is to end at offset %d, but the file ends at %d: it is cut off",
+				ErrMalformed, member.Name, entry.End(), size)
 		}
 		r.layout.Entries = append(r.layout.Entries, entry)
 		r.byName[member.Name] = entry
@@ -65,13 +69,15 @@ func NewReader(source io.ReaderAt, size int64) (*Reader, error) {
 		return nil, err
 	}
 	if !isZero(tail) {
-		return nil, fmt.Errorf("%w: the padding after %s, at offset %d, is not zero", ErrMalformed, last.Name, last.Offset+last.Size)
+		return nil, fmt.Errorf("%w: the padding after %s, at offset %d, is not zero", ErrMalformed, last.Name,
+			last.Offset+last.Size)
 	}
 	if err := r.readFull(buffer[:TrailerSize], size-TrailerSize); err != nil {
 		return nil, err
 	}
 	if !isZero(buffer[:TrailerSize]) {
-		return nil, fmt.Errorf("%w: the file does not end with two blocks of zeros: it is cut off or something was appended", ErrMalformed)
+		return nil, fmt.Errorf("%w: the file does not end with two blocks of zeros: it is cut off or something was "+
+			"appended", ErrMalformed)
 	}
 	if content, err := r.ReadAll(LayoutFile, BlockSize); err != nil {
 		return nil, err
@@ -114,7 +120,8 @@ func (r *Reader) ReadAll(name string, limit int64) ([]byte, error) {
 		return nil, fmt.Errorf("%w: it has no member %s", ErrMalformed, name)
 	}
 	if e.Size > limit {
-		return nil, fmt.Errorf("%w: %s has %d bytes, more than the %d that are allowed", ErrMalformed, name, e.Size, limit)
+		return nil, fmt.Errorf("%w: %s has %d bytes, more than the %d that are allowed", ErrMalformed, name, e.Size,
+			limit)
 	}
 	content := make([]byte, e.Size)
 	return content, r.readFull(content, e.Offset)
@@ -156,7 +163,8 @@ func parseHeader(header []byte) (Member, error) {
 		return Member{}, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 	if !bytes.Equal(header, canonical) {
-		return Member{}, fmt.Errorf("%w: the header differs from the one that such a member must have: a byte has changed, or another program wrote it", ErrMalformed)
+		return Member{}, fmt.Errorf("%w: the header differs from the one that such a member must have: a byte has "+
+			"changed, or another program wrote it", ErrMalformed)
 	}
 	return m, nil
 }

@@ -87,7 +87,8 @@ func (c Cache) store(kind string, d digest.Digest, v any) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("keep what was found in %s: %w", d, err)
 	}
-	if err := renameio.WriteFile(path, append(content, '\n'), 0o600, renameio.WithStaticPermissions(0o600), renameio.WithTempDir(filepath.Dir(path))); err != nil {
+	if err := renameio.WriteFile(path, append(content, '\n'), 0o600, renameio.WithStaticPermissions(0o600),
+		renameio.WithTempDir(filepath.Dir(path))); err != nil {
 		return fmt.Errorf("keep what was found in %s: %w", d, err)
 	}
 	return nil

@@ -222,7 +222,8 @@ func readCopyright(name string, r *bufio.Reader, f *Finding) error {
 			first = false
 			return key == "Format" && strings.Contains(value, "copyright-format")
 		}
-		if found && key == "License" && value != "" && plausible(value) && !slices.Contains(licenses, value) && len(licenses) < 32 {
+		if found && key == "License" && value != "" && plausible(value) && !slices.Contains(licenses, value) &&
+			len(licenses) < 32 {
 			licenses = append(licenses, value)
 		}
 		return true

@@ -10,8 +10,8 @@
 //   - [ScanFile] looks at a single file, which may be a Go program.
 //
 // Layers come from strangers. Whatever they hold, memory stays bounded: databases are read
-// line by line, or, those of RPM, page by page from a temporary file; programs are never held as a whole, and sizes, lengths and counts have
-// limits. What goes beyond them, and what cannot be read, is noted ([Layer.Notes]) rather
+// line by line, or, those of RPM, page by page from a temporary file; programs are never held as a whole, and sizes,
+// lengths and counts have limits. What goes beyond them, and what cannot be read, is noted ([Layer.Notes]) rather
 // than an error: a list that says what it lacks is better than none.
 package packages
 
@@ -87,7 +87,8 @@ func (p Package) plausible() bool {
 }
 
 func plausible(text string) bool {
-	return len(text) <= maxText && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError })
+	return len(text) <= maxText && !strings.ContainsFunc(text,
+		func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError })
 }
 
 // Distribution is what os-release says of the operating system (os-release(5)).
@@ -146,7 +147,8 @@ func Merge(layers []*Layer) *Image {
 	for i, layer := range layers {
 		image.Notes = append(image.Notes, layer.Notes...)
 		for _, f := range layer.Findings {
-			visible := slices.DeleteFunc(slices.Clone(f.Paths), func(path string) bool { return hidden(path, layers[i+1:]) })
+			visible := slices.DeleteFunc(slices.Clone(f.Paths),
+				func(path string) bool { return hidden(path, layers[i+1:]) })
 			if len(visible) > 0 {
 				m.add(image, f, visible)
 			}

@@ -48,7 +48,8 @@ func readProgram(name string, r *bufio.Reader, f *Finding) error {
 		}
 		if found {
 			if modules == "" && version == "" {
-				f.Notes = []string{fmt.Sprintf("%s was made by a Go before 1.18, whose programs are not read", shown(name))}
+				f.Notes = []string{fmt.Sprintf("%s was made by a Go before 1.18, whose programs are not read",
+					shown(name))}
 				return nil
 			}
 			f.Packages = goPackages(version, modules)
@@ -107,7 +108,8 @@ func (e *executable) segments() ([]segment, error) {
 			flags, start, length = order.Uint32(p[24:]), uint64(order.Uint32(p[4:])), uint64(order.Uint32(p[16:]))
 		}
 		const load, executes, writes = 1, 1, 2
-		if order.Uint32(p) != load || flags&(executes|writes) != writes || length == 0 || start > 1<<40 || length > 1<<40 {
+		if order.Uint32(p) != load || flags&(executes|writes) != writes || length == 0 || start > 1<<40 ||
+			length > 1<<40 {
 			continue
 		}
 		s := segment{int64(start), int64(start + length)}

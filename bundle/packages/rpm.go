@@ -129,7 +129,8 @@ func tooLargeRPM(size int64) error {
 // that is one.
 func eachSQLite(file *os.File, visit func(header []byte) error) error {
 	err := querySQLite(file.Name(), visit)
-	if failed := (*sqlite.Error)(nil); errors.As(err, &failed) && failed.Code()&0xff == sqlite3.SQLITE_IOERR && failed.Code() != sqlite3.SQLITE_IOERR_SHORT_READ {
+	if failed := (*sqlite.Error)(nil); errors.As(err, &failed) && failed.Code()&0xff == sqlite3.SQLITE_IOERR &&
+		failed.Code() != sqlite3.SQLITE_IOERR_SHORT_READ {
 		return &spoolError{err}
 	}
 	return err
@@ -146,13 +147,15 @@ func querySQLite(path string, visit func(header []byte) error) (err error) {
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	var tables int
-	if err := db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'Packages' AND rootpage > 0`).Scan(&tables); err != nil {
+	if err := db.QueryRowContext(ctx,
+		`SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'Packages' AND rootpage > 0`).Scan(&tables); err != nil {
 		return err
 	}
 	if tables != 1 {
 		return errors.New("it has no table Packages")
 	}
-	rows, err := db.QueryContext(ctx, `SELECT length(blob), CASE WHEN length(blob) <= ? THEN blob END FROM Packages`, maxRPMHeader)
+	rows, err := db.QueryContext(ctx, `SELECT length(blob), CASE WHEN length(blob) <= ? THEN blob END FROM Packages`,
+		maxRPMHeader)
 	if err != nil {
 		return err
 	}

@@ -96,7 +96,8 @@ func Statement(r *bundle.Reader) ([]byte, error) {
 		BuildDefinition: buildDefinition{
 			BuildType: buildType,
 			ExternalParameters: parameters{
-				Lock:      resource{Name: "versions.lock", Digest: map[string]string{"sha256": hex.EncodeToString(sum[:])}},
+				Lock: resource{Name: "versions.lock",
+					Digest: map[string]string{"sha256": hex.EncodeToString(sum[:])}},
 				Platforms: l.Platforms,
 			},
 			ResolvedDependencies: append(brought(contents), pinned(l)...),
@@ -135,14 +136,16 @@ func Check(text []byte, bundleDigest digest.Digest) (predicateType string, err e
 		return "", fmt.Errorf("read statement: %w", err)
 	}
 	if s.Type != statementType {
-		return "", fmt.Errorf("%w: the statement has the type %q, expected %q", signature.ErrInvalid, s.Type, statementType)
+		return "", fmt.Errorf("%w: the statement has the type %q, expected %q", signature.ErrInvalid, s.Type,
+			statementType)
 	}
 	for _, subject := range s.Subject {
 		if subject.Digest[bundleDigest.Algorithm().String()] == bundleDigest.Encoded() {
 			return s.PredicateType, nil
 		}
 	}
-	return "", fmt.Errorf("%w: the statement is about something else than bundle %s", signature.ErrInvalid, bundleDigest)
+	return "", fmt.Errorf("%w: the statement is about something else than bundle %s", signature.ErrInvalid,
+		bundleDigest)
 }
 
 func digestSet(d digest.Digest) map[string]string {
@@ -158,8 +161,10 @@ func brought(contents *bundle.Contents) []resource {
 		if hasList && f == list {
 			continue
 		}
-		if f.Component == bundle.ProgramsComponent || f.Component == bundle.ManifestsComponent && f.Name == bundle.ManifestsFile {
-			all = append(all, resource{Name: f.Name, Digest: digestSet(f.Digest), Annotations: annotations(f.Component, f.Version, f.Platform)})
+		if f.Component == bundle.ProgramsComponent || f.Component == bundle.ManifestsComponent &&
+			f.Name == bundle.ManifestsFile {
+			all = append(all, resource{Name: f.Name, Digest: digestSet(f.Digest),
+				Annotations: annotations(f.Component, f.Version, f.Platform)})
 		}
 	}
 	return all

@@ -55,7 +55,8 @@ func isExpression(text string) bool {
 			open--
 		case (word == "AND" || word == "OR") && operand:
 			operand = false
-		case word == "WITH" && operand && i+1 < len(words) && slices.Contains(spdx, words[i-1]) && slices.Contains(exceptions, words[i+1]):
+		case word == "WITH" && operand && i+1 < len(words) && slices.Contains(spdx, words[i-1]) &&
+			slices.Contains(exceptions, words[i+1]):
 			i++
 		case !operand && slices.Contains(spdx, word):
 			operand = true

@@ -30,7 +30,8 @@ func (e *DiskError) Class() fault.Class { return fault.Source }
 
 // Hint says what a user may do about the error.
 func (e *DiskError) Hint() string {
-	return "the path in a file: address begins at the lock's folder unless it is absolute; it leads to a file, or to the folder of an OCI image layout"
+	return "the path in a file: address begins at the lock's folder unless it is absolute; it leads to a file, or to " +
+		"the folder of an OCI image layout"
 }
 
 // openDisk opens what a file: address leads to.

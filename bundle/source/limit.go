@@ -27,7 +27,8 @@ func (c *considerate) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	response, err := c.next.RoundTrip(r)
-	if err == nil && (response.StatusCode == http.StatusTooManyRequests || response.StatusCode == http.StatusServiceUnavailable) {
+	if err == nil && (response.StatusCode == http.StatusTooManyRequests ||
+		response.StatusCode == http.StatusServiceUnavailable) {
 		c.hold(r.URL.Host, httpanswer.RetryAfter(response.Header.Get("Retry-After"), time.Now()))
 	}
 	return response, err

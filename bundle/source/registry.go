@@ -72,7 +72,8 @@ func (c *Client) Resolve(ctx context.Context, ref string) (ocispec.Descriptor, e
 		Size:      response.ContentLength,
 	}
 	if err := d.Digest.Validate(); err != nil {
-		return ocispec.Descriptor{}, &Error{URL: askedFor(response), Status: response.StatusCode, Err: fmt.Errorf("the registry does not state the tag's digest: %w", err)}
+		return ocispec.Descriptor{}, &Error{URL: askedFor(response), Status: response.StatusCode,
+			Err: fmt.Errorf("the registry does not state the tag's digest: %w", err)}
 	}
 	return d, nil
 }
@@ -87,14 +88,17 @@ func (c *Client) resolveByContent(ctx context.Context, t target, url string) (oc
 		return ocispec.Descriptor{}, err
 	}
 	if !slices.Contains(manifestTypes, mediaType) {
-		return ocispec.Descriptor{}, &Error{URL: url, Status: http.StatusOK, Err: fmt.Errorf("the registry does not state the tag's digest, and what it sends is no manifest but %q", mediaType)}
+		return ocispec.Descriptor{}, &Error{URL: url, Status: http.StatusOK,
+			Err: fmt.Errorf("the registry does not state the tag's digest, and what it sends is no manifest but %q",
+				mediaType)}
 	}
 	return ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(content), Size: int64(len(content))}, nil
 }
 
 // Manifest fetches a manifest or index by its digest, whole. Its bytes are verified,
 // since it is needed before anything else can be.
-func (c *Client) Manifest(ctx context.Context, repository string, d digest.Digest) (content []byte, mediaType string, err error) {
+func (c *Client) Manifest(ctx context.Context, repository string,
+	d digest.Digest) (content []byte, mediaType string, err error) {
 	return c.whole(ctx, repository, "/manifests/"+d.String(), acceptManifests(), d)
 }
 
@@ -105,7 +109,8 @@ func (c *Client) Config(ctx context.Context, repository string, d digest.Digest)
 }
 
 // whole fetches something small and verifies it.
-func (c *Client) whole(ctx context.Context, repository, path string, header http.Header, d digest.Digest) (content []byte, mediaType string, err error) {
+func (c *Client) whole(ctx context.Context, repository, path string, header http.Header,
+	d digest.Digest) (content []byte, mediaType string, err error) {
 	t, err := c.registry(repository, path)
 	if err != nil {
 		return nil, "", err
@@ -120,10 +125,12 @@ func (c *Client) whole(ctx context.Context, repository, path string, header http
 		return nil, "", err
 	}
 	if len(content) > maxWhole {
-		return nil, "", &Error{URL: stream.url, Status: http.StatusOK, Err: fmt.Errorf("it is larger than %d bytes", maxWhole)}
+		return nil, "", &Error{URL: stream.url, Status: http.StatusOK,
+			Err: fmt.Errorf("it is larger than %d bytes", maxWhole)}
 	}
 	if got := digest.FromBytes(content); got != d {
-		return nil, "", &Error{URL: stream.url, Status: http.StatusOK, Err: fmt.Errorf("the bytes that came have the digest %s", got)}
+		return nil, "", &Error{URL: stream.url, Status: http.StatusOK,
+			Err: fmt.Errorf("the bytes that came have the digest %s", got)}
 	}
 	return content, stream.mediaType, nil
 }
@@ -182,9 +189,11 @@ func (c *Client) repository(ctx context.Context, endpoint, path string) (*http.C
 	}
 	credentials, err := c.options.Keychain.Resolve(repo)
 	if err != nil {
-		return nil, "", backoff.Permanent(fmt.Errorf("read the credentials for %s from the docker configuration: %w", repo.RegistryStr(), err))
+		return nil, "", backoff.Permanent(fmt.Errorf("read the credentials for %s from the docker configuration: %w",
+			repo.RegistryStr(), err))
 	}
-	t, err := transport.NewWithContext(ctx, repo.Registry, credentials, c.plain, []string{repo.Scope(transport.PullScope)})
+	t, err := transport.NewWithContext(ctx, repo.Registry, credentials, c.plain,
+		[]string{repo.Scope(transport.PullScope)})
 	if err != nil {
 		err = c.classify(ctx, "https://"+repo.RegistryStr()+"/v2/", err)
 		var answer *Error

@@ -29,7 +29,8 @@ func (c *Client) File(ctx context.Context, url string, limit int64) ([]byte, err
 }
 
 // small reads what open begins to its end, and begins again when the line breaks.
-func (c *Client) small(ctx context.Context, url string, limit int64, open func() (*Stream, error)) (content []byte, mediaType string, err error) {
+func (c *Client) small(ctx context.Context, url string, limit int64,
+	open func() (*Stream, error)) (content []byte, mediaType string, err error) {
 	content, err = retry(ctx, c, func() ([]byte, error) {
 		stream, err := open()
 		if err != nil {
@@ -41,7 +42,8 @@ func (c *Client) small(ctx context.Context, url string, limit int64, open func()
 			return nil, err
 		}
 		if int64(len(content)) > limit {
-			return nil, backoff.Permanent(&Error{URL: url, Status: http.StatusOK, Err: fmt.Errorf("it is larger than %d bytes", limit)})
+			return nil, backoff.Permanent(&Error{URL: url, Status: http.StatusOK,
+				Err: fmt.Errorf("it is larger than %d bytes", limit)})
 		}
 		mediaType, _, _ = strings.Cut(stream.mediaType, ";")
 		return content, nil
@@ -91,12 +93,14 @@ func (c *Client) Tags(ctx context.Context, repository string) ([]string, error) 
 }
 
 // tagsPage fetches one page, and what the next one begins after; "" for the last page.
-func (c *Client) tagsPage(ctx context.Context, repository string, query neturl.Values) (tags []string, last string, err error) {
+func (c *Client) tagsPage(ctx context.Context, repository string,
+	query neturl.Values) (tags []string, last string, err error) {
 	t, err := c.registry(repository, "/tags/list?"+query.Encode())
 	if err != nil {
 		return nil, "", err
 	}
-	response, _, err := c.request(ctx, http.MethodGet, t, func(string) http.Header { return http.Header{"Accept": {"application/json"}} })
+	response, _, err := c.request(ctx, http.MethodGet, t,
+		func(string) http.Header { return http.Header{"Accept": {"application/json"}} })
 	if err != nil {
 		return nil, "", err
 	}
@@ -108,7 +112,8 @@ func (c *Client) tagsPage(ctx context.Context, repository string, query neturl.V
 		Tags []string `json:"tags"`
 	}
 	if err := json.Unmarshal(content, &page); err != nil {
-		return nil, "", &Error{URL: askedFor(response), Status: response.StatusCode, Err: fmt.Errorf("the list of tags: %w", err)}
+		return nil, "", &Error{URL: askedFor(response), Status: response.StatusCode,
+			Err: fmt.Errorf("the list of tags: %w", err)}
 	}
 	return page.Tags, nextTag(response.Header.Get("Link")), nil
 }

@@ -68,7 +68,8 @@ func (e *Error) Hint() string {
 	case e.Status == http.StatusNotFound:
 		return "check the address or the tag in the lock, and whether the entry was withdrawn upstream"
 	case e.Status == http.StatusTooManyRequests:
-		return "the server limits requests: log in there, use a mirror with --mirror, or run the command again later; what is done is kept"
+		return "the server limits requests: log in there, use a mirror with --mirror, or run the command again " +
+			"later; what is done is kept"
 	}
 	return "check the connection and proxy settings, then run the command again; what is done is kept"
 }
@@ -91,7 +92,8 @@ var mirrorPattern = regexp.MustCompile(`^[\w.:\[\]-]+=[\w.:\[\]-]+(/[\w.~%-]+)*/
 func ParseMirror(s string) (Mirror, error) {
 	if !mirrorPattern.MatchString(s) {
 		// It is not repeated: there may be a password in it.
-		return Mirror{}, errors.New("mirror: expected HOST=ENDPOINT such as docker.io=registry.lan/proxy, without a scheme and without credentials")
+		return Mirror{}, errors.New("mirror: expected HOST=ENDPOINT such as docker.io=registry.lan/proxy, without a " +
+			"scheme and without credentials")
 	}
 	host, endpoint, _ := strings.Cut(s, "=")
 	return Mirror{Host: host, Endpoint: strings.TrimSuffix(endpoint, "/")}, nil
@@ -295,7 +297,8 @@ type target struct {
 // request sends a request to the endpoints of a target, one after another, until one
 // answers with success. When none does, it begins again after a pause, unless all have
 // failed for good or the tries are used up.
-func (c *Client) request(ctx context.Context, method string, t target, header func(endpoint string) http.Header) (response *http.Response, endpoint string, err error) {
+func (c *Client) request(ctx context.Context, method string, t target,
+	header func(endpoint string) http.Header) (response *http.Response, endpoint string, err error) {
 	attempt := func() (*http.Response, error) {
 		var failed failures
 		for _, e := range c.endpoints(t.host) {
@@ -318,7 +321,8 @@ func (c *Client) request(ctx context.Context, method string, t target, header fu
 }
 
 // requestOnce sends one request to one endpoint.
-func (c *Client) requestOnce(ctx context.Context, method string, t target, endpoint string, header http.Header) (*http.Response, error) {
+func (c *Client) requestOnce(ctx context.Context, method string, t target, endpoint string,
+	header http.Header) (*http.Response, error) {
 	client, url, err := t.at(ctx, endpoint)
 	if err != nil {
 		return nil, err
@@ -334,16 +338,20 @@ func (c *Client) requestOnce(ctx context.Context, method string, t target, endpo
 	response, err := client.Do(request)
 	if err != nil {
 		err = c.classify(ctx, url, err)
-		c.options.Log.DebugContext(ctx, "request", "method", method, "url", withoutQuery(url), "range", header.Get("Range"), "after", time.Since(begin), "error", err)
+		c.options.Log.DebugContext(ctx, "request", "method", method, "url", withoutQuery(url), "range",
+			header.Get("Range"), "after", time.Since(begin), "error", err)
 		return nil, err
 	}
-	c.options.Log.DebugContext(ctx, "request", "method", method, "url", withoutQuery(url), "range", header.Get("Range"), "after", time.Since(begin), "status", response.StatusCode, "length", response.ContentLength)
-	if response.StatusCode == http.StatusOK || response.StatusCode == http.StatusPartialContent && header.Get("Range") != "" {
+	c.options.Log.DebugContext(ctx, "request", "method", method, "url", withoutQuery(url), "range", header.Get("Range"),
+		"after", time.Since(begin), "status", response.StatusCode, "length", response.ContentLength)
+	if response.StatusCode == http.StatusOK || response.StatusCode == http.StatusPartialContent &&
+		header.Get("Range") != "" {
 		return response, nil
 	}
 	defer response.Body.Close() //nolint:errcheck // only its beginning matters
 	detail, _ := io.ReadAll(io.LimitReader(response.Body, 512))
-	failed := &Error{URL: withoutQuery(url), Status: response.StatusCode, Err: fmt.Errorf("the server answered %s%s", response.Status, quoted(detail))}
+	failed := &Error{URL: withoutQuery(url), Status: response.StatusCode,
+		Err: fmt.Errorf("the server answered %s%s", response.Status, quoted(detail))}
 	return nil, retryable(failed, response.StatusCode, response.Header.Get("Retry-After"))
 }
 

@@ -118,7 +118,8 @@ func (s *Stream) ask() error {
 			reason = fmt.Sprintf("its ETag is %q now, and was %q before", etag, s.etag)
 		}
 		if reason != "" {
-			err := &Error{URL: url, Status: response.StatusCode, Err: fmt.Errorf("it changed while it came: %s: %w", reason, ErrAnew)}
+			err := &Error{URL: url, Status: response.StatusCode,
+				Err: fmt.Errorf("it changed while it came: %s: %w", reason, ErrAnew)}
 			s.close(response)
 			return err
 		}

@@ -100,16 +100,23 @@ func (o *outdated) component(l *lock.Lock, c lock.Component) {
 	platforms := c.PlatformsIn(l)
 	wanted := func(p lock.Platform) bool { return p == "" || slices.ContainsFunc(platforms, p.Match) }
 	if Check(c.Name, c.Version) == nil {
-		o.add(c.Name, "version", c.Version, func(ctx context.Context) (string, error) { return o.newer(ctx, c.Name, c.Version) })
+		o.add(c.Name, "version", c.Version, func(ctx context.Context) (string,
+			error) {
+			return o.newer(ctx, c.Name, c.Version)
+		})
 	}
 	for _, file := range c.Files {
 		if wanted(file.Platform) {
-			o.file(c.Name, strings.TrimSpace("files "+file.Name+" "+string(file.Platform)), file.URL, file.SHA256, file.Size)
+			o.file(c.Name, strings.TrimSpace("files "+file.Name+" "+string(file.Platform)), file.URL, file.SHA256,
+				file.Size)
 		}
 	}
 	for _, chart := range c.Charts {
 		if entry := "charts " + chart.Name; strings.HasPrefix(chart.URL, ciliumCharts) {
-			o.add(c.Name, entry, "sha256:"+chart.SHA256, func(ctx context.Context) (string, error) { return o.chart(ctx, chart.URL) })
+			o.add(c.Name, entry, "sha256:"+chart.SHA256, func(ctx context.Context) (string,
+				error) {
+				return o.chart(ctx, chart.URL)
+			})
 		} else {
 			o.file(c.Name, entry, chart.URL, chart.SHA256, chart.Size)
 		}
@@ -137,7 +144,10 @@ func (o *outdated) add(component, entry, locked string, ask func(context.Context
 // file asks for the published checksum where there is one, and for the size otherwise.
 func (o *outdated) file(component, entry, address, sha256 string, size int64) {
 	if folder, name, ok := cutRelease(address); ok {
-		o.add(component, entry, "sha256:"+sha256, func(ctx context.Context) (string, error) { return o.checksum(ctx, folder, name) })
+		o.add(component, entry, "sha256:"+sha256, func(ctx context.Context) (string,
+			error) {
+			return o.checksum(ctx, folder, name)
+		})
 		return
 	}
 	if strings.HasPrefix(address, ciliumCLIReleases) {

@@ -31,7 +31,8 @@ func parseSums(content []byte) (map[string]string, error) {
 	err := eachLine(content, func(line string) error {
 		m := sumPattern.FindStringSubmatch(line)
 		if m == nil {
-			return errors.New("is not one of sha256sum: expected 64 hexadecimal digits, two spaces and the name of a file")
+			return errors.New("is not one of sha256sum: expected 64 hexadecimal digits, two spaces and the name of a " +
+				"file")
 		}
 		if other, ok := sums[m[2]]; ok && other != m[1] {
 			return fmt.Errorf("is another sha256 of %s", m[2])

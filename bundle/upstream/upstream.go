@@ -107,7 +107,8 @@ func (e *UnknownError) Unwrap() error { return format.ErrUpstream }
 func Check(name, version string) error {
 	form, ok := forms[name]
 	if !ok {
-		return fmt.Errorf("component %s: its releases are not known, only those of %s: change its entries in the lock, delete their pins and run `boxlift bundle lock`", name, strings.Join(Names(), ", "))
+		return fmt.Errorf("component %s: its releases are not known, only those of %s: change its entries in the "+
+			"lock, delete their pins and run `boxlift bundle lock`", name, strings.Join(Names(), ", "))
 	}
 	if !form.pattern.MatchString(version) {
 		return fmt.Errorf("version %q of %s: expected one such as %s", version, name, form.example)
@@ -117,7 +118,8 @@ func Check(name, version string) error {
 
 // Find returns what a version of a component is made of, for some platforms. k3s is the
 // version of k3s that Cilium is to run on.
-func (f *Finder) Find(ctx context.Context, name, version string, platforms []lock.Platform, k3s string) (*Release, error) {
+func (f *Finder) Find(ctx context.Context, name, version string, platforms []lock.Platform,
+	k3s string) (*Release, error) {
 	if err := Check(name, version); err != nil {
 		return nil, err
 	}
@@ -175,11 +177,13 @@ func (f *Finder) k3s(ctx context.Context, version string, platforms []lock.Platf
 }
 
 // k3sPlatform reads the checksums of one platform.
-func (f *Finder) k3sPlatform(ctx context.Context, base string, platform lock.Platform) (*lock.File, *lock.Image, map[string]string, error) {
+func (f *Finder) k3sPlatform(ctx context.Context, base string,
+	platform lock.Platform) (*lock.File, *lock.Image, map[string]string, error) {
 	arch := platform.Architecture()
 	suffix, ok := k3sArches[arch]
 	if !ok || platform.Variant() != "" && !platform.Match(lock.Platform("linux/"+arch)) {
-		return nil, nil, nil, &UnknownError{fmt.Errorf("k3s is not published for %s, only for linux/amd64, linux/arm64", platform), "ask for one of these platforms"}
+		return nil, nil, nil, &UnknownError{fmt.Errorf("k3s is not published for %s, only for linux/amd64, linux/arm64",
+			platform), "ask for one of these platforms"}
 	}
 	address := base + "sha256sum-" + arch + ".txt"
 	sums, err := f.sumsAt(ctx, address)
@@ -196,7 +200,8 @@ func (f *Finder) k3sPlatform(ctx context.Context, base string, platform lock.Pla
 		}
 	}
 	if file.SHA256 == "" || archive.Archive == "" {
-		return nil, nil, nil, &UnknownError{fmt.Errorf("%s has no checksum of k3s%s, or of an archive of images for %s", address, suffix, platform), "see what the release has on its page"}
+		return nil, nil, nil, &UnknownError{fmt.Errorf("%s has no checksum of k3s%s, or of an archive of images for %s",
+			address, suffix, platform), "see what the release has on its page"}
 	}
 	size, err := f.Source.Size(ctx, file.URL)
 	if err != nil {
@@ -263,20 +268,23 @@ func (f *Finder) ciliumCLI(ctx context.Context, platforms []lock.Platform) ([]lo
 			return nil, err
 		}
 		if sums[name] == "" {
-			return nil, &UnknownError{fmt.Errorf("%s has no checksum of %s", address+ciliumCLISum, name), "see what the release has on its page"}
+			return nil, &UnknownError{fmt.Errorf("%s has no checksum of %s", address+ciliumCLISum, name),
+				"see what the release has on its page"}
 		}
 		size, err := f.Source.Size(ctx, address)
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, lock.File{Name: name, Platform: platform, URL: address, SHA256: sums[name], Size: max(size, 0)})
+		files = append(files, lock.File{Name: name, Platform: platform, URL: address, SHA256: sums[name],
+			Size: max(size, 0)})
 	}
 	return files, nil
 }
 
 func (f *Finder) liteboxd(version string) (*Release, error) {
 	names, err := f.ManifestImages(LiteBoxdImages{
-		API: liteboxdServer + ":" + version, Gateway: liteboxdGateway + ":" + version, Web: liteboxdWeb + ":" + version, Helper: liteboxdHelper,
+		API: liteboxdServer + ":" + version, Gateway: liteboxdGateway + ":" + version, Web: liteboxdWeb + ":" + version,
+		Helper: liteboxdHelper,
 	})
 	if err != nil {
 		return nil, err
@@ -309,7 +317,8 @@ func (r *Release) CheckArchives(c lock.Component) error {
 		for _, ref := range r.ArchiveImages {
 			if !slices.ContainsFunc(archive.Contents.Images, func(m lock.ArchiveImage) bool { return m.Ref == ref }) {
 				errs = append(errs, &UnknownError{
-					fmt.Errorf("%s %s: %s does not hold the image %s, which upstream lists for the release", r.Name, r.Version, path.Base(archive.Archive), ref),
+					fmt.Errorf("%s %s: %s does not hold the image %s, which upstream lists for the release", r.Name,
+						r.Version, path.Base(archive.Archive), ref),
 					"this release's archive is not what it should be: take another release",
 				})
 			}

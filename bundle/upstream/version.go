@@ -18,8 +18,10 @@ var forms = map[string]struct {
 	pattern *regexp.Regexp
 	example string
 }{
-	K3s:      {regexp.MustCompile(`^v[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}(-[0-9A-Za-z.-]{1,32})?\+k3s[0-9]{1,6}$`), "v1.36.4+k3s1"},
-	Cilium:   {regexp.MustCompile(`^[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}(-[0-9A-Za-z.-]{1,32})?$`), "1.20.0, without a v"},
+	K3s: {regexp.MustCompile(`^v[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}(-[0-9A-Za-z.-]{1,32})?\+k3s[0-9]{1,6}$`),
+		"v1.36.4+k3s1"},
+	Cilium: {regexp.MustCompile(`^[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}(-[0-9A-Za-z.-]{1,32})?$`),
+		"1.20.0, without a v"},
 	LiteBoxd: {regexp.MustCompile(`^v[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}(-[0-9A-Za-z.-]{1,32})?$`), "v0.6.10"},
 }
 
@@ -56,7 +58,8 @@ func (v version) newerPatch(old version) bool {
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(v.patch, old.patch), cmp.Compare(finished(v), finished(old)), cmp.Compare(v.build, old.build)) > 0
+	return cmp.Or(cmp.Compare(v.patch, old.patch), cmp.Compare(finished(v), finished(old)),
+		cmp.Compare(v.build, old.build)) > 0
 }
 
 // newest returns the newest patch among the versions of a component; "" when there is

@@ -127,7 +127,8 @@ func checkVolumes(size, volumeSize int64) error {
 		return fmt.Errorf("volumes of %s: at least %s are needed", progress.Bytes(volumeSize), progress.Bytes(MinSize))
 	}
 	if n := volumesOf(size, volumeSize); n > MaxVolumes {
-		return fmt.Errorf("volumes of %s would be %d, at most %d can be: make them larger", progress.Bytes(volumeSize), n, MaxVolumes)
+		return fmt.Errorf("volumes of %s would be %d, at most %d can be: make them larger", progress.Bytes(volumeSize),
+			n, MaxVolumes)
 	}
 	return nil
 }
@@ -151,7 +152,8 @@ func openLocked(lock *flock.Flock) (*os.File, error) {
 		opened, err = f.Stat()
 	}
 	if err == nil && !os.SameFile(held, opened) {
-		err = fmt.Errorf("another build has just finished %s, and one more is writing it: run the command again", lock.Path())
+		err = fmt.Errorf("another build has just finished %s, and one more is writing it: run the command again",
+			lock.Path())
 	}
 	if err != nil {
 		_ = f.Close()

@@ -146,9 +146,11 @@ func (s set) checkSizes(infos []os.FileInfo) []error {
 		case n == 0:
 			faults = append(faults, s.fault(s.volume(i), "is empty"))
 		case n < size && i < last:
-			faults = append(faults, s.fault(s.volume(i), fmt.Sprintf("has %d bytes, the volumes of this set have at least %d: it is cut off", n, size)))
+			faults = append(faults, s.fault(s.volume(i), fmt.Sprintf("has %d bytes, the volumes of this set have at "+
+				"least %d: it is cut off", n, size)))
 		case n > size:
-			faults = append(faults, s.fault(s.volume(i), fmt.Sprintf("has %d bytes, the volumes of this set have %d: something was appended", n, size)))
+			faults = append(faults, s.fault(s.volume(i), fmt.Sprintf("has %d bytes, the volumes of this set have %d: "+
+				"something was appended", n, size)))
 		}
 	}
 	return faults
@@ -170,7 +172,8 @@ func (f *File) decrypt(identities []age.Identity) error {
 		f.clear, f.size = content, size
 		return nil
 	case errors.As(err, &none):
-		return fmt.Errorf("%w (it is for recipients of the type %s)", ErrNoIdentity, strings.Join(none.StanzaTypes, ", "))
+		return fmt.Errorf("%w (it is for recipients of the type %s)", ErrNoIdentity,
+			strings.Join(none.StanzaTypes, ", "))
 	}
 	return decryptError(err)
 }

@@ -63,7 +63,8 @@ func (f *Fault) Unwrap() error { return ErrDamaged }
 
 // Hint says how the fault is mended.
 func (f *Fault) Hint() string {
-	return fmt.Sprintf("copy the files that are named, and no others, again from where the bundle was built; `sha256sum -c %s` checks them by hand", filepath.Base(f.list))
+	return fmt.Sprintf("copy the files that are named, and no others, again from where the bundle was built; "+
+		"`sha256sum -c %s` checks them by hand", filepath.Base(f.list))
 }
 
 // set is the name of a set of volumes, without the endings.

@@ -44,11 +44,13 @@ refuse them.`,
 		},
 	}
 	o.addFlags(c)
-	c.Flags().StringVar(&o.state, "state", "", "where state.json is, beside which a copy of the record is kept (default: beside the configuration)")
+	c.Flags().StringVar(&o.state, "state", "", "where state.json is, beside which a copy of the record is kept "+
+		"(default: beside the configuration)")
 	return c
 }
 
-func runAdopt(ctx context.Context, out io.Writer, global *globalOptions, o adoptOptions, reporter progress.Reporter) error {
+func runAdopt(ctx context.Context, out io.Writer, global *globalOptions, o adoptOptions,
+	reporter progress.Reporter) error {
 	options, err := o.open(ctx, global.warner(reporter), reporter)
 	if err != nil {
 		return err
@@ -76,12 +78,15 @@ func printAdoption(out io.Writer, a *install.Adoption, format string) error {
 	}
 	switch {
 	case a.New:
-		w.printf("cluster %s is recorded as release %d, of bundle %s\n", a.Cluster, a.Release.Number, shortDigest(a.Release.Bundle.String()))
+		w.printf("cluster %s is recorded as release %d, of bundle %s\n", a.Cluster, a.Release.Number,
+			shortDigest(a.Release.Bundle.String()))
 	case a.Release.Number != 0:
-		w.printf("nothing to do: cluster %s is on record as release %d, of bundle %s\n", a.Cluster, a.Release.Number, shortDigest(a.Release.Bundle.String()))
+		w.printf("nothing to do: cluster %s is on record as release %d, of bundle %s\n", a.Cluster, a.Release.Number,
+			shortDigest(a.Release.Bundle.String()))
 	}
 	if len(a.Adopted) > 0 {
-		w.printf("boxlift did not set up k3s on %s: it is adopted, and stays as it is; boxlift install --dry-run shows what else would change\n", strings.Join(a.Adopted, ", "))
+		w.printf("boxlift did not set up k3s on %s: it is adopted, and stays as it is; boxlift install --dry-run "+
+			"shows what else would change\n", strings.Join(a.Adopted, ", "))
 	}
 	for _, host := range slices.Sorted(maps.Keys(a.Differences)) {
 		for _, text := range a.Differences[host] {

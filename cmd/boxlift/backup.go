@@ -25,7 +25,8 @@ import (
 
 func newBackupCommand(global *globalOptions) *cobra.Command {
 	return group("backup", "Keep what a cluster cannot be made again from, and bring it back",
-		newBackupCreateCommand(global), newBackupListCommand(global), newBackupVerifyCommand(), newBackupRestoreCommand(global))
+		newBackupCreateCommand(global), newBackupListCommand(global), newBackupVerifyCommand(),
+		newBackupRestoreCommand(global))
 }
 
 // backupPassphraseVariable holds the passphrase of an encrypted backup.
@@ -72,7 +73,8 @@ What is in volumes is not in it, but for LiteBoxd's database.`,
 		},
 	}
 	addConfiguration(c, &o.config, &o.state, &o.format)
-	c.Flags().StringVar(&o.to, "to", "", "folder to put it in, made if missing (default: backups/CLUSTER beside the state)")
+	c.Flags().StringVar(&o.to, "to", "", "folder to put it in, made if missing (default: backups/CLUSTER beside the "+
+		"state)")
 	o.addEncryptFlags(c)
 	c.Flags().StringVar(&o.passphraseFile, "passphrase-file", "", "encrypt with the passphrase in this file")
 	return c
@@ -85,13 +87,15 @@ func addConfiguration(c *cobra.Command, config, state, format *string) {
 	c.Flags().StringVarP(format, "output", "o", "table", "format: table or json")
 }
 
-func runBackupCreate(ctx context.Context, out io.Writer, global *globalOptions, o backupCreateOptions, recipients []age.Recipient, reporter progress.Reporter) error {
+func runBackupCreate(ctx context.Context, out io.Writer, global *globalOptions, o backupCreateOptions,
+	recipients []age.Recipient, reporter progress.Reporter) error {
 	options, err := loadConfiguration(o.config, global.warner(reporter))
 	if err != nil {
 		return err
 	}
 	options.StatePath, options.Reporter, options.Log = statePath(o.state, o.config), reporter, global.logger(reporter)
-	report, err := install.CreateBackup(ctx, install.BackupOptions{Options: options, Settings: recovery.Settings{Dir: o.to, Recipients: recipients, Boxlift: version}})
+	report, err := install.CreateBackup(ctx, install.BackupOptions{Options: options,
+		Settings: recovery.Settings{Dir: o.to, Recipients: recipients, Boxlift: version}})
 	if err != nil {
 		return err
 	}
@@ -109,7 +113,8 @@ func printBackup(out io.Writer, r *backup.Report, format string) error {
 		size += e.Size
 	}
 	w.printf("backup:   %s\n", r.Path)
-	w.printf("cluster:  %s as of %s, k3s %s, bundle %s\n", m.Cluster, m.Time.Format(time.RFC3339), m.K3s, orDash(shortDigest(m.Bundle)))
+	w.printf("cluster:  %s as of %s, k3s %s, bundle %s\n", m.Cluster, m.Time.Format(time.RFC3339), m.K3s,
+		orDash(shortDigest(m.Bundle)))
 	what := string(m.Datastore)
 	if m.Datastore == backup.Etcd {
 		what += fmt.Sprintf(" (%d revisions)", r.Revisions)
@@ -188,7 +193,8 @@ func runBackupList(out io.Writer, global *globalOptions, o backupListOptions) er
 		case one.Problem != "":
 			state = one.Problem
 		}
-		w.printf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", one.Time.Format(time.RFC3339), filepath.Base(one.Path), progress.Bytes(one.Bytes), k3s, bundle, datastore, liteboxd, state)
+		w.printf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", one.Time.Format(time.RFC3339), filepath.Base(one.Path),
+			progress.Bytes(one.Bytes), k3s, bundle, datastore, liteboxd, state)
 	}
 	if w.err != nil {
 		return w.err
@@ -210,8 +216,10 @@ type backupFile struct {
 const backupPrefix = "backup-"
 
 func (o *backupFile) addFlags(c *cobra.Command) {
-	c.Flags().StringArrayVar(&o.identities, o.prefix+"identity", nil, "file with age identities that open an encrypted backup (repeatable)")
-	c.Flags().StringVar(&o.passphraseFile, o.prefix+"passphrase-file", "", "file that holds the passphrase of an encrypted backup (default: "+backupPassphraseVariable+", or the terminal)")
+	c.Flags().StringArrayVar(&o.identities, o.prefix+"identity", nil,
+		"file with age identities that open an encrypted backup (repeatable)")
+	c.Flags().StringVar(&o.passphraseFile, o.prefix+"passphrase-file", "", "file that holds the passphrase of an "+
+		"encrypted backup (default: "+backupPassphraseVariable+", or the terminal)")
 }
 
 // open opens the backup and proves it.
@@ -247,7 +255,8 @@ func (o *backupFile) readKeys(ctx context.Context) ([]age.Identity, error) {
 	}
 	passphrase, err := backupPassphrase.read(ctx, o.passphraseFile, false)
 	if err != nil {
-		return nil, fault.WithHint(err, fmt.Sprintf("the backup is encrypted: --%[1]sidentity names a file with the age identity that opens it, --%[1]spassphrase-file one with its passphrase", o.prefix))
+		return nil, fault.WithHint(err, fmt.Sprintf("the backup is encrypted: --%[1]sidentity names a file with the "+
+			"age identity that opens it, --%[1]spassphrase-file one with its passphrase", o.prefix))
 	}
 	identity, err := scryptIdentity(passphrase)
 	return []age.Identity{identity}, err
@@ -320,7 +329,8 @@ same state. Until then, the hosts' k3s does not start, and nothing else is insta
 }
 
 // runRestore replaces a cluster by a backup of it.
-func runRestore(ctx context.Context, stdout io.Writer, global *globalOptions, o installOptions, from backupFile, confirmed string) error {
+func runRestore(ctx context.Context, stdout io.Writer, global *globalOptions, o installOptions, from backupFile,
+	confirmed string) error {
 	r, err := from.open(ctx)
 	if err != nil {
 		return err
@@ -338,13 +348,15 @@ func runRestore(ctx context.Context, stdout io.Writer, global *globalOptions, o 
 }
 
 // confirmRestore says what is lost, and has the cluster's name typed.
-func confirmRestore(ctx context.Context, in *os.File, global *globalOptions, config string, r *backup.Reader, confirmed string) error {
+func confirmRestore(ctx context.Context, in *os.File, global *globalOptions, config string, r *backup.Reader,
+	confirmed string) error {
 	name := r.Manifest().Cluster
 	switch {
 	case confirmed != "" && confirmed != name:
 		return fault.Usage.Errorf("--%s %s: the backup is of the cluster %s", confirmFlag, confirmed, name)
 	case confirmed == "" && !term.IsTerminal(int(in.Fd())):
-		return fault.WithHint(fault.Usage.Errorf("there is no terminal to ask on"), "--dry-run shows what would be done; --"+confirmFlag+" "+name+" does it")
+		return fault.WithHint(fault.Usage.Errorf("there is no terminal to ask on"),
+			"--dry-run shows what would be done; --"+confirmFlag+" "+name+" does it")
 	}
 	options, err := loadConfiguration(config, global.warner(progress.Discard))
 	if err != nil {
@@ -367,7 +379,8 @@ func confirmRestore(ctx context.Context, in *os.File, global *globalOptions, con
 
 func printLosses(out io.Writer, l *recovery.Losses) {
 	w := &errorWriter{w: out}
-	w.printf("This replaces the cluster %s by what it was at %s, %s ago.\n", l.Cluster, l.Since.Format(time.RFC3339), progress.Duration(time.Since(l.Since)))
+	w.printf("This replaces the cluster %s by what it was at %s, %s ago.\n", l.Cluster, l.Since.Format(time.RFC3339),
+		progress.Duration(time.Since(l.Since)))
 	w.printf("Lost is everything that was done since: every object that was made or changed, every\n" +
 		"template, every sandbox. All pods end. Those of controllers begin anew, among them persistent\n" +
 		"sandboxes; ordinary sandboxes have ended for good.\n")
@@ -379,7 +392,8 @@ func printLosses(out io.Writer, l *recovery.Losses) {
 		what  string
 		names []string
 		more  int
-	}{{"releases since", l.Releases, 0}, {"nodes that joined", l.Nodes, 0}, {"objects that were made", l.Objects, l.MoreObjects}, {"rows of LiteBoxd's database", l.Rows, 0}, {"sandboxes", l.Sandboxes, 0}} {
+	}{{"releases since", l.Releases, 0}, {"nodes that joined", l.Nodes, 0}, {"objects that were made", l.Objects,
+		l.MoreObjects}, {"rows of LiteBoxd's database", l.Rows, 0}, {"sandboxes", l.Sandboxes, 0}} {
 		if len(part.names) == 0 {
 			w.printf("  %s: none\n", part.what)
 			continue

@@ -16,7 +16,8 @@ import (
 )
 
 func newCertsCommand(global *globalOptions) *cobra.Command {
-	return group("certs", "See when a cluster's certificates end, and renew them", newCertsCheckCommand(global), newCertsRotateCommand(global))
+	return group("certs", "See when a cluster's certificates end, and renew them", newCertsCheckCommand(global),
+		newCertsRotateCommand(global))
 }
 
 type certsOptions struct {
@@ -82,7 +83,8 @@ func (o *certsOptions) options(global *globalOptions, reporter progress.Reporter
 	return options, err
 }
 
-func runCertsCheck(ctx context.Context, out io.Writer, global *globalOptions, o certsOptions, reporter progress.Reporter) error {
+func runCertsCheck(ctx context.Context, out io.Writer, global *globalOptions, o certsOptions,
+	reporter progress.Reporter) error {
 	options, err := o.options(global, reporter)
 	if err != nil {
 		return err
@@ -108,7 +110,8 @@ func printCertificates(out io.Writer, found *certificates.Certificates, o certsO
 		w.printf("HOST\tCERTIFICATE\tSUBJECT\tENDS\tDAYS LEFT\tRENEWAL\n")
 	}
 	for _, c := range list {
-		w.printf("%s\t%s\t%s\t%s\t%d\t%s\n", orDash(c.Host), c.Path, c.Subject, c.NotAfter.Format(time.DateOnly), c.DaysLeft, orDash(c.Renewal))
+		w.printf("%s\t%s\t%s\t%s\t%d\t%s\n", orDash(c.Host), c.Path, c.Subject, c.NotAfter.Format(time.DateOnly),
+			c.DaysLeft, orDash(c.Renewal))
 	}
 	if w.err == nil {
 		w.err = t.Flush()
@@ -117,7 +120,8 @@ func printCertificates(out io.Writer, found *certificates.Certificates, o certsO
 	for _, p := range found.Problems {
 		w.printf("warning: %s\n", p)
 	}
-	w.printf("cluster %s: %d certificates, %d end within 120 days", found.Cluster, len(found.Certificates), len(found.Soon()))
+	w.printf("cluster %s: %d certificates, %d end within 120 days", found.Cluster, len(found.Certificates),
+		len(found.Soon()))
 	if len(found.Certificates) > 0 {
 		w.printf("; the first in %d days", found.Certificates[0].DaysLeft)
 	}
@@ -125,7 +129,8 @@ func printCertificates(out io.Writer, found *certificates.Certificates, o certsO
 	return w.err
 }
 
-func runCertsRotate(ctx context.Context, out io.Writer, global *globalOptions, o certsOptions, reporter progress.Reporter) error {
+func runCertsRotate(ctx context.Context, out io.Writer, global *globalOptions, o certsOptions,
+	reporter progress.Reporter) error {
 	options, err := o.options(global, reporter)
 	if err != nil {
 		return err

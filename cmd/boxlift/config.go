@@ -161,7 +161,8 @@ func picture(c *config.Config) *clusterPicture {
 		p.Registries = slices.Compact(p.Registries)
 	}
 	for _, h := range c.Hosts() {
-		host := hostPicture{Host: h.Host, Role: h.Role, Node: h.Name, Login: h.User + "@" + h.Address(), Sudo: h.Sudo, Labels: h.Labels}
+		host := hostPicture{Host: h.Host, Role: h.Role, Node: h.Name, Login: h.User + "@" + h.Address(), Sudo: h.Sudo,
+			Labels: h.Labels}
 		if h.NodeIP.IsValid() {
 			host.NodeIP = h.NodeIP.String()
 		}
@@ -249,7 +250,8 @@ func printReport(out io.Writer, r configReport) error {
 				servers++
 			}
 		}
-		w.printf("cluster %s: %s, %s; API at %s\n", p.Name, count(servers, "server"), count(len(p.Hosts)-servers, "agent"), p.APIEndpoint)
+		w.printf("cluster %s: %s, %s; API at %s\n", p.Name, count(servers, "server"),
+			count(len(p.Hosts)-servers, "agent"), p.APIEndpoint)
 		w.printf("k3s %s, Cilium %s, pods in %s\n", orBundle(p.K3s), orBundle(p.Cilium), p.PodCIDR)
 		if p.Seeding != nil {
 			w.printf("seeding: %s\n", p.Seeding)
@@ -327,7 +329,8 @@ without, the server's address has to be filled in. Only its owner can read the f
 	c.Flags().StringVarP(&o.file, "file", "f", "install.yaml", "the file to write")
 	c.Flags().StringArrayVar(&o.servers, "server", nil, "address or DNS name of a server; once for each, an odd number")
 	c.Flags().StringArrayVar(&o.agents, "agent", nil, "address or DNS name of an agent; once for each")
-	c.Flags().BoolVar(&o.overwrite, "overwrite-existing-file", false, "replace a file that is there already, with all that is in it")
+	c.Flags().BoolVar(&o.overwrite, "overwrite-existing-file", false,
+		"replace a file that is there already, with all that is in it")
 	return c
 }
 
@@ -359,7 +362,8 @@ func writeConfig(path string, content []byte, overwrite bool) error {
 	}
 	if overwrite {
 		// Not renameio.WriteFile: it would keep the permissions of the old file.
-		f, err := renameio.NewPendingFile(path, renameio.WithStaticPermissions(0o600), renameio.WithTempDir(filepath.Dir(path)))
+		f, err := renameio.NewPendingFile(path, renameio.WithStaticPermissions(0o600),
+			renameio.WithTempDir(filepath.Dir(path)))
 		if err != nil {
 			return wrap(err)
 		}
@@ -370,7 +374,8 @@ func writeConfig(path string, content []byte, overwrite bool) error {
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return fault.WithHint(fault.Input.Wrap(wrap(err)), "choose another name with -f, or replace the file with --overwrite-existing-file")
+		return fault.WithHint(fault.Input.Wrap(wrap(err)), "choose another name with -f, or replace the file with "+
+			"--overwrite-existing-file")
 	} else if err != nil {
 		return wrap(err)
 	}

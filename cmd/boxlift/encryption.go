@@ -29,8 +29,10 @@ type encryptOptions struct {
 }
 
 func (o *encryptOptions) addEncryptFlags(c *cobra.Command) {
-	c.Flags().StringArrayVar(&o.recipients, "encrypt-to", nil, "encrypt for this age recipient, such as age1... (repeatable)")
-	c.Flags().BoolVar(&o.passphrase, "passphrase", false, "encrypt with a passphrase, which is asked for; --passphrase-file does it too")
+	c.Flags().StringArrayVar(&o.recipients, "encrypt-to", nil,
+		"encrypt for this age recipient, such as age1... (repeatable)")
+	c.Flags().BoolVar(&o.passphrase, "passphrase", false, "encrypt with a passphrase, which is asked for; "+
+		"--passphrase-file does it too")
 }
 
 // isEncrypting reports whether something is to be encrypted. The passphrase may be in a file.
@@ -42,13 +44,15 @@ func (o *encryptOptions) withPassphrase(file string) bool { return o.passphrase 
 
 // open returns whom to encrypt for: nobody, when nothing is to be encrypted. The passphrase, if
 // it is done with one, is read from a file or asked for, and returned too.
-func (o *encryptOptions) open(ctx context.Context, of secret, passphraseFile string) (recipients []age.Recipient, passphrase []byte, err error) {
+func (o *encryptOptions) open(ctx context.Context, of secret,
+	passphraseFile string) (recipients []age.Recipient, passphrase []byte, err error) {
 	if !o.withPassphrase(passphraseFile) {
 		recipients, err = parseRecipients(o.recipients)
 		return recipients, nil, err
 	}
 	if len(o.recipients) > 0 {
-		return nil, nil, fault.Usage.Errorf("--encrypt-to and --passphrase exclude each other: age's format has no file with both")
+		return nil, nil, fault.Usage.Errorf("--encrypt-to and --passphrase exclude each other: age's format has no " +
+			"file with both")
 	}
 	if passphrase, err = of.read(ctx, passphraseFile, true); err != nil {
 		return nil, nil, err
@@ -66,7 +70,8 @@ func parseRecipients(texts []string) ([]age.Recipient, error) {
 		// What is no recipient may be an identity that was mixed up with it: it is not shown.
 		found, err := age.ParseRecipients(strings.NewReader(text))
 		if err != nil || len(found) != 1 {
-			return nil, fault.WithHint(fault.Usage.Errorf("--encrypt-to takes age recipients, such as age1..., and this is none"), "`age-keygen -y FILE` prints that of an identity")
+			return nil, fault.WithHint(fault.Usage.Errorf("--encrypt-to takes age recipients, such as age1..., and "+
+				"this is none"), "`age-keygen -y FILE` prints that of an identity")
 		}
 		recipients = append(recipients, found...)
 	}
@@ -85,7 +90,8 @@ func readIdentities(paths []string) ([]age.Identity, error) {
 		_ = f.Close() // it was only read
 		if err != nil {
 			// The error may quote the line, which is a secret.
-			return nil, fault.WithHint(fault.Input.Errorf("read the identity %s: it is not a file of age identities", path), "age-keygen makes such files; those that are encrypted themselves have to be decrypted first")
+			return nil, fault.WithHint(fault.Input.Errorf("read the identity %s: it is not a file of age identities",
+				path), "age-keygen makes such files; those that are encrypted themselves have to be decrypted first")
 		}
 		identities = append(identities, found...)
 	}

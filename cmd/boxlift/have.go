@@ -40,7 +40,8 @@ The hosts are only looked at, over SSH. All of them have to answer.`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !o.nodes {
-				return fault.WithHint(fault.Usage.Errorf("--nodes is needed: whose blobs to write down"), "--nodes stands for the hosts of install.yaml")
+				return fault.WithHint(fault.Usage.Errorf("--nodes is needed: whose blobs to write down"),
+					"--nodes stands for the hosts of install.yaml")
 			}
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
 				return runHave(cmd.Context(), out, global, o, r)
@@ -53,7 +54,8 @@ The hosts are only looked at, over SSH. All of them have to answer.`,
 	return c
 }
 
-func runHave(ctx context.Context, out io.Writer, global *globalOptions, o haveOptions, reporter progress.Reporter) error {
+func runHave(ctx context.Context, out io.Writer, global *globalOptions, o haveOptions,
+	reporter progress.Reporter) error {
 	options, err := loadConfiguration(o.config, global.warner(reporter))
 	if err != nil {
 		return err

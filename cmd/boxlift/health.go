@@ -54,13 +54,15 @@ sandbox-to-internet is made only when it is named there: it addresses a host out
 	return c
 }
 
-func runHealth(ctx context.Context, out io.Writer, global *globalOptions, o healthOptions, reporter progress.Reporter) error {
+func runHealth(ctx context.Context, out io.Writer, global *globalOptions, o healthOptions,
+	reporter progress.Reporter) error {
 	if err := checkFormat(o.format); err != nil {
 		return err
 	}
 	for _, c := range o.only {
 		if !slices.Contains(inspect.HealthChecks(), c) {
-			return fault.Usage.Errorf("--only: there is no check %q: expected %s", c, strings.Join(inspect.HealthChecks(), ", "))
+			return fault.Usage.Errorf("--only: there is no check %q: expected %s", c,
+				strings.Join(inspect.HealthChecks(), ", "))
 		}
 	}
 	options, err := loadConfiguration(o.config, global.warner(reporter))
@@ -95,7 +97,8 @@ func printHealth(out io.Writer, h *inspect.Health, format string) error {
 	}
 	w.w = out
 	w.printf("cluster %s: %d ok, %d warnings, %d failed, %d skipped\n", h.Cluster,
-		counts[inspect.HealthOK], counts[inspect.HealthWarning], counts[inspect.HealthFailed], counts[inspect.HealthSkipped])
+		counts[inspect.HealthOK], counts[inspect.HealthWarning], counts[inspect.HealthFailed],
+		counts[inspect.HealthSkipped])
 	if w.err != nil {
 		return fmt.Errorf("print what was found: %w", w.err)
 	}

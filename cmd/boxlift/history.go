@@ -47,13 +47,15 @@ rolled_back.`,
 		},
 	}
 	c.Flags().StringVarP(&o.config, "file", "f", "install.yaml", "the configuration")
-	c.Flags().StringVar(&o.state, "state", "", "where state.json is, beside which the copy lies (default: beside the configuration)")
+	c.Flags().StringVar(&o.state, "state", "", "where state.json is, beside which the copy lies (default: beside the "+
+		"configuration)")
 	c.Flags().StringVarP(&o.format, "output", "o", "table", "format: table or json")
 	c.Flags().IntVar(&o.lock, "lock", 0, "print the lock of this release instead")
 	return c
 }
 
-func runHistory(ctx context.Context, out io.Writer, global *globalOptions, o historyOptions, reporter progress.Reporter) error {
+func runHistory(ctx context.Context, out io.Writer, global *globalOptions, o historyOptions,
+	reporter progress.Reporter) error {
 	if err := checkFormat(o.format); err != nil {
 		return err
 	}
@@ -64,7 +66,8 @@ func runHistory(ctx context.Context, out io.Writer, global *globalOptions, o his
 	options.StatePath, options.Reporter, options.Log = statePath(o.state, o.config), reporter, global.logger(reporter)
 	record, err := install.History(ctx, options)
 	if err != nil && record != nil {
-		err = fault.WithHint(err, "what is shown is the copy beside the state: others may have changed the cluster since")
+		err = fault.WithHint(err, "what is shown is the copy beside the state: others may have changed the cluster "+
+			"since")
 	}
 	if record == nil && err != nil {
 		return err
@@ -149,7 +152,8 @@ func printHistory(out io.Writer, cluster string, record *release.Record, format 
 			took = progress.Duration(r.Ended.Sub(r.Started))
 		}
 		first, _, _ := strings.Cut(r.Result, "\n")
-		w.printf("%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Number, state, r.Started.Format(time.RFC3339), took, r.By, r.Command,
+		w.printf("%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Number, state, r.Started.Format(time.RFC3339), took, r.By,
+			r.Command,
 			shortDigest(r.Bundle.String()), versionsOf(r.Components), orDash(shortened(first)))
 	}
 	before(time.Time{})

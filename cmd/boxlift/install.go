@@ -67,7 +67,8 @@ func (o *clusterOptions) load(ctx context.Context, warn func(string)) (*config.C
 		warn("warning: " + w.String())
 	}
 	if key == nil {
-		warn("warning: THE SIGNATURE OF THE BUNDLE IS NOT CHECKED (--insecure-skip-signature): whoever made this file gets root on every host")
+		warn("warning: THE SIGNATURE OF THE BUNDLE IS NOT CHECKED (--insecure-skip-signature): whoever made this " +
+			"file gets root on every host")
 	}
 	r, err := o.openSigned(ctx, o.bundle, key)
 	if err != nil {
@@ -131,8 +132,10 @@ func (o *installOptions) addFlags(c *cobra.Command) {
 func (o *installOptions) keptFlags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("install", pflag.ContinueOnError)
 	f.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "write access to the cluster to this file")
-	f.BoolVar(&o.mergeKubeconfig, "merge-kubeconfig", o.mergeKubeconfig, "add it to what the file holds, under the cluster's name")
-	f.BoolVar(&o.noRollback, "no-rollback", o.noRollback, "leave a LiteBoxd that could not be rolled out as it is, instead of going back to the last good one")
+	f.BoolVar(&o.mergeKubeconfig, "merge-kubeconfig", o.mergeKubeconfig,
+		"add it to what the file holds, under the cluster's name")
+	f.BoolVar(&o.noRollback, "no-rollback", o.noRollback, "leave a LiteBoxd that could not be rolled out as it is, "+
+		"instead of going back to the last good one")
 	addForceAfter(f, &o.forceAfter)
 	return f
 }
@@ -284,7 +287,8 @@ func statePath(given, configuration string) string {
 	return filepath.Join(filepath.Dir(configuration), "state.json")
 }
 
-func runInstall(ctx context.Context, out io.Writer, global *globalOptions, o installOptions, reporter progress.Reporter) error {
+func runInstall(ctx context.Context, out io.Writer, global *globalOptions, o installOptions,
+	reporter progress.Reporter) error {
 	start := time.Now()
 	options, err := o.openOptions(ctx, global, reporter)
 	if err != nil {
@@ -300,7 +304,8 @@ func runInstall(ctx context.Context, out io.Writer, global *globalOptions, o ins
 }
 
 // openOptions opens the bundle and puts together what the flags say of a run.
-func (o *installOptions) openOptions(ctx context.Context, global *globalOptions, reporter progress.Reporter) (install.Options, error) {
+func (o *installOptions) openOptions(ctx context.Context, global *globalOptions,
+	reporter progress.Reporter) (install.Options, error) {
 	if o.mergeKubeconfig && o.kubeconfig == "" {
 		return install.Options{}, fault.Usage.Errorf("--merge-kubeconfig needs --kubeconfig: the file to merge into")
 	}
@@ -310,9 +315,12 @@ func (o *installOptions) openOptions(ctx context.Context, global *globalOptions,
 	}
 	if o.resume && options.Config.Runtime.DryRun {
 		_ = options.Bundle.Close() // it was only read
-		return install.Options{}, fault.WithHint(fault.Usage.Errorf("runtime.dryRun is set in %s, and there is nothing to go on with in a dry run", o.config), "boxlift install makes the dry run; take runtime.dryRun out to go on")
+		return install.Options{}, fault.WithHint(fault.Usage.Errorf("runtime.dryRun is set in %s, and there is "+
+			"nothing to go on with in a dry run", o.config),
+			"boxlift install makes the dry run; take runtime.dryRun out to go on")
 	}
-	options.StatePath, options.Resume, options.Log = statePath(o.state, o.config), o.resume && !o.fromCluster, global.logger(reporter)
+	options.StatePath, options.Resume, options.Log = statePath(o.state, o.config), o.resume &&
+		!o.fromCluster, global.logger(reporter)
 	options.DryRun = !o.resume && (o.dryRun || options.Config.Runtime.DryRun)
 	options.Kubeconfig, options.MergeKubeconfig = o.kubeconfig, o.mergeKubeconfig
 	options.AcceptOlderBundle = o.acceptOlder
@@ -322,7 +330,8 @@ func (o *installOptions) openOptions(ctx context.Context, global *globalOptions,
 }
 
 // runResume goes on with the last run, whatever command it was of.
-func runResume(ctx context.Context, out io.Writer, global *globalOptions, o installOptions, reporter progress.Reporter) error {
+func runResume(ctx context.Context, out io.Writer, global *globalOptions, o installOptions,
+	reporter progress.Reporter) error {
 	state := statePath(o.state, o.config)
 	last, err := journal.Read(state)
 	if err != nil {
@@ -347,13 +356,15 @@ func runResume(ctx context.Context, out io.Writer, global *globalOptions, o inst
 			return err
 		}
 	case o.bundle == "" && last.BundleFile == "":
-		return fmt.Errorf("%w: %s holds no run with a bundle: with --bundle, the cluster is asked for one", site.ErrNothingToResume, state)
+		return fmt.Errorf("%w: %s holds no run with a bundle: with --bundle, the cluster is asked for one",
+			site.ErrNothingToResume, state)
 	}
 	if err := o.takeUp(last, kept); err != nil {
 		return err
 	}
 	if o.command == nodeAdd && len(o.hosts) == 0 { // it would be an installation of all hosts
-		return fmt.Errorf("%w: %s does not say which hosts the last run was to add: run boxlift node add again", site.ErrNothingToResume, state)
+		return fmt.Errorf("%w: %s does not say which hosts the last run was to add: run boxlift node add again",
+			site.ErrNothingToResume, state)
 	}
 	return runInstall(ctx, out, global, o, reporter)
 }
@@ -372,7 +383,8 @@ func (o *installOptions) takeUp(last journal.State, set *pflag.FlagSet) error {
 	for _, text := range last.Flags {
 		switch name := flagName(text); {
 		case name == "" || set.Lookup(name) == nil:
-			return fault.WithHint(fault.Input.Errorf("%w: the last run (%s) began with %.100q, which this boxlift does not know for it", site.ErrNothingToResume, last.Command, text),
+			return fault.WithHint(fault.Input.Errorf("%w: the last run (%s) began with %.100q, which this boxlift "+
+				"does not know for it", site.ErrNothingToResume, last.Command, text),
 				"go on with the boxlift that began the run, or run the command again")
 		case !isGiven[name]:
 			flags = append(flags, text)
@@ -385,7 +397,8 @@ func (o *installOptions) takeUp(last journal.State, set *pflag.FlagSet) error {
 	}
 	flags = append(flags, o.flags...)
 	if err := set.Parse(flags); err != nil {
-		return fault.WithHint(fault.Input.Errorf("%w: the flags of the last run (%s) cannot be read: %w", site.ErrNothingToResume, last.Command, err), "run the command again")
+		return fault.WithHint(fault.Input.Errorf("%w: the flags of the last run (%s) cannot be read: %w",
+			site.ErrNothingToResume, last.Command, err), "run the command again")
 	}
 	o.flags = flags
 	return nil
@@ -402,7 +415,8 @@ func flagName(text string) string {
 }
 
 // open loads the configuration and the bundle, and verifies the bundle as a whole.
-func (o *clusterOptions) open(ctx context.Context, warn func(string), reporter progress.Reporter) (install.Options, error) {
+func (o *clusterOptions) open(ctx context.Context, warn func(string),
+	reporter progress.Reporter) (install.Options, error) {
 	c, r, err := o.load(ctx, warn)
 	if err != nil {
 		return install.Options{}, err
@@ -455,9 +469,11 @@ func printSummary(out io.Writer, s *run.Summary, format string, succeeded bool, 
 	case s.DryRun:
 		w.printf("dry run: %d changes would be made; nothing was changed\n", changes)
 	case changes == 0:
-		w.printf("nothing to do: cluster %s is as bundle %s has it (%s)\n", s.Cluster, shortDigest(s.Bundle), progress.Duration(took))
+		w.printf("nothing to do: cluster %s is as bundle %s has it (%s)\n", s.Cluster, shortDigest(s.Bundle),
+			progress.Duration(took))
 	default:
-		w.printf("cluster %s runs with bundle %s: %d changes in %s\n", s.Cluster, shortDigest(s.Bundle), changes, progress.Duration(took))
+		w.printf("cluster %s runs with bundle %s: %d changes in %s\n", s.Cluster, shortDigest(s.Bundle), changes,
+			progress.Duration(took))
 	}
 	return w.err
 }
@@ -501,7 +517,8 @@ func printOverview(out io.Writer, o *site.Overview) error {
 	}
 	w.printf("\nSERVICE\tTYPE\tADDRESS\tPORTS\n")
 	for _, s := range o.Services {
-		w.printf("%s/%s\t%s\t%s\t%s\n", s.Namespace, s.Name, s.Type, strings.Join(s.Addresses, ", "), strings.Join(s.Ports, ", "))
+		w.printf("%s/%s\t%s\t%s\t%s\n", s.Namespace, s.Name, s.Type, strings.Join(s.Addresses, ", "),
+			strings.Join(s.Ports, ", "))
 	}
 	w.printf("\nnamespaces: %s\n", strings.Join(o.Namespaces, ", "))
 	if w.err != nil {

@@ -51,7 +51,8 @@ func runKeyGenerate(cmd *cobra.Command, o keyGenerateOptions) error {
 	privatePath, publicPath := o.prefix+".key", o.prefix+".pub"
 	for _, path := range []string{privatePath, publicPath} {
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-			return fault.WithHint(fmt.Errorf("make a key pair: %s is there already", path), "choose another --output-prefix, or move the old key away; bundles signed with it need it")
+			return fault.WithHint(fmt.Errorf("make a key pair: %s is there already", path),
+				"choose another --output-prefix, or move the old key away; bundles signed with it need it")
 		}
 	}
 	password, err := readPassword(cmd.Context(), o.passwordFile, true)
@@ -127,7 +128,8 @@ func (s secret) read(ctx context.Context, file string, isNew bool) ([]byte, erro
 		return []byte(value), nil
 	}
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
-		return nil, fault.WithHint(fault.Usage.Errorf("the %s's %s is needed, and there is no terminal to ask on", s.of, s.noun), "set "+s.variable+", or name a file that holds it")
+		return nil, fault.WithHint(fault.Usage.Errorf("the %s's %s is needed, and there is no terminal to ask on", s.of,
+			s.noun), "set "+s.variable+", or name a file that holds it")
 	}
 	value, err := prompt(ctx, os.Stdin, s.noun+" of the "+s.of+": ")
 	if err != nil || !isNew {
@@ -216,7 +218,9 @@ func (o *verifyOptions) publicKey() (*signature.PublicKey, error) {
 	case o.insecure:
 		return nil, nil
 	case o.key == "":
-		return nil, fault.WithHint(fault.Usage.Errorf("--key is needed to know who made the bundle"), "name the public key with --key FILE; --insecure-skip-signature goes without, which trusts whoever handed the file over")
+		return nil, fault.WithHint(fault.Usage.Errorf("--key is needed to know who made the bundle"),
+			"name the public key with --key FILE; --insecure-skip-signature goes without, which trusts whoever "+
+				"handed the file over")
 	}
 	content, err := os.ReadFile(o.key)
 	if err != nil {

@@ -42,7 +42,8 @@ func execute() int {
 		return exitOK
 	}
 	if ctx.Err() != nil {
-		fmt.Fprintln(os.Stderr, "boxlift: interrupted; what was finished is kept, and the same command goes on from there; after an install, so does `boxlift resume`")
+		fmt.Fprintln(os.Stderr, "boxlift: interrupted; what was finished is kept, and the same command goes on from "+
+			"there; after an install, so does `boxlift resume`")
 		return exitInterrupted
 	}
 	printError(os.Stderr, err)

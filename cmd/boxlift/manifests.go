@@ -19,7 +19,8 @@ import (
 )
 
 func newManifestsCommand(global *globalOptions) *cobra.Command {
-	return group("manifests", "Show and check LiteBoxd's Kubernetes manifests", newManifestsRenderCommand(global), newManifestsCheckCommand())
+	return group("manifests", "Show and check LiteBoxd's Kubernetes manifests", newManifestsRenderCommand(global),
+		newManifestsCheckCommand())
 }
 
 func newManifestsRenderCommand(global *globalOptions) *cobra.Command {
@@ -50,14 +51,16 @@ Secrets are no part of the manifests: boxlift install makes them in the cluster.
 	return c
 }
 
-func runManifestsRender(ctx context.Context, out io.Writer, global *globalOptions, o clusterOptions, diff bool, reporter progress.Reporter) error {
+func runManifestsRender(ctx context.Context, out io.Writer, global *globalOptions, o clusterOptions, diff bool,
+	reporter progress.Reporter) error {
 	warn := global.warner(reporter)
 	c, r, err := o.load(ctx, warn)
 	if err != nil {
 		return err
 	}
 	defer r.Close() //nolint:errcheck // it was only read
-	options := install.Options{Config: c, ConfigPath: o.config, Bundle: r, Reporter: reporter, Log: global.logger(reporter)}
+	options := install.Options{Config: c, ConfigPath: o.config, Bundle: r, Reporter: reporter,
+		Log: global.logger(reporter)}
 	if diff {
 		return printDiff(ctx, out, options)
 	}

@@ -97,11 +97,14 @@ Where LiteBoxd's database is among it, a backup is made and proven first.`,
 	c.Flags().StringVarP(&o.config, "file", "f", "install.yaml", "the configuration")
 	c.Flags().StringVar(&o.state, "state", "", "where to keep state.json (default: beside the configuration)")
 	c.Flags().StringVarP(&o.format, "output", "o", "table", "format: table or json")
-	c.Flags().StringSliceVar(&o.hosts, "hosts", nil, "addresses or names of the hosts, as install.yaml or the cluster has them (required)")
+	c.Flags().StringSliceVar(&o.hosts, "hosts", nil, "addresses or names of the hosts, as install.yaml or the "+
+		"cluster has them (required)")
 	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be done and change nothing")
-	c.Flags().BoolVar(&o.deleteUnmanaged, "delete-unmanaged-pods", false, "end pods that nothing brings back elsewhere, such as sandboxes, with all their data")
+	c.Flags().BoolVar(&o.deleteUnmanaged, "delete-unmanaged-pods", false,
+		"end pods that nothing brings back elsewhere, such as sandboxes, with all their data")
 	c.Flags().AddFlagSet(givingUpFlags(&o.giveUpDataOn))
-	c.Flags().BoolVar(&o.forgetUnreachable, "forget-unreachable-host", false, "remove the node of a host that cannot be reached, which then keeps k3s and all its data")
+	c.Flags().BoolVar(&o.forgetUnreachable, "forget-unreachable-host", false,
+		"remove the node of a host that cannot be reached, which then keeps k3s and all its data")
 	return c
 }
 
@@ -113,7 +116,8 @@ func givingUpFlags(hosts *[]string) *pflag.FlagSet {
 	return f
 }
 
-func runNodeRemove(ctx context.Context, out io.Writer, global *globalOptions, o nodeRemoveOptions, reporter progress.Reporter) error {
+func runNodeRemove(ctx context.Context, out io.Writer, global *globalOptions, o nodeRemoveOptions,
+	reporter progress.Reporter) error {
 	if err := checkFormat(o.format); err != nil {
 		return err
 	}

@@ -35,7 +35,8 @@ Exit code 6 means that there is an error, or that a host cannot be looked at.`,
 	return c
 }
 
-func runPreflight(ctx context.Context, out io.Writer, global *globalOptions, o clusterOptions, reporter progress.Reporter) error {
+func runPreflight(ctx context.Context, out io.Writer, global *globalOptions, o clusterOptions,
+	reporter progress.Reporter) error {
 	options, err := o.open(ctx, global.warner(reporter), reporter)
 	if err != nil {
 		return err

@@ -55,7 +55,8 @@ need it.`,
 	c.Flags().StringVar(&o.state, "state", "", "where state.json is kept (default: beside the configuration)")
 	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be removed and remove nothing")
 	c.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
-	c.Flags().BoolVar(&o.keepPrevious, "keep-previous", true, "keep what the previous release needs; without it there is nothing to go back to")
+	c.Flags().BoolVar(&o.keepPrevious, "keep-previous", true,
+		"keep what the previous release needs; without it there is nothing to go back to")
 	return c
 }
 
@@ -65,9 +66,11 @@ func runPrune(ctx context.Context, out io.Writer, in *os.File, global *globalOpt
 	case o.dryRun && o.yes:
 		return fault.Usage.Errorf("--dry-run and --yes exclude each other")
 	case asks && !term.IsTerminal(int(in.Fd())):
-		return fault.WithHint(fault.Usage.Errorf("there is no terminal to ask on"), "--dry-run shows what would be removed, --yes removes it")
+		return fault.WithHint(fault.Usage.Errorf("there is no terminal to ask on"),
+			"--dry-run shows what would be removed, --yes removes it")
 	case asks && o.format == "json":
-		return fault.WithHint(fault.Usage.Errorf("--output json answers programs, which cannot be asked"), "--dry-run shows what would be removed, --yes removes it")
+		return fault.WithHint(fault.Usage.Errorf("--output json answers programs, which cannot be asked"),
+			"--dry-run shows what would be removed, --yes removes it")
 	}
 	if !asks {
 		_, err := o.pruneOnce(ctx, out, global, o.dryRun)
@@ -86,7 +89,8 @@ func runPrune(ctx context.Context, out io.Writer, in *os.File, global *globalOpt
 }
 
 // pruneOnce goes to all hosts, and prints what they say.
-func (o *pruneOptions) pruneOnce(ctx context.Context, out io.Writer, global *globalOptions, dryRun bool) (*images.Pruning, error) {
+func (o *pruneOptions) pruneOnce(ctx context.Context, out io.Writer, global *globalOptions,
+	dryRun bool) (*images.Pruning, error) {
 	var found *images.Pruning
 	err := global.withReporter(out, func(r progress.Reporter, out io.Writer) error {
 		options, err := o.options(ctx, global.warner(r))
@@ -166,7 +170,8 @@ func printPruning(out io.Writer, p *images.Pruning, format string) error {
 	w.printf("HOST\tWHAT\tNAME\tSIZE\t\tWHY\n")
 	for _, h := range p.Hosts {
 		for _, i := range h.Items {
-			w.printf("%s\t%s\t%s\t%s\t%s\t%s\n", h.Host, i.Kind, i.Name, progress.Bytes(i.Size), pruneVerdict(i, p.DryRun), i.Reason)
+			w.printf("%s\t%s\t%s\t%s\t%s\t%s\n", h.Host, i.Kind, i.Name, progress.Bytes(i.Size),
+				pruneVerdict(i, p.DryRun), i.Reason)
 		}
 	}
 	if w.err == nil {

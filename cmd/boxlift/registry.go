@@ -69,8 +69,10 @@ error; Ctrl-C ends the server.`,
 	c.Flags().StringVar(&o.tlsKey, "tls-key", "", "key of the certificate in PEM")
 	c.Flags().StringVar(&o.username, "username", "", "let in this user only, with the password in --password-file")
 	c.Flags().StringVar(&o.passwordFile, "password-file", "", "file that holds the user's password")
-	c.Flags().StringVar(&o.tokenFile, "token-file", "", "file that holds the token that lets in, as a bearer token or as any user's password")
-	c.Flags().BoolVar(&o.insecureHTTP, "insecure-plain-http", false, "listen beyond this machine without TLS: whoever is on the way reads passwords and sees what is pulled")
+	c.Flags().StringVar(&o.tokenFile, "token-file", "", "file that holds the token that lets in, as a bearer token "+
+		"or as any user's password")
+	c.Flags().BoolVar(&o.insecureHTTP, "insecure-plain-http", false,
+		"listen beyond this machine without TLS: whoever is on the way reads passwords and sees what is pulled")
 	return c
 }
 
@@ -94,14 +96,16 @@ func runRegistryServe(cmd *cobra.Command, o registryServeOptions) error {
 	defer file.Close()
 	listener, err := new(net.ListenConfig).Listen(cmd.Context(), "tcp", o.listen)
 	if err != nil {
-		return fault.WithHint(fmt.Errorf("listen on %s: %w", o.listen, err), "choose another --listen, or end what listens there")
+		return fault.WithHint(fmt.Errorf("listen on %s: %w", o.listen, err),
+			"choose another --listen, or end what listens there")
 	}
 	if err := o.announce(cmd, file, listener.Addr(), auth != nil); err != nil {
 		_ = listener.Close()
 		return err
 	}
 	handler := registry.New(file, registry.Options{Auth: auth, Secured: config != nil, Log: log})
-	return registry.Serve(cmd.Context(), listener, handler, registry.ServeOptions{TLS: config, Grace: registryGrace, Log: log})
+	return registry.Serve(cmd.Context(), listener, handler, registry.ServeOptions{TLS: config, Grace: registryGrace,
+		Log: log})
 }
 
 // auth reads the secrets.
@@ -157,7 +161,8 @@ func (o *registryServeOptions) checkListen() error {
 	if o.tlsCert != "" || o.insecureHTTP || host == "localhost" || ip != nil && ip.IsLoopback() {
 		return nil
 	}
-	return fault.WithHint(fault.Usage.Errorf("--listen %s is reached from other machines, and there is no certificate", o.listen),
+	return fault.WithHint(fault.Usage.Errorf("--listen %s is reached from other machines, and there is no certificate",
+		o.listen),
 		"name one with --tls-cert and --tls-key; --insecure-plain-http goes without")
 }
 
@@ -179,7 +184,8 @@ func (o *registryServeOptions) openFile(cmd *cobra.Command) (*registry.File, err
 		return nil, err
 	}
 	if key == nil {
-		fmt.Fprintln(cmd.ErrOrStderr(), "boxlift: warning: THE SIGNATURE OF THE BUNDLE IS NOT CHECKED (--insecure-skip-signature): whoever made this file chose what is served")
+		fmt.Fprintln(cmd.ErrOrStderr(), "boxlift: warning: THE SIGNATURE OF THE BUNDLE IS NOT CHECKED "+
+			"(--insecure-skip-signature): whoever made this file chose what is served")
 	} else if err := r.VerifySignature(key); err != nil {
 		_ = r.Close() // it was only read
 		return nil, signatureHint(err)
@@ -206,7 +212,8 @@ func serveWhole(r *bundle.Reader) (*registry.File, error) {
 	return file, nil
 }
 
-func (o *registryServeOptions) announce(cmd *cobra.Command, file *registry.File, address net.Addr, isClosed bool) error {
+func (o *registryServeOptions) announce(cmd *cobra.Command, file *registry.File, address net.Addr,
+	isClosed bool) error {
 	scheme, who := "http", "everybody who reaches it may pull"
 	if o.tlsCert != "" {
 		scheme = "https"

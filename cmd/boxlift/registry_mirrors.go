@@ -61,13 +61,18 @@ without it nodes go on to ask the registry that the image is named after.
 	o.addReadFlags(c)
 	o.addDigestFlag(c)
 	c.Flags().StringVar(&o.bundle, "bundle", "", "take the registries from this bundle")
-	c.Flags().StringArrayVar(&o.registries, "registry", nil, "a registry whose images are there, such as docker.io (repeatable)")
-	c.Flags().StringArrayVar(&o.endpoints, "endpoint", nil, "address to pull from, such as https://192.0.2.1:5443 (repeatable, in the order to try; required)")
+	c.Flags().StringArrayVar(&o.registries, "registry", nil,
+		"a registry whose images are there, such as docker.io (repeatable)")
+	c.Flags().StringArrayVar(&o.endpoints, "endpoint", nil, "address to pull from, such as https://192.0.2.1:5443 "+
+		"(repeatable, in the order to try; required)")
 	c.Flags().StringVar(&o.username, "username", "", "name to log in with at every endpoint")
-	c.Flags().StringVar(&o.passwordFile, "password-file", "", "file that holds the password; what is printed holds it too")
-	c.Flags().StringVar(&o.caFile, "ca-file", "", "absolute path on the hosts of the authority that signed the endpoints' certificates")
+	c.Flags().StringVar(&o.passwordFile, "password-file", "",
+		"file that holds the password; what is printed holds it too")
+	c.Flags().StringVar(&o.caFile, "ca-file", "", "absolute path on the hosts of the authority that signed the "+
+		"endpoints' certificates")
 	c.Flags().BoolVar(&o.insecureTLS, "insecure-skip-tls-verify", false, "accept any certificate")
-	c.Flags().StringArrayVar(&o.rewrites, "rewrite", nil, "repositories have other names there: registry=…,match=…,replace=… (repeatable)")
+	c.Flags().StringArrayVar(&o.rewrites, "rewrite", nil, "repositories have other names there: "+
+		"registry=…,match=…,replace=… (repeatable)")
 	return c
 }
 
@@ -92,13 +97,15 @@ func (o *registryMirrorsOptions) source(ctx context.Context) (registries.Source,
 	source := registries.Source{Endpoints: o.endpoints, CAFile: o.caFile, InsecureSkipTLSVerify: o.insecureTLS}
 	switch {
 	case (o.bundle == "") == (len(o.registries) == 0):
-		return source, fault.Usage.Errorf("either --bundle or --registry is needed: the registries whose images are there")
+		return source, fault.Usage.Errorf("either --bundle or --registry is needed: the registries whose images are " +
+			"there")
 	case len(o.endpoints) == 0:
 		return source, fault.Usage.Errorf("--endpoint is needed: where to pull from, such as https://192.0.2.1:5443")
 	case (o.username == "") != (o.passwordFile == ""):
 		return source, fault.Usage.Errorf("--username and --password-file belong together")
 	case o.caFile != "" && !path.IsAbs(o.caFile):
-		return source, fault.WithHint(fault.Usage.Errorf("--ca-file %q: expected an absolute path", o.caFile), "it is where the file is on the hosts; put it there yourself")
+		return source, fault.WithHint(fault.Usage.Errorf("--ca-file %q: expected an absolute path", o.caFile),
+			"it is where the file is on the hosts; put it there yourself")
 	case o.caFile != "" && o.insecureTLS:
 		return source, fault.Usage.Errorf("--ca-file and --insecure-skip-tls-verify exclude each other")
 	}

@@ -80,28 +80,35 @@ configuration.`,
 	c.Flags().StringVar(&o.bundle, "bundle", "", "the bundle (required)")
 	o.addFlags(c)
 	c.Flags().StringVar(&o.to, "to", "", "the registry: HOST or HOST:PORT, without a scheme (required)")
-	c.Flags().StringArrayVar(&o.rewrites, "rewrite", nil, "give repositories other names: registry=…,match=…,replace=… (repeatable)")
-	c.Flags().StringArrayVar(&o.platforms, "platform", nil, "only images for this platform, such as linux/amd64 (repeatable; default: all that the bundle carries)")
-	c.Flags().StringVar(&o.username, "username", "", "name to log in with, used as it is; quote a $ for the shell: 'robot$name'")
+	c.Flags().StringArrayVar(&o.rewrites, "rewrite", nil, "give repositories other names: "+
+		"registry=…,match=…,replace=… (repeatable)")
+	c.Flags().StringArrayVar(&o.platforms, "platform", nil, "only images for this platform, such as linux/amd64 "+
+		"(repeatable; default: all that the bundle carries)")
+	c.Flags().StringVar(&o.username, "username", "", "name to log in with, used as it is; quote a $ for the shell: "+
+		"'robot$name'")
 	c.Flags().StringVar(&o.passwordFile, "password-file", "", "file that holds the password")
 	c.Flags().StringVar(&o.caFile, "ca-file", "", "certificates (PEM) of authorities to trust beside the system's")
-	c.Flags().BoolVar(&o.plainHTTP, "plain-http", false, "use http instead of https: credentials go over the line in the clear")
+	c.Flags().BoolVar(&o.plainHTTP, "plain-http", false, "use http instead of https: credentials go over the line in "+
+		"the clear")
 	c.Flags().BoolVar(&o.insecureTLS, "insecure-skip-tls-verify", false, "accept any certificate")
-	c.Flags().BoolVar(&o.requireIndex, "require-index-digests", false, "fail where the registry refuses an image index of which not every platform is pushed")
+	c.Flags().BoolVar(&o.requireIndex, "require-index-digests", false,
+		"fail where the registry refuses an image index of which not every platform is pushed")
 	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "list what would go where and what is there; change nothing")
 	c.Flags().IntVar(&o.jobs, "jobs", 6, "requests at a time")
 	c.Flags().StringVarP(&o.format, "output", "o", "table", "format: table or json")
 	return c
 }
 
-func runRegistryPush(ctx context.Context, out io.Writer, global *globalOptions, o registryPushOptions, reporter progress.Reporter) error {
+func runRegistryPush(ctx context.Context, out io.Writer, global *globalOptions, o registryPushOptions,
+	reporter progress.Reporter) error {
 	options, err := o.options()
 	if err != nil {
 		return err
 	}
 	options.Reporter, options.Log = reporter, global.logger(reporter)
 	if o.insecure {
-		global.warner(reporter)("warning: THE SIGNATURE OF THE BUNDLE IS NOT CHECKED (--insecure-skip-signature): whoever made this file chose what is pushed")
+		global.warner(reporter)("warning: THE SIGNATURE OF THE BUNDLE IS NOT CHECKED (--insecure-skip-signature): " +
+			"whoever made this file chose what is pushed")
 	}
 	if err := o.credentials(ctx, options); err != nil {
 		return err
@@ -161,8 +168,9 @@ func (o *registryPushOptions) options() (*push.Options, error) {
 		return nil, err
 	}
 	options := &push.Options{
-		Address: o.to, PlainHTTP: o.plainHTTP, InsecureSkipTLSVerify: o.insecureTLS, RequireIndexDigests: o.requireIndex,
-		Jobs: o.jobs, UserAgent: "boxlift/" + version,
+		Address: o.to, PlainHTTP: o.plainHTTP, InsecureSkipTLSVerify: o.insecureTLS,
+		RequireIndexDigests: o.requireIndex,
+		Jobs:                o.jobs, UserAgent: "boxlift/" + version,
 	}
 	for _, p := range o.platforms {
 		platform := lock.Platform(p)
@@ -206,7 +214,8 @@ func parseRewrite(text string) (rewrite.Rule, error) {
 	registry, rest, hasMatch := strings.Cut(rest, ",match=")
 	at := strings.LastIndex(rest, ",replace=")
 	if !ok || !hasMatch || at < 0 {
-		return rewrite.Rule{}, fault.WithHint(fault.Usage.Errorf("--rewrite %q: expected registry=…,match=…,replace=…", text),
+		return rewrite.Rule{}, fault.WithHint(fault.Usage.Errorf("--rewrite %q: expected registry=…,match=…,replace=…",
+			text),
 			`an example: --rewrite 'registry=docker.io,match=^(.*)$,replace=plant/$1', in single quotes because of the $`)
 	}
 	return rewrite.Rule{Registry: registry, Match: rest[:at], Replace: rest[at+len(",replace="):]}, nil
@@ -236,7 +245,8 @@ func (o *registryPushOptions) credentials(ctx context.Context, options *push.Opt
 	case ok:
 		password = []byte(value)
 	case !term.IsTerminal(int(os.Stdin.Fd())):
-		return fault.WithHint(fault.Usage.Errorf("the password of %s is needed, and there is no terminal to ask on", options.Username),
+		return fault.WithHint(fault.Usage.Errorf("the password of %s is needed, and there is no terminal to ask on",
+			options.Username),
 			"set "+pushPasswordVariable+", or name a file that holds it with --password-file")
 	default:
 		if password, err = prompt(ctx, os.Stdin, "password of "+options.Username+" at "+o.to+": "); err != nil {
@@ -274,7 +284,8 @@ func printPush(out io.Writer, result *push.Result, dryRun bool) error {
 		if i.TargetDigest != "" {
 			digest = i.TargetDigest
 		}
-		w.printf("%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.Target, joinPlatforms(i.Platforms), state, progress.Bytes(i.Upload), digest)
+		w.printf("%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.Target, joinPlatforms(i.Platforms), state,
+			progress.Bytes(i.Upload), digest)
 	}
 	if w.err != nil {
 		return w.err
@@ -287,12 +298,15 @@ func printPush(out io.Writer, result *push.Result, dryRun bool) error {
 	if dryRun {
 		sent, mounted = "to upload", "to mount"
 	}
-	w.printf("\n%s: %s\n%s: %s\nthere: %s\n", sent, amountOf(result.Upload), mounted, amountOf(result.Mount), amountOf(result.Present))
+	w.printf("\n%s: %s\n%s: %s\nthere: %s\n", sent, amountOf(result.Upload), mounted, amountOf(result.Mount),
+		amountOf(result.Present))
 	if dryRun {
 		w.printf("nothing was changed\n")
 	}
 	if changed := result.Changed(); len(changed) > 0 {
-		w.printf("\nThe registry takes no image index of which not all is pushed. These tags stand for\nindexes of the platforms that are, so that only the manifests of the platforms have\nthe digests that they have upstream; the tags have others:\n")
+		w.printf("\nThe registry takes no image index of which not all is pushed. These tags stand for\nindexes of " +
+			"the platforms that are, so that only the manifests of the platforms have\nthe digests that they have " +
+			"upstream; the tags have others:\n")
 		for _, i := range changed {
 			w.printf("  %s: %s instead of %s\n", i.Target, i.TargetDigest, i.Digest)
 		}

@@ -17,7 +17,8 @@ import (
 )
 
 // resumeFromCluster goes on with the run that the cluster tells of, of which there is no state.
-func resumeFromCluster(ctx context.Context, out io.Writer, global *globalOptions, o installOptions, reporter progress.Reporter) error {
+func resumeFromCluster(ctx context.Context, out io.Writer, global *globalOptions, o installOptions,
+	reporter progress.Reporter) error {
 	found, err := o.findUnfinished(ctx, global, reporter)
 	if err != nil {
 		return err
@@ -25,14 +26,17 @@ func resumeFromCluster(ctx context.Context, out io.Writer, global *globalOptions
 	where := fmt.Sprintf("release %d of the cluster", found.Release)
 	if found.Release == 0 {
 		where = "what a server keeps to go back to"
-		reporter.Message("warning: the cluster cannot be asked which flags the run began with, such as --encrypt-backup-to, and whether it was a rollback: it goes on as an upgrade without flags; where that is not right, end this and run the command itself")
+		reporter.Message("warning: the cluster cannot be asked which flags the run began with, such as " +
+			"--encrypt-backup-to, and whether it was a rollback: it goes on as an upgrade without flags; where that " +
+			"is not right, end this and run the command itself")
 	}
 	if err := checkAnew(found.Anew, o.flags); err != nil {
 		return err
 	}
 	reporter.Message(fmt.Sprintf("going on with boxlift %s, as of %s", found, where))
 	o.fromCluster = true
-	last := journal.State{Run: journal.Run{Command: found.Command, Verb: found.Verb, RollbackTo: found.RollbackTo, Flags: found.Flags}}
+	last := journal.State{Run: journal.Run{Command: found.Command, Verb: found.Verb, RollbackTo: found.RollbackTo,
+		Flags: found.Flags}}
 	if found.Verb.IsUpgrade() {
 		u := upgradeOptions{installOptions: o}
 		if err := u.takeUp(last, u.keptFlags()); err != nil {
@@ -68,14 +72,16 @@ func checkAnew(anew, given []string) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fault.WithHint(fault.Usage.Errorf("the cluster's record says that the run began with %s: resume takes no such flag from a cluster, "+
+	return fault.WithHint(fault.Usage.Errorf("the cluster's record says that the run began with %s: resume takes no "+
+		"such flag from a cluster, "+
 		"as whoever can write to it could have put it there", strings.Join(missing, " ")),
 		"give each of these flags to boxlift resume: with this value where you know it to be right, with another "+
 			"where it is not (=false for one that consents), or begin anew with the command itself")
 }
 
 // findUnfinished asks the cluster. The bundle is verified as a whole by the run that follows.
-func (o *installOptions) findUnfinished(ctx context.Context, global *globalOptions, reporter progress.Reporter) (*run.Unfinished, error) {
+func (o *installOptions) findUnfinished(ctx context.Context, global *globalOptions,
+	reporter progress.Reporter) (*run.Unfinished, error) {
 	c, r, err := o.load(ctx, func(string) {}) // that run warns
 	if err != nil {
 		return nil, err
@@ -86,6 +92,7 @@ func (o *installOptions) findUnfinished(ctx context.Context, global *globalOptio
 		return nil, err
 	}
 	return install.FindUnfinished(ctx, install.Options{
-		Config: c, ConfigPath: path, Bundle: r, StatePath: statePath(o.state, o.config), Reporter: reporter, Log: global.logger(reporter),
+		Config: c, ConfigPath: path, Bundle: r, StatePath: statePath(o.state, o.config), Reporter: reporter,
+		Log: global.logger(reporter),
 	})
 }

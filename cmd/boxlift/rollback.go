@@ -53,7 +53,8 @@ boxlift rollback liteboxd takes LiteBoxd alone back, without a bundle.`,
 				return showHelp(cmd, args)
 			}
 			if to < 1 {
-				return fault.Usage.Errorf("--to is needed: the number of the release to go back to, as boxlift history lists it")
+				return fault.Usage.Errorf("--to is needed: the number of the release to go back to, as boxlift " +
+					"history lists it")
 			}
 			if err := o.note(cmd.Flags(), o.keptFlags()); err != nil {
 				return err
@@ -65,7 +66,8 @@ boxlift rollback liteboxd takes LiteBoxd alone back, without a bundle.`,
 	c.Flags().AddFlagSet(o.policyFlags())
 	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be done and change nothing")
 	c.Flags().IntVar(&to, "to", 0, "number of the release to go back to (required)")
-	c.Flags().StringVar(&from.path, "backup", "", "the backup from before, if it has to be restored (default: the one on record, beside the state)")
+	c.Flags().StringVar(&from.path, "backup", "", "the backup from before, if it has to be restored (default: the "+
+		"one on record, beside the state)")
 	from.addFlags(c)
 	c.Flags().StringVar(&confirmed, confirmFlag, "", "the cluster's name, which is asked for otherwise")
 	c.AddCommand(newRollbackLiteBoxdCommand(global))
@@ -73,7 +75,8 @@ boxlift rollback liteboxd takes LiteBoxd alone back, without a bundle.`,
 }
 
 // runRollbackTo goes back in place, or by restoring a backup.
-func runRollbackTo(ctx context.Context, stdout io.Writer, global *globalOptions, o upgradeOptions, to int, from backupFile, confirmed string) error {
+func runRollbackTo(ctx context.Context, stdout io.Writer, global *globalOptions, o upgradeOptions, to int,
+	from backupFile, confirmed string) error {
 	var path string
 	if err := global.withReporter(stdout, func(r progress.Reporter, _ io.Writer) error {
 		options, err := o.openOptions(ctx, global, r)
@@ -141,10 +144,12 @@ boxlift install brings LiteBoxd to what bundle and install.yaml say again.`,
 
 // addForceAfter adds the flag that ends the connections of users.
 func addForceAfter(f *pflag.FlagSet, to *time.Duration) {
-	f.DurationVar(to, "force-after", *to, "cut off users' connections that hold up a change of LiteBoxd for longer, such as 2m (default: let them have their time)")
+	f.DurationVar(to, "force-after", *to, "cut off users' connections that hold up a change of LiteBoxd for longer, "+
+		"such as 2m (default: let them have their time)")
 }
 
-func runRollback(ctx context.Context, out io.Writer, global *globalOptions, o rollbackOptions, reporter progress.Reporter) error {
+func runRollback(ctx context.Context, out io.Writer, global *globalOptions, o rollbackOptions,
+	reporter progress.Reporter) error {
 	if err := checkFormat(o.format); err != nil {
 		return err
 	}
@@ -189,7 +194,8 @@ func printRevisions(ctx context.Context, out io.Writer, options install.Options,
 	w := &errorWriter{w: t}
 	w.printf("REVISION\tLITEBOXD\tSTATE\tSINCE\tWHAT\n")
 	for _, r := range history {
-		w.printf("%d\t%s\t%s\t%s\t%s\n", r.Revision, r.ChartVersion, r.Status, r.Since.UTC().Format(time.RFC3339), r.Description)
+		w.printf("%d\t%s\t%s\t%s\t%s\n", r.Revision, r.ChartVersion, r.Status, r.Since.UTC().Format(time.RFC3339),
+			r.Description)
 	}
 	if w.err != nil {
 		return w.err
@@ -238,7 +244,8 @@ func scopeOf(only, skip string) (run.Scope, error) {
 	case skip == part:
 		return run.WithoutLiteBoxd, nil
 	case only+skip != "":
-		return 0, fault.Usage.Errorf("found %q, expected %s: it is the part that --only and --skip know", only+skip, part)
+		return 0, fault.Usage.Errorf("found %q, expected %s: it is the part that --only and --skip know", only+skip,
+			part)
 	}
 	return run.Everything, nil
 }

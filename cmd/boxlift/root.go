@@ -44,7 +44,8 @@ func (o *globalOptions) logger(reporter progress.Reporter) *slog.Logger {
 	if !o.verbose {
 		return slog.New(slog.DiscardHandler)
 	}
-	return slog.New(slog.NewTextHandler(messageWriter(o.warner(reporter)), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	return slog.New(slog.NewTextHandler(messageWriter(o.warner(reporter)),
+		&slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
 // messageWriter passes on each write, which is a line, as a message.

@@ -34,17 +34,20 @@ Exit code 7 means that something differs, 6 that a host cannot be looked at.`,
 		},
 	}
 	o.addFlags(c)
-	c.Flags().StringVar(&state, "state", "", "where state.json is, beside which the registry's authority lies (default: beside the configuration)")
+	c.Flags().StringVar(&state, "state", "", "where state.json is, beside which the registry's authority lies "+
+		"(default: beside the configuration)")
 	return c
 }
 
-func runStatus(ctx context.Context, out io.Writer, global *globalOptions, o clusterOptions, state string, reporter progress.Reporter) error {
+func runStatus(ctx context.Context, out io.Writer, global *globalOptions, o clusterOptions, state string,
+	reporter progress.Reporter) error {
 	c, r, err := o.load(ctx, global.warner(reporter))
 	if err != nil {
 		return err
 	}
 	defer r.Close() //nolint:errcheck // it was only read
-	status, err := install.Inspect(ctx, install.Options{Config: c, Bundle: r, StatePath: statePath(state, o.config), Reporter: reporter, Log: global.logger(reporter)})
+	status, err := install.Inspect(ctx, install.Options{Config: c, Bundle: r, StatePath: statePath(state, o.config),
+		Reporter: reporter, Log: global.logger(reporter)})
 	if status == nil {
 		return err
 	}
@@ -75,7 +78,8 @@ func printStatus(out io.Writer, s *inspect.Status, format string) error {
 			w.printf("%s\t%s\tunknown\t-\t-\t-\t-\t-\t-\t-\t-\n", h.Host, h.Role)
 			continue
 		}
-		w.printf("%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", h.Host, h.Role, h.Service, orDash(h.K3s), orDash(h.Node), h.Packs, h.Images,
+		w.printf("%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", h.Host, h.Role, h.Service, orDash(h.K3s), orDash(h.Node),
+			h.Packs, h.Images,
 			progress.Bytes(h.PackBytes), diskColumns(h.Disk))
 	}
 	if w.err == nil {

@@ -85,9 +85,12 @@ func (o *upgradeOptions) keptFlags() *pflag.FlagSet {
 func (o *upgradeOptions) policyFlags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("upgrade", pflag.ContinueOnError)
 	f.IntVar(&o.batches.Canary, "canary", o.batches.Canary, "agents that come first, by themselves")
-	f.IntVar(&o.batches.Size, "batch-size", o.batches.Size, "agents that are upgraded at the same time (default: runtime.parallelism)")
-	f.IntVar(&o.batches.MaxFailures, "max-failures", o.batches.MaxFailures, "agents that may fail before no further one is touched")
-	f.DurationVar(&o.batches.Pause, "pause-between", o.batches.Pause, "time to wait between two batches of agents, such as 10m")
+	f.IntVar(&o.batches.Size, "batch-size", o.batches.Size, "agents that are upgraded at the same time (default: "+
+		"runtime.parallelism)")
+	f.IntVar(&o.batches.MaxFailures, "max-failures", o.batches.MaxFailures,
+		"agents that may fail before no further one is touched")
+	f.DurationVar(&o.batches.Pause, "pause-between", o.batches.Pause,
+		"time to wait between two batches of agents, such as 10m")
 	f.AddFlagSet(o.consentFlags())
 	return f
 }
@@ -96,13 +99,17 @@ func (o *upgradeOptions) policyFlags() *pflag.FlagSet {
 // backup.
 func (o *upgradeOptions) consentFlags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("upgrade", pflag.ContinueOnError)
-	f.BoolVar(&o.accept.Drain, "drain-nodes-and-end-their-sandboxes", o.accept.Drain, "drain each node before it gets another minor version of Kubernetes; ALL SANDBOXES ON IT END")
+	f.BoolVar(&o.accept.Drain, "drain-nodes-and-end-their-sandboxes", o.accept.Drain,
+		"drain each node before it gets another minor version of Kubernetes; ALL SANDBOXES ON IT END")
 	f.StringSliceVar(&o.accept.Interrupt, strings.TrimPrefix(gate.InterruptFlag, "--"), o.accept.Interrupt,
 		"drain this host although LiteBoxd's database or other data is on it alone: "+
 			"WHAT USES IT IS DOWN until the host is back (repeatable)")
-	f.BoolVar(&o.accept.Drift, "accept-drift", o.accept.Drift, "let the upgrade overwrite what was changed since the last release")
-	f.BoolVar(&o.accept.UntestedCilium, "accept-untested-cilium", o.accept.UntestedCilium, "let Cilium run with a Kubernetes that it is not tested with")
-	f.StringArrayVar(&o.encryptBackupTo, "encrypt-backup-to", o.encryptBackupTo, "encrypt the backup for this age recipient, such as age1... (repeatable)")
+	f.BoolVar(&o.accept.Drift, "accept-drift", o.accept.Drift,
+		"let the upgrade overwrite what was changed since the last release")
+	f.BoolVar(&o.accept.UntestedCilium, "accept-untested-cilium", o.accept.UntestedCilium,
+		"let Cilium run with a Kubernetes that it is not tested with")
+	f.StringArrayVar(&o.encryptBackupTo, "encrypt-backup-to", o.encryptBackupTo,
+		"encrypt the backup for this age recipient, such as age1... (repeatable)")
 	return f
 }
 
@@ -126,7 +133,8 @@ func (o *upgradeOptions) upgrade(options install.Options) install.UpgradeOptions
 }
 
 // runUpgrade upgrades, or, when rollbackTo is not 0, goes back to the release of that number.
-func runUpgrade(ctx context.Context, out io.Writer, global *globalOptions, o upgradeOptions, rollbackTo int, reporter progress.Reporter) error {
+func runUpgrade(ctx context.Context, out io.Writer, global *globalOptions, o upgradeOptions, rollbackTo int,
+	reporter progress.Reporter) error {
 	start := time.Now()
 	if err := o.check(); err != nil {
 		return err
@@ -182,11 +190,13 @@ Exit code 3 means that a gate refuses, 6 that a host cannot be looked at.`,
 	c.Flags().StringVar(&o.state, "state", "", "where state.json is (default: beside the configuration)")
 	c.Flags().AddFlagSet(o.policyFlags())
 	o.addOlderFlag(c)
-	c.Flags().StringSliceVar(&o.via, "via", nil, "further bundles, signed with the same key, that the way may lead over")
+	c.Flags().StringSliceVar(&o.via, "via", nil,
+		"further bundles, signed with the same key, that the way may lead over")
 	return c
 }
 
-func runUpgradePlan(ctx context.Context, out io.Writer, global *globalOptions, o upgradeOptions, reporter progress.Reporter) error {
+func runUpgradePlan(ctx context.Context, out io.Writer, global *globalOptions, o upgradeOptions,
+	reporter progress.Reporter) error {
 	if err := o.check(); err != nil {
 		return err
 	}
@@ -299,9 +309,11 @@ func printUpgradePlan(out io.Writer, p *upgrade.Plan, format string) error {
 		if h.Error != "" {
 			return fmt.Sprintf("%s\t%s\t-\t-\t-\t-", h.Host, h.Role)
 		}
-		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", h.Host, h.Role, orDash(h.Node), orDash(h.K3s), progress.Bytes(h.Ship), progress.Bytes(h.Held))
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", h.Host, h.Role, orDash(h.Node), orDash(h.K3s),
+			progress.Bytes(h.Ship), progress.Bytes(h.Held))
 	})
-	w.printf("%s would leave this machine; hosts hand on to each other what several of them lack\n", progress.Bytes(p.Upload))
+	w.printf("%s would leave this machine; hosts hand on to each other what several of them lack\n",
+		progress.Bytes(p.Upload))
 	printOrder(w, p)
 	for _, text := range p.Warnings {
 		w.printf("warning: %s\n", text)
@@ -328,7 +340,8 @@ func columns[T any](w *errorWriter, heading string, rows []T, line func(T) strin
 
 // gateLines are a finding and the way forward below it.
 func gateLines(f gate.Finding) string {
-	line := fmt.Sprintf("%s\t%s\t%s\t%s", f.Gate, f.Outcome, orDash(f.Subject), strings.ReplaceAll(f.Reason, "\n", "; "))
+	line := fmt.Sprintf("%s\t%s\t%s\t%s", f.Gate, f.Outcome, orDash(f.Subject),
+		strings.ReplaceAll(f.Reason, "\n", "; "))
 	if f.Way != "" {
 		line += "\n\t\t\t" + f.Way
 	}

@@ -1,9 +1,9 @@
 // Package adoption judges whether a k3s that somebody else has set up can stay as it is in a cluster of boxlift's.
 //
 // Contract: such a k3s keeps its unit and its settings; boxlift replaces its program when the cluster is upgraded, and
-// no more. [Read] finds out what it runs with, by what k3s goes by: its command line, its config files, its environment.
-// [Found.Compare] says what boxlift cannot keep, and what install.yaml asks for in vain. Both are functions of their
-// arguments alone. No text holds the value of a setting that may be a secret.
+// no more. [Read] finds out what it runs with, by what k3s goes by: its command line, its config files, its
+// environment. [Found.Compare] says what boxlift cannot keep, and what install.yaml asks for in vain. Both are
+// functions of their arguments alone. No text holds the value of a setting that may be a secret.
 package adoption
 
 import (
@@ -48,8 +48,9 @@ var shortNames = map[string]string{
 var variables = map[string]string{
 	"K3S_AGENT_TOKEN": "agent-token", "K3S_AGENT_TOKEN_FILE": "agent-token-file", "K3S_CLUSTER_INIT": "cluster-init",
 	"K3S_CONFIG_FILE": "config", "K3S_DATA_DIR": "data-dir", "K3S_DATASTORE_ENDPOINT": "datastore-endpoint",
-	"K3S_KUBECONFIG_MODE": "write-kubeconfig-mode", "K3S_KUBECONFIG_OUTPUT": "write-kubeconfig", "K3S_LB_SERVER_PORT": "lb-server-port",
-	"K3S_NODE_NAME": "node-name", "K3S_RESOLV_CONF": "resolv-conf", "K3S_SELINUX": "selinux",
+	"K3S_KUBECONFIG_MODE": "write-kubeconfig-mode", "K3S_KUBECONFIG_OUTPUT": "write-kubeconfig",
+	"K3S_LB_SERVER_PORT": "lb-server-port",
+	"K3S_NODE_NAME":      "node-name", "K3S_RESOLV_CONF": "resolv-conf", "K3S_SELINUX": "selinux",
 	"K3S_SYSTEM_DEFAULT_REGISTRY": "system-default-registry", "K3S_TOKEN": "token", "K3S_TOKEN_FILE": "token-file",
 	"K3S_URL": "server", "K3S_VPN_AUTH": "vpn-auth", "K3S_VPN_AUTH_FILE": "vpn-auth-file",
 }
@@ -161,7 +162,8 @@ func texts(value any) []string {
 // network are the settings of servers that make Cilium the cluster's network, with k3s' defaults. All servers agree on
 // them, as on config.CriticalSettings.
 var network = map[string]string{
-	"cluster-cidr": "10.42.0.0/16", "disable-kube-proxy": "false", "disable-network-policy": "false", "flannel-backend": "vxlan",
+	"cluster-cidr": "10.42.0.0/16", "disable-kube-proxy": "false", "disable-network-policy": "false",
+	"flannel-backend": "vxlan",
 }
 
 // needed are settings in which boxlift relies on k3s' defaults, which are given here, and why. Those without a default
@@ -193,7 +195,8 @@ var hidden = []string{"agent-token", "datastore-endpoint", "token", "vpn-auth"}
 // own are the settings by which a k3s has become what it is: its tokens, whom it has joined, its name, and what
 // Kubernetes is told besides.
 var own = []string{
-	"agent-token", "agent-token-file", "cluster-init", "node-label", "node-name", "node-taint", "server", "token", "token-file",
+	"agent-token", "agent-token-file", "cluster-init", "node-label", "node-name", "node-taint", "server", "token",
+	"token-file",
 }
 
 // Refusal is what boxlift cannot keep.
@@ -202,19 +205,22 @@ type Refusal struct {
 	Reason, Way string
 }
 
-// Compare judges what a k3s runs with beside what boxlift would write into its config.yaml for that role. What is refused
-// would break the cluster, or boxlift. Differences are what install.yaml asks for and that k3s does not have: it stays
-// without. What k3s has besides stays, too, and is no difference.
-func (f *Found) Compare(role config.Role, program string, wanted map[string]any) (refused []Refusal, differences []string) {
+// Compare judges what a k3s runs with beside what boxlift would write into its config.yaml for that role. What is
+// refused would break the cluster, or boxlift. Differences are what install.yaml asks for and that k3s does not have:
+// it stays without. What k3s has besides stays, too, and is no difference.
+func (f *Found) Compare(role config.Role, program string,
+	wanted map[string]any) (refused []Refusal, differences []string) {
 	refuse := func(way, reason string, args ...any) {
 		refused = append(refused, Refusal{printable.Line(fmt.Sprintf(reason, args...)), printable.Line(way)})
 	}
 	if f.Role != role {
-		refuse("list the host among the "+string(f.Role)+"s of install.yaml", "it runs k3s %s, and is to be a %s", f.Role, role)
+		refuse("list the host among the "+string(f.Role)+"s of install.yaml", "it runs k3s %s, and is to be a %s",
+			f.Role, role)
 		return refused, nil
 	}
 	if path.Clean(f.Program) != program {
-		refuse("set k3s up with its own install.sh, which places it there", "its k3s is %s, and boxlift replaces %s", f.Program, program)
+		refuse("set k3s up with its own install.sh, which places it there", "its k3s is %s, and boxlift replaces %s",
+			f.Program, program)
 	}
 	for _, key := range slices.Sorted(maps.Keys(needed)) {
 		n := needed[key]
@@ -238,7 +244,8 @@ func (f *Found) Compare(role config.Role, program string, wanted map[string]any)
 			if got == want {
 				continue
 			}
-			refuse(agreeOn(key, got), "%s is %s, and install.yaml makes it %s: all servers have to agree on it", key, orNothing(got), orNothing(want))
+			refuse(agreeOn(key, got), "%s is %s, and install.yaml makes it %s: all servers have to agree on it", key,
+				orNothing(got), orNothing(want))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(wanted)) {
@@ -247,7 +254,8 @@ func (f *Found) Compare(role config.Role, program string, wanted map[string]any)
 			continue
 		}
 		if got, want := canonical(f.Settings[key], ""), canonical(texts(wanted[key]), ""); got != want {
-			differences = append(differences, printable.Line(fmt.Sprintf("%s is %s, and install.yaml makes it %s", key, orNothing(got), orNothing(want))))
+			differences = append(differences, printable.Line(fmt.Sprintf("%s is %s, and install.yaml makes it %s", key,
+				orNothing(got), orNothing(want))))
 		}
 	}
 	return refused, differences
@@ -257,7 +265,8 @@ func (f *Found) Compare(role config.Role, program string, wanted map[string]any)
 func wayOf(key, fallback string) string {
 	switch key {
 	case "data-dir":
-		return "move the data to " + fallback + " while k3s is stopped, and take data-dir out; a larger disk can be mounted there"
+		return "move the data to " + fallback + " while k3s is stopped, and take data-dir out; a larger disk can be " +
+			"mounted there"
 	case "datastore-endpoint":
 		return "boxlift cannot take this cluster over: install another one, and move what runs on it"
 	}
@@ -268,7 +277,8 @@ func wayOf(key, fallback string) string {
 func agreeOn(key, got string) string {
 	switch key {
 	case "flannel-backend", "disable-network-policy":
-		return "make Cilium the cluster's only network first, as its documentation says for k3s: flannel-backend none, and disable-network-policy true"
+		return "make Cilium the cluster's only network first, as its documentation says for k3s: flannel-backend " +
+			"none, and disable-network-policy true"
 	case "disable-kube-proxy":
 		return "write network.cilium.kubeProxyReplacement: " + got
 	case "cluster-cidr":

@@ -147,7 +147,8 @@ func (a *Authority) openMade(o Options) error {
 			err = matches(chain[0], a.key)
 		}
 		if err != nil {
-			return fmt.Errorf("read the registry's authority: %w (without %s boxlift makes another)", err, certificateFile)
+			return fmt.Errorf("read the registry's authority: %w (without %s boxlift makes another)", err,
+				certificateFile)
 		}
 		if old = chain[0]; old.NotAfter.Sub(a.now()) > caRenewal {
 			a.chain = chain
@@ -268,7 +269,8 @@ func (a *Authority) accepts(leaf *x509.Certificate, names []string) error {
 	}
 	for _, name := range names {
 		_, err := leaf.Verify(x509.VerifyOptions{
-			DNSName: name, Roots: roots, CurrentTime: a.now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+			DNSName: name, Roots: roots, CurrentTime: a.now(),
+			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		})
 		if err != nil {
 			return fmt.Errorf("%w: clients would not accept it: %w", ErrOwn, err)
@@ -367,7 +369,8 @@ func openPassword(file, given string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("read the registry's password: %w", err)
 	case !password.Match(content):
-		return "", fmt.Errorf("read the registry's password: found something else in %s, expected 64 hexadecimal digits (without the file boxlift makes another)", file)
+		return "", fmt.Errorf("read the registry's password: found something else in %s, expected 64 hexadecimal "+
+			"digits (without the file boxlift makes another)", file)
 	}
 	return strings.TrimSuffix(string(content), "\n"), nil
 }

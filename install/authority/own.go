@@ -40,13 +40,16 @@ func readOwn(certificateFile, keyFile string, now time.Time) ([]*x509.Certificat
 func checkCA(c *x509.Certificate, now time.Time) error {
 	switch {
 	case !c.BasicConstraintsValid || !c.IsCA:
-		return fmt.Errorf("found the certificate of %q, expected an authority's: it has no basic constraint CA:TRUE", c.Subject)
+		return fmt.Errorf("found the certificate of %q, expected an authority's: it has no basic constraint CA:TRUE",
+			c.Subject)
 	case c.KeyUsage != 0 && c.KeyUsage&x509.KeyUsageCertSign == 0:
 		return errors.New("found an authority that may not sign certificates, expected keyCertSign among its key usages")
 	case now.After(c.NotAfter):
-		return fmt.Errorf("found an authority that ended on %s, expected one that is valid: give the one that took its place", c.NotAfter.UTC().Format(time.DateOnly))
+		return fmt.Errorf("found an authority that ended on %s, expected one that is valid: give the one that took "+
+			"its place", c.NotAfter.UTC().Format(time.DateOnly))
 	case now.Before(c.NotBefore):
-		return fmt.Errorf("found an authority that begins on %s, expected one that is valid: is this machine's clock right?", c.NotBefore.UTC().Format(time.DateOnly))
+		return fmt.Errorf("found an authority that begins on %s, expected one that is valid: is this machine's clock "+
+			"right?", c.NotBefore.UTC().Format(time.DateOnly))
 	}
 	return checkPublic(c.PublicKey)
 }
@@ -72,7 +75,8 @@ func checkPublic(key crypto.PublicKey) error {
 func matches(c *x509.Certificate, key crypto.Signer) error {
 	public, ok := c.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
 	if !ok || !public.Equal(key.Public()) {
-		return fmt.Errorf("found another key than that of %q, expected the one that belongs to the certificate", c.Subject)
+		return fmt.Errorf("found another key than that of %q, expected the one that belongs to the certificate",
+			c.Subject)
 	}
 	return nil
 }
@@ -95,7 +99,8 @@ func readChain(file string) ([]*x509.Certificate, error) {
 		chain = append(chain, c)
 	}
 	if len(chain) == 0 {
-		return nil, fmt.Errorf("read %s: found no certificate, expected one in PEM, which begins with -----BEGIN CERTIFICATE----- (openssl x509 -inform DER -in FILE makes one of the binary form)", file)
+		return nil, fmt.Errorf("read %s: found no certificate, expected one in PEM, which begins with -----BEGIN "+
+			"CERTIFICATE----- (openssl x509 -inform DER -in FILE makes one of the binary form)", file)
 	}
 	return chain, nil
 }
@@ -108,7 +113,8 @@ func readKey(file string) (crypto.Signer, error) {
 	}
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type == "ENCRYPTED PRIVATE KEY" || block.Headers["DEK-Info"] != "" {
-			return nil, fmt.Errorf("read %s: found a key with a passphrase, expected one without: openssl pkey -in FILE -out NEW makes it, for a file that only you can read", file)
+			return nil, fmt.Errorf("read %s: found a key with a passphrase, expected one without: openssl pkey -in "+
+				"FILE -out NEW makes it, for a file that only you can read", file)
 		}
 		key, known, err := parseKey(block)
 		if !known {
@@ -119,7 +125,8 @@ func readKey(file string) (crypto.Signer, error) {
 		}
 		return key, nil
 	}
-	return nil, fmt.Errorf("read %s: found no private key, expected one in PEM, which begins with -----BEGIN PRIVATE KEY-----", file)
+	return nil, fmt.Errorf("read %s: found no private key, expected one in PEM, which begins with -----BEGIN PRIVATE "+
+		"KEY-----", file)
 }
 
 func parseKey(block *pem.Block) (key crypto.Signer, known bool, err error) {
@@ -152,7 +159,8 @@ func readFile(file string) (content []byte, err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	content, err = io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(content) > maxFile {
-		return nil, fmt.Errorf("read %s: found more than %d KiB, expected a certificate or key in PEM", file, maxFile>>10)
+		return nil, fmt.Errorf("read %s: found more than %d KiB, expected a certificate or key in PEM", file,
+			maxFile>>10)
 	}
 	return content, err
 }

@@ -163,7 +163,8 @@ func parseManifest(content []byte) (m Manifest, err error) {
 		return m, invalid("something follows the manifest's document")
 	}
 	if m.Format != Format {
-		return m, invalid("it has the format %d, this boxlift knows %d: use the boxlift that made it, or a newer one", m.Format, Format)
+		return m, invalid("it has the format %d, this boxlift knows %d: use the boxlift that made it, or a newer one",
+			m.Format, Format)
 	}
 	return m, m.check()
 }
@@ -206,7 +207,8 @@ func (m Manifest) checkLocation() error {
 		return invalid("LiteBoxd's database is missing")
 	case !nodeName.MatchString(l.Node):
 		return invalid("%.100q is no name of a node", l.Node)
-	case len(l.Path) > 4096 || !path.IsAbs(l.Path) || path.Clean(l.Path) != l.Path || strings.ContainsAny(l.Path, "\n\x00"):
+	case len(l.Path) > 4096 || !path.IsAbs(l.Path) || path.Clean(l.Path) != l.Path ||
+		strings.ContainsAny(l.Path, "\n\x00"):
 		return invalid("%.100q is no place for a database", l.Path)
 	case (l.File.Mode|l.Folder.Mode)&^0o1777 != 0:
 		return invalid("LiteBoxd's database has the mode %o in a folder with %o", l.File.Mode, l.Folder.Mode)

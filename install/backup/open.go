@@ -207,7 +207,8 @@ func (r *Reader) Open(name string) (io.Reader, Entry, error) {
 	if !ok {
 		return nil, e, fmt.Errorf("the backup has no %s", name)
 	}
-	return &checked{Reader: io.NewSectionReader(r.source, r.offsets[name], e.Size), entry: e, hash: sha256.New()}, e, nil
+	return &checked{Reader: io.NewSectionReader(r.source, r.offsets[name], e.Size), entry: e, hash: sha256.New()}, e,
+		nil
 }
 
 // checked compares what it has passed on at its end.

@@ -56,7 +56,10 @@ func (r *Reader) verifyIn(ctx context.Context, parents ...string) (report *Repor
 			return nil, fmt.Errorf("verify the backup %s: %w", r.path, err)
 		}
 	}
-	report, err = checkFiles(ctx, r.manifest, func(name string) string { return filepath.Join(dir, filepath.Base(name)) })
+	report, err = checkFiles(ctx, r.manifest, func(name string) string {
+		return filepath.Join(dir,
+			filepath.Base(name))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("verify the backup %s: %w", r.path, err)
 	}

@@ -91,7 +91,8 @@ func digestOf(path string) (size int64, digest string, err error) {
 	return size, hex.EncodeToString(hash.Sum(nil)), err
 }
 
-func write(ctx context.Context, path string, m Manifest, dir string, recipients []age.Recipient) (digest string, err error) {
+func write(ctx context.Context, path string, m Manifest, dir string,
+	recipients []age.Recipient) (digest string, err error) {
 	manifest, digest, err := m.encode()
 	if err != nil {
 		return "", err

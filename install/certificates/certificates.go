@@ -83,7 +83,8 @@ func (r *Renewer) Check(ctx context.Context) (*Certificates, error) {
 func (r *Renewer) readCertificates(ctx context.Context, failed func(*site.Host, error) error) *Certificates {
 	now := time.Now()
 	found := make([]Certificates, len(r.Site.Hosts))
-	_ = r.Engine.EachHost(ctx, r.Site.Hosts, func(ctx context.Context, h *site.Host) (err error) { // the hosts keep their errors
+	// the hosts keep their errors
+	_ = r.Engine.EachHost(ctx, r.Site.Hosts, func(ctx context.Context, h *site.Host) (err error) {
 		if found[slices.Index(r.Site.Hosts, h)], err = r.certificatesOf(ctx, h, now); err != nil {
 			return failed(h, err)
 		}
@@ -109,11 +110,13 @@ func (r *Renewer) WarnOfCertificates(ctx context.Context, about func(Certificate
 		unread = append(unread, h.Name)
 		return nil
 	})
-	for _, text := range certificateWarnings(slices.DeleteFunc(slices.Clone(all.Soon()), func(c Certificate) bool { return !about(c) })) {
+	for _, text := range certificateWarnings(slices.DeleteFunc(slices.Clone(all.Soon()),
+		func(c Certificate) bool { return !about(c) })) {
 		r.Site.Warn("%s", text)
 	}
 	if slices.Sort(unread); len(unread) > 0 && r.Engine.Changing() {
-		r.Site.Warn("%s: when certificates end could not be read: boxlift certs check tells why", strings.Join(unread, ", "))
+		r.Site.Warn("%s: when certificates end could not be read: boxlift certs check tells why",
+			strings.Join(unread, ", "))
 	}
 }
 
@@ -153,7 +156,8 @@ func certificateWarnings(soon []Certificate) []string {
 		}
 		text := fmt.Sprintf("the certificate %s %s %s", where, ends, first.NotAfter.UTC().Format(time.DateOnly))
 		if more := len(those) - 1; more > 0 {
-			text += fmt.Sprintf(", and %d more on %s within %s", more, site.Counted(len(hosts), "host"), site.Counted(those[more].DaysLeft, "day"))
+			text += fmt.Sprintf(", and %d more on %s within %s", more, site.Counted(len(hosts), "host"),
+				site.Counted(those[more].DaysLeft, "day"))
 		}
 		texts = append(texts, text+": "+way)
 	}
@@ -165,7 +169,8 @@ func (c *Certificates) err() error {
 	if len(soon) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %d of %d, the first in %s", ErrCertificates, len(soon), len(c.Certificates), site.Counted(soon[0].DaysLeft, "day"))
+	return fmt.Errorf("%w: %d of %d, the first in %s", ErrCertificates, len(soon), len(c.Certificates),
+		site.Counted(soon[0].DaysLeft, "day"))
 }
 
 // ownCertificates are those of the cluster that this machine has.
@@ -193,7 +198,8 @@ func (r *Renewer) certificatesOf(ctx context.Context, h *site.Host, now time.Tim
 	out, err := h.Root(ctx, "read the certificates", args...)
 	var exit *machine.ExitError
 	if errors.As(err, &exit) && exit.Code == images.UsageExit {
-		return found, fmt.Errorf("%w: %s does not know certificates, since it is of an older boxlift: install with a bundle that this boxlift built", err, site.HelperPath)
+		return found, fmt.Errorf("%w: %s does not know certificates, since it is of an older boxlift: install with a "+
+			"bundle that this boxlift built", err, site.HelperPath)
 	}
 	if err != nil {
 		return found, site.HelperError(err)
@@ -261,7 +267,8 @@ func (r *Renewer) Rotate(ctx context.Context) error {
 		}
 	}
 	if r.Engine.Changing() {
-		r.Site.Warn("copies of the administrator's kubeconfig have their own certificate, which lasts as long as before: boxlift install --kubeconfig writes a new one")
+		r.Site.Warn("copies of the administrator's kubeconfig have their own certificate, which lasts as long as " +
+			"before: boxlift install --kubeconfig writes a new one")
 	}
 	return nil
 }
@@ -308,7 +315,8 @@ systemctl stop "$1.service"
 		return errors.Join(err, n.RestartAfter(ctx, service))
 	}
 	if strings.TrimSpace(string(out)) == "restart" {
-		n.Cluster.Site.Warn("%s: this k3s has no certificate rotate: it was started again, which renews what ends within 120 days", n.Host.Name)
+		n.Cluster.Site.Warn("%s: this k3s has no certificate rotate: it was started again, which renews what ends "+
+			"within 120 days", n.Host.Name)
 	}
 	if err := n.RestartAfter(ctx, service); err != nil {
 		return err

@@ -112,7 +112,8 @@ func Unchangeable(installed, wanted map[string]any) []string {
 	for _, f := range fixed {
 		has, want := valueAt(installed, f.path, f.fallback), valueAt(wanted, f.path, f.fallback)
 		if has != want {
-			texts = append(texts, printable.Line(fmt.Sprintf("%s is %s, and install.yaml makes it %s: write the first into network.cilium",
+			texts = append(texts, printable.Line(fmt.Sprintf("%s is %s, and install.yaml makes it %s: write the "+
+				"first into network.cilium",
 				f.path, orDefault(has), orDefault(want))))
 		}
 	}

@@ -240,7 +240,8 @@ type judgement struct {
 }
 
 func (j *judgement) add(outcome Outcome, subject, way, format string, args ...any) {
-	j.findings = append(j.findings, Finding{Gate: j.gate, Outcome: outcome, Subject: subject, Reason: fmt.Sprintf(format, args...), Way: way})
+	j.findings = append(j.findings, Finding{Gate: j.gate, Outcome: outcome, Subject: subject,
+		Reason: fmt.Sprintf(format, args...), Way: way})
 }
 
 func (j *judgement) refuse(subject, way, format string, args ...any) {
@@ -265,7 +266,8 @@ func (j *judgement) record() {
 	case j.Record != "":
 		j.refuse("", j.RecordWay, "%s", j.Record)
 	case j.Unrecorded:
-		j.refuse("", "run boxlift adopt with the bundle that the cluster was installed from", "the cluster has no record of what was installed")
+		j.refuse("", "run boxlift adopt with the bundle that the cluster was installed from",
+			"the cluster has no record of what was installed")
 	}
 }
 
@@ -273,16 +275,19 @@ func (j *judgement) hosts() {
 	for _, h := range j.Hosts {
 		switch {
 		case h.Error != "":
-			j.refuse(h.Name, "mend that; a host that is gone for good is removed with boxlift node remove", "%s", h.Error)
+			j.refuse(h.Name, "mend that; a host that is gone for good is removed with boxlift node remove", "%s",
+				h.Error)
 		case h.Node == "":
-			j.refuse(h.Name, "join it with the cluster's own bundle first: boxlift node add; or take it out of install.yaml", "it has no node in the cluster")
+			j.refuse(h.Name, "join it with the cluster's own bundle first: boxlift node add; or take it out of "+
+				"install.yaml", "it has no node in the cluster")
 		}
 	}
 	for _, n := range j.Cluster.Nodes {
 		if !n.Listed {
 			way := "add its host to install.yaml, or remove the node with boxlift node remove"
 			if !n.Ready {
-				way = "if its host is gone for good: boxlift node remove --hosts " + n.Name + " --forget-unreachable-host; else bring it back, and add it to install.yaml or remove its node"
+				way = "if its host is gone for good: boxlift node remove --hosts " + n.Name +
+					" --forget-unreachable-host; else bring it back, and add it to install.yaml or remove its node"
 			}
 			j.refuse(n.Name, way, "the node is in the cluster and not in install.yaml: it would stay behind")
 		}
@@ -306,7 +311,8 @@ func (j *judgement) nodes() {
 }
 
 func (j *judgement) drift() {
-	outcome, way := Refused, "boxlift install with the cluster's own bundle sets it back; --accept-drift lets the upgrade overwrite it"
+	outcome, way := Refused, "boxlift install with the cluster's own bundle sets it back; --accept-drift lets the "+
+		"upgrade overwrite it"
 	switch {
 	case j.accept.Drift:
 		outcome, way = Accepted, "the upgrade overwrites it"
@@ -326,7 +332,8 @@ func (j *judgement) drift() {
 func (j *judgement) platforms() {
 	for _, h := range j.Hosts {
 		if h.Platform != "" && !slices.ContainsFunc(j.Target.Platforms, h.Platform.Match) {
-			j.refuse(h.Name, "build the bundle from a lock that lists "+string(h.Platform), "the host is %s, and the bundle is for %s", h.Platform, joined(j.Target.Platforms))
+			j.refuse(h.Name, "build the bundle from a lock that lists "+string(h.Platform),
+				"the host is %s, and the bundle is for %s", h.Platform, joined(j.Target.Platforms))
 		}
 	}
 }

@@ -21,15 +21,18 @@ func Path(c Cluster, t Target) []Step {
 	here, cilium, ok := c.oldest()
 	to, err := parseVersion(t.K3s)
 	end, endErr := parseVersion(t.Cilium)
-	if !ok || err != nil || endErr != nil || to.major != 1 || end.major != 1 || to.minor < here.minor || end.minor < cilium.minor ||
+	if !ok || err != nil || endErr != nil || to.major != 1 || end.major != 1 || to.minor < here.minor ||
+		end.minor < cilium.minor ||
 		to.minor-here.minor > maxSteps || end.minor-cilium.minor > maxSteps {
 		return nil
 	}
 	var steps []Step
 	for _, p := range shortest(point{here.minor, cilium.minor}, point{to.minor, end.minor}) {
-		steps = append(steps, Step{K3s: seriesOf(p.kubernetes, c.EmbeddedEtcd && to.minor >= firstEtcd36), Cilium: fmt.Sprintf("1.%d", p.cilium)})
+		steps = append(steps, Step{K3s: seriesOf(p.kubernetes, c.EmbeddedEtcd && to.minor >= firstEtcd36),
+			Cilium: fmt.Sprintf("1.%d", p.cilium)})
 	}
-	if c.EmbeddedEtcd && here.minor < firstEtcd36 && to.minor >= firstEtcd36 && !safeEtcd(here) && here.minor == firstEtcd36-1 {
+	if c.EmbeddedEtcd && here.minor < firstEtcd36 && to.minor >= firstEtcd36 && !safeEtcd(here) &&
+		here.minor == firstEtcd36-1 {
 		// The patch comes first, with nothing else moving.
 		steps = append([]Step{{K3s: seriesOf(here.minor, true), Cilium: fmt.Sprintf("1.%d", cilium.minor)}}, steps...)
 	}

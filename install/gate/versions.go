@@ -50,16 +50,19 @@ func (j *judgement) components() []component {
 			k3s.from = append(k3s.from, version)
 		}
 	}
-	list := []component{k3s, {name: ciliumComponent, title: "Cilium", from: []string{j.Cluster.Cilium}, to: j.Target.Cilium}}
+	list := []component{k3s, {name: ciliumComponent, title: "Cilium", from: []string{j.Cluster.Cilium},
+		to: j.Target.Cilium}}
 	if j.Cluster.LiteBoxd != "" && j.Target.LiteBoxd != "" {
-		list = append(list, component{name: liteboxdComponent, title: "LiteBoxd", from: []string{j.Cluster.LiteBoxd}, to: j.Target.LiteBoxd})
+		list = append(list, component{name: liteboxdComponent, title: "LiteBoxd", from: []string{j.Cluster.LiteBoxd},
+			to: j.Target.LiteBoxd})
 	}
 	return list
 }
 
 // unreadable refuses a version that cannot be compared.
 func (j *judgement) unreadable(name string, err error) {
-	j.refuse(name, "boxlift adopt and boxlift status say which versions run", "which version it is cannot be told: %v", err)
+	j.refuse(name, "boxlift adopt and boxlift status say which versions run", "which version it is cannot be told: %v",
+		err)
 }
 
 // pair reads two versions, and says so when that cannot be done. Only one gate says it, so
@@ -90,15 +93,19 @@ func (j *judgement) downgrade() {
 				}
 				j.refuse(c.name, way, "%s %s runs, and the bundle has the older %s", c.title, from, c.to)
 			case c.name == k3sComponent && f.minors(t) != 0:
-				j.refuse(c.name, "boxlift backup restore brings back a backup from before, with the bundle of that release",
-					"Kubernetes %s does not go back to %s: the API server has written what the older one cannot read", f.series(), t.series())
+				j.refuse(c.name, "boxlift backup restore brings back a backup from before, with the bundle of that "+
+					"release",
+					"Kubernetes %s does not go back to %s: the API server has written what the older one cannot read",
+					f.series(), t.series())
 			default:
-				j.add(Accepted, c.name, "the release that is gone back to ran it", "%s goes back from %s to %s", c.title, from, c.to)
+				j.add(Accepted, c.name, "the release that is gone back to ran it", "%s goes back from %s to %s",
+					c.title, from, c.to)
 			}
 		}
 	}
 	if j.CiliumState != "" && !j.UnderWay {
-		j.refuse(ciliumComponent, "boxlift install with the cluster's own bundle takes it up", "its Helm release is %s", j.CiliumState)
+		j.refuse(ciliumComponent, "boxlift install with the cluster's own bundle takes it up", "its Helm release is %s",
+			j.CiliumState)
 	}
 }
 
@@ -117,7 +124,8 @@ func (j *judgement) upgradesFrom() {
 				continue
 			}
 			if !slices.ContainsFunc(ranges, func(text string) bool { return inRange(v, text) }) {
-				j.refuse(c.name, "go by bundles in between", "the lock lets %s %s be reached from %s, and %s runs", c.title, c.to, strings.Join(ranges, " or "), from)
+				j.refuse(c.name, "go by bundles in between", "the lock lets %s %s be reached from %s, and %s runs",
+					c.title, c.to, strings.Join(ranges, " or "), from)
 			}
 		}
 	}
@@ -144,10 +152,12 @@ func (j *judgement) drain() {
 	switch {
 	case !moves:
 	case j.accept.Drain:
-		j.add(Accepted, k3sComponent, "without --drain-nodes-and-end-their-sandboxes the sandboxes stay", "each node is drained before it gets %s, which ends the sandboxes on it", j.K3s)
+		j.add(Accepted, k3sComponent, "without --drain-nodes-and-end-their-sandboxes the sandboxes stay",
+			"each node is drained before it gets %s, which ends the sandboxes on it", j.K3s)
 	case j.RequiresDrain:
 		j.refuse(k3sComponent, "let everybody finish, then give --drain-nodes-and-end-their-sandboxes",
-			"the lock asks that nodes are drained before they get %s from another minor version, which ends the sandboxes on them", j.K3s)
+			"the lock asks that nodes are drained before they get %s from another minor version, which ends the "+
+				"sandboxes on them", j.K3s)
 	}
 }
 
@@ -161,12 +171,14 @@ func (j *judgement) data() {
 		if len(n.Holds) == 0 || SameMinor(n.Kubelet, j.K3s) {
 			continue
 		}
-		outcome, way := Refused, "upgrade without "+drainFlag+", which leaves pods where they are; or let what uses the data be down "+
+		outcome, way := Refused, "upgrade without "+drainFlag+
+			", which leaves pods where they are; or let what uses the data be down "+
 			"until the node is back: "+InterruptFlag+" "+n.Name
 		if slices.Contains(j.accept.Interrupt, n.Name) {
 			outcome, way = Accepted, "the data stays; what uses it is down until the node is back"
 		}
-		j.add(outcome, n.Name, way, "the node would be drained, and holds data that is on no other: %s", strings.Join(n.Holds, "; "))
+		j.add(outcome, n.Name, way, "the node would be drained, and holds data that is on no other: %s",
+			strings.Join(n.Holds, "; "))
 	}
 }
 
@@ -196,12 +208,16 @@ func (j *judgement) kubeletSkew() {
 		}
 		switch {
 		case oldest.minors(v) > 0 && !n.Server:
-			j.refuse(n.Name, "bring the servers to "+v.series()+" first: boxlift install with the bundle that this node was joined with", "its kubelet is %s, newer than the API server's %s", n.Kubelet, oldest.text)
+			j.refuse(n.Name, "bring the servers to "+v.series()+" first: boxlift install with the bundle that this "+
+				"node was joined with", "its kubelet is %s, newer than the API server's %s", n.Kubelet, oldest.text)
 		case oldest.minors(v) > 1:
-			j.refuse(n.Name, "bring all servers to one version first", "its API server is %s, and another one is %s: they may be one minor version apart", n.Kubelet, oldest.text)
+			j.refuse(n.Name, "bring all servers to one version first", "its API server is %s, and another one is %s: "+
+				"they may be one minor version apart", n.Kubelet, oldest.text)
 		case v.minors(to) > maxKubeletLag:
-			j.refuse(n.Name, fmt.Sprintf("bring the node to the servers' version first, or go by a bundle with Kubernetes %d.%d", v.major, v.minor+maxKubeletLag),
-				"its kubelet is %s: an API server of %s works with kubelets that are up to %d minor versions older", n.Kubelet, to.series(), maxKubeletLag)
+			j.refuse(n.Name, fmt.Sprintf("bring the node to the servers' version first, or go by a bundle with "+
+				"Kubernetes %d.%d", v.major, v.minor+maxKubeletLag),
+				"its kubelet is %s: an API server of %s works with kubelets that are up to %d minor versions older",
+				n.Kubelet, to.series(), maxKubeletLag)
 		}
 	}
 }
@@ -222,8 +238,10 @@ func (j *judgement) etcd() {
 		if safeEtcd(v) {
 			continue
 		}
-		j.refuse(n.Name, fmt.Sprintf("go by a bundle with k3s v1.33.%d or a newer patch of 1.33 first, whose etcd is 3.5.26 or newer", etcdSafe),
-			"its k3s %s brings an etcd before 3.5.26, from which etcd 3.6 (k3s from v1.34.0 on) may come up with members that are long gone", n.Kubelet)
+		j.refuse(n.Name, fmt.Sprintf("go by a bundle with k3s v1.33.%d or a newer patch of 1.33 first, whose etcd is "+
+			"3.5.26 or newer", etcdSafe),
+			"its k3s %s brings an etcd before 3.5.26, from which etcd 3.6 (k3s from v1.34.0 on) may come up with "+
+				"members that are long gone", n.Kubelet)
 	}
 }
 
@@ -243,12 +261,14 @@ func (j *judgement) cgroup() {
 			if h.CgroupV1Allowed {
 				continue
 			}
-			j.refuse(h.Name, "boot the host with systemd.unified_cgroup_hierarchy=1 on the kernel's command line first, "+
+			j.refuse(h.Name, "boot the host with systemd.unified_cgroup_hierarchy=1 on the kernel's command line "+
+				"first, "+
 				"or set kubelet-arg: [fail-cgroupv1=false] in the host's k3s settings",
 				"the host has cgroup v1, which the kubelet refuses from Kubernetes 1.%d on", firstCgroup2)
 		case 0:
 			if h.Error == "" {
-				j.add(Warned, h.Name, "the upgrade looks at it before it changes anything", "which version of cgroup the host has is not known; the kubelet refuses v1 from Kubernetes 1.%d on", firstCgroup2)
+				j.add(Warned, h.Name, "the upgrade looks at it before it changes anything", "which version of cgroup "+
+					"the host has is not known; the kubelet refuses v1 from Kubernetes 1.%d on", firstCgroup2)
 			}
 		}
 	}
@@ -272,16 +292,19 @@ func (j *judgement) ciliumKubernetes() {
 		return
 	}
 	tested, known := testedKubernetes[cilium.minor]
-	outcome, way := Refused, "use a bundle with another Cilium; --accept-untested-cilium goes on without upstream's tests"
+	outcome, way := Refused, "use a bundle with another Cilium; --accept-untested-cilium goes on without upstream's "+
+		"tests"
 	if j.accept.UntestedCilium || j.UnderWay || j.accept.Downgrade {
 		outcome, way = Accepted, "what does not work shows in boxlift health"
 	}
 	switch {
 	case !known || cilium.major != 1 || kubernetes.major != 1:
 		j.add(Warned, ciliumComponent, "compare it with the page on Kubernetes compatibility in Cilium's documentation",
-			"which versions of Kubernetes Cilium %s is tested with is not known to this boxlift; the bundle has %s", cilium.series(), kubernetes.series())
+			"which versions of Kubernetes Cilium %s is tested with is not known to this boxlift; the bundle has %s",
+			cilium.series(), kubernetes.series())
 	case kubernetes.minor < tested[0] || kubernetes.minor > tested[1]:
-		j.add(outcome, ciliumComponent, way, "Cilium %s is tested with Kubernetes 1.%d to 1.%d, and the bundle has %s", cilium.series(), tested[0], tested[1], kubernetes.series())
+		j.add(outcome, ciliumComponent, way, "Cilium %s is tested with Kubernetes 1.%d to 1.%d, and the bundle has %s",
+			cilium.series(), tested[0], tested[1], kubernetes.series())
 	}
 	j.meantime(kubernetes)
 }
@@ -293,6 +316,7 @@ func (j *judgement) meantime(kubernetes version) {
 		return
 	}
 	if tested, known := testedKubernetes[cilium.minor]; known && kubernetes.minor > tested[1] {
-		j.add(Warned, ciliumComponent, "go on to the end in one go", "until it is upgraded, after the servers, Cilium %s works with Kubernetes %s, which it is not tested with", cilium.series(), kubernetes.series())
+		j.add(Warned, ciliumComponent, "go on to the end in one go", "until it is upgraded, after the servers, "+
+			"Cilium %s works with Kubernetes %s, which it is not tested with", cilium.series(), kubernetes.series())
 	}
 }

@@ -43,9 +43,9 @@ type Host interface {
 	// seconds later at the latest.
 	Start(ctx context.Context, cmd Command) (*Process, error)
 	// Put makes a file with the given content: under its path there is always either what was there before or the
-	// whole new file, which is on the disk when Put returns. A file that has the content, mode and owner already is left
-	// alone and changed is false; content may then not have been read. A failure on the host is an *[ExitError] or an
-	// error of the file system. Put does not return while a Read of content is going on.
+	// whole new file, which is on the disk when Put returns. A file that has the content, mode and owner already is
+	// left alone and changed is false; content may then not have been read. A failure on the host is an *[ExitError] or
+	// an error of the file system. Put does not return while a Read of content is going on.
 	Put(ctx context.Context, o PutOptions, content io.Reader) (changed bool, err error)
 	// Get copies a file's content to w; for small files, [Read] is quicker. Only when Get returns nil is what w got the
 	// file, whole and with the sha256 that it was to have. The file is not to change meanwhile, and has to be one with
@@ -153,8 +153,8 @@ type PutOptions struct {
 	SHA256 string
 	// Root writes as root, and the file is root's.
 	Root bool
-	// Progress is told the number of bytes that were sent since it was last called, or that an earlier Put that broke off
-	// has left there; may be nil. It is not called for a file that is there already.
+	// Progress is told the number of bytes that were sent since it was last called, or that an earlier Put that broke
+	// off has left there; may be nil. It is not called for a file that is there already.
 	Progress func(n int64)
 }
 
@@ -230,8 +230,8 @@ type ExitError struct {
 	Command string
 	// Code is the exit code; 128 + n when signal n ended the command.
 	Code int
-	// Lines are the last lines, at most 20, that the command wrote to stderr, or to stdout when stderr is empty, without
-	// control characters.
+	// Lines are the last lines, at most 20, that the command wrote to stderr, or to stdout when stderr is empty,
+	// without control characters.
 	Lines []string
 }
 

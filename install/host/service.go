@@ -75,7 +75,8 @@ const maxDropIns = 100
 
 // DropIns are the files with which others have changed a service's unit.
 func DropIns(ctx context.Context, h Host, name string) ([]string, error) {
-	out, err := Root(ctx, h, "ask systemd about "+name, "systemctl", "show", "-p", "DropInPaths", "--value", name+".service")
+	out, err := Root(ctx, h, "ask systemd about "+name, "systemctl", "show", "-p", "DropInPaths", "--value", name+
+		".service")
 	files := strings.Fields(string(out))
 	if len(files) > maxDropIns {
 		return nil, fmt.Errorf("ask systemd about %s: it has %d drop-ins, %d is the most", name, len(files), maxDropIns)

@@ -93,7 +93,8 @@ func (im *Importer) ImagesStep(h *site.Host) run.Step {
 				return err
 			}
 			if reason := imagesReason(report); reason != "" {
-				return fault.WithHint(errors.New("k3s runs, but "+reason), "see `journalctl -u "+site.Unit(h.Config.Role)+
+				return fault.WithHint(errors.New("k3s runs, but "+reason), "see `journalctl -u "+
+					site.Unit(h.Config.Role)+
 					" | grep import` on the host, then restart the service, which imports again")
 			}
 			return nil
@@ -116,7 +117,8 @@ func (im *Importer) checkContainerd(ctx context.Context, h *site.Host, flags ...
 			case err != nil || report.Pending == "":
 				return true, nil
 			case len(report.Problems) == 0 && time.Since(start) > containerdTime:
-				err = fmt.Errorf("check the images in containerd: %s, %v after it was first asked", report.Pending, containerdTime)
+				err = fmt.Errorf("check the images in containerd: %s, %v after it was first asked", report.Pending,
+					containerdTime)
 				return true, nil
 			}
 			return false, errors.New(report.Pending)

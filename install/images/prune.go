@@ -54,11 +54,13 @@ func (p *Pruning) Empty() bool {
 
 // PruneAll prunes all hosts.
 func (im *Importer) PruneAll(ctx context.Context, dropPrevious bool) (*Pruning, error) {
-	result := &Pruning{Cluster: im.Site.Config.Cluster.Name, DryRun: !im.Engine.Changing(), Hosts: make([]HostPruning, len(im.Site.Hosts))}
+	result := &Pruning{Cluster: im.Site.Config.Cluster.Name, DryRun: !im.Engine.Changing(),
+		Hosts: make([]HostPruning, len(im.Site.Hosts))}
 	_ = im.Engine.EachHost(ctx, im.Site.Hosts, func(ctx context.Context, h *site.Host) error {
 		report, err := im.pruneHost(ctx, h, dropPrevious)
 		result.Hosts[slices.Index(im.Site.Hosts, h)] = HostPruning{
-			Current: report.Current, Previous: report.Previous, Bytes: report.Bytes(), Items: report.Items, Note: report.Note,
+			Current: report.Current, Previous: report.Previous, Bytes: report.Bytes(), Items: report.Items,
+			Note: report.Note,
 		}
 		return err
 	})
@@ -95,7 +97,8 @@ func (im *Importer) pruneConnected(ctx context.Context, h *site.Host, dropPrevio
 			return images.PruneReport{}, err
 		}
 	}
-	request := images.PruneRequest{Version: images.PruneVersion, DropPrevious: dropPrevious, Remove: im.Engine.Changing()}
+	request := images.PruneRequest{Version: images.PruneVersion, DropPrevious: dropPrevious,
+		Remove: im.Engine.Changing()}
 	if im.Site.Bundle != nil {
 		var err error
 		if h.Packs, err = im.Site.PacksFor(h); err != nil {
@@ -125,11 +128,13 @@ func Prune(ctx context.Context, h *site.Host, request images.PruneRequest) (imag
 		return images.PruneReport{}, err
 	}
 	result, err := h.Conn.Run(ctx, machine.Command{
-		Title: "look for old packs", Args: []string{site.HelperPath, "prune"}, Root: true, Stdin: bytes.NewReader(document),
+		Title: "look for old packs", Args: []string{site.HelperPath, "prune"}, Root: true,
+		Stdin: bytes.NewReader(document),
 	})
 	var exit *machine.ExitError
 	if errors.As(err, &exit) && exit.Code == UsageExit {
-		return images.PruneReport{}, fmt.Errorf("%w: %s does not know old packs, since it is of an older boxlift: install with a bundle that this boxlift built", err, site.HelperPath)
+		return images.PruneReport{}, fmt.Errorf("%w: %s does not know old packs, since it is of an older boxlift: "+
+			"install with a bundle that this boxlift built", err, site.HelperPath)
 	}
 	if err != nil {
 		return images.PruneReport{}, site.HelperError(err)
@@ -163,7 +168,8 @@ func (im *Importer) RemoveOldPacks(ctx context.Context) {
 			im.Site.Warn("%s: %s", h.Name, notes[i])
 		}
 		if failed[i] != nil {
-			im.Site.Warn("%s: old packs were not removed: %v; boxlift prune or the next boxlift install does it", h.Name, failed[i])
+			im.Site.Warn("%s: old packs were not removed: %v; boxlift prune or the next boxlift install does it",
+				h.Name, failed[i])
 		}
 	}
 }
@@ -172,7 +178,8 @@ func (im *Importer) RemoveOldPacks(ctx context.Context) {
 // an installation on all hosts does: where a part is left out, what it had before may still
 // run.
 func (im *Importer) makesRelease() bool {
-	return im.Engine.Changing() && im.Engine.Scope == run.Everything && im.Engine.Only == nil && im.Engine.HostErrors() == nil
+	return im.Engine.Changing() && im.Engine.Scope == run.Everything && im.Engine.Only == nil &&
+		im.Engine.HostErrors() == nil
 }
 
 func (im *Importer) removeOldPacksFrom(ctx context.Context, h *site.Host) (note string, err error) {
@@ -202,10 +209,12 @@ func oldPacksReason(r images.PruneReport) string {
 	if packs+imported+files+data == 0 {
 		return ""
 	}
-	parts := fmt.Sprintf("%s, %s and %s", site.Counted(packs, "pack"), site.Counted(imported, "image"), site.Counted(files, "file"))
+	parts := fmt.Sprintf("%s, %s and %s", site.Counted(packs, "pack"), site.Counted(imported, "image"),
+		site.Counted(files, "file"))
 	if data > 0 {
 		parts = fmt.Sprintf("%s, %s, %s and %s of k3s' programs",
-			site.Counted(packs, "pack"), site.Counted(imported, "image"), site.Counted(files, "file"), site.Counted(data, "folder"))
+			site.Counted(packs, "pack"), site.Counted(imported, "image"), site.Counted(files, "file"),
+			site.Counted(data, "folder"))
 	}
 	return fmt.Sprintf("neither this release nor the previous one needs %s: %s", parts, progress.Bytes(r.Bytes()))
 }

@@ -126,7 +126,8 @@ const (
 // HealthChecks are the names of all checks, in the order in which they are made.
 func HealthChecks() []string {
 	return []string{
-		checkHost, checkAPI, checkNode, checkCilium, checkDNS, checkRegistry, checkPeers, checkDeployment, checkVolume, checkIngress,
+		checkHost, checkAPI, checkNode, checkCilium, checkDNS, checkRegistry, checkPeers, checkDeployment, checkVolume,
+		checkIngress,
 		checkGateway, checkSandboxDNS, checkSandboxAPI, checkSandboxNet, checkCertificate, checkClock, checkDisk,
 	}
 }
@@ -228,7 +229,8 @@ func (e *examination) visit(ctx context.Context) {
 func (e *examination) reach(ctx context.Context) error {
 	err := errors.New("no server was reached")
 	if e.firstServer() != nil {
-		if err = e.inspector.Engine.ReachAPI(ctx, e.inspector.Site.Servers()); err == nil && e.inspector.Site.API == nil {
+		if err = e.inspector.Engine.ReachAPI(ctx, e.inspector.Site.Servers()); err == nil &&
+			e.inspector.Site.API == nil {
 			err = site.ErrNoCluster
 		}
 	}
@@ -269,15 +271,17 @@ func (e *examination) checkNodes(context.Context) []HealthCheck {
 	}
 	for _, n := range e.inspector.Site.LeftOut(e.nodes) {
 		checks = append(checks, HealthCheck{
-			Check: checkNode, Subject: n.Name, State: HealthWarning, Detail: "the node is not in install.yaml, and not Ready: " + n.Reason,
-			Hint: "if its host is gone for good: " + members.ForgetCommand(n.Name),
+			Check: checkNode, Subject: n.Name, State: HealthWarning,
+			Detail: "the node is not in install.yaml, and not Ready: " + n.Reason,
+			Hint:   "if its host is gone for good: " + members.ForgetCommand(n.Name),
 		})
 	}
 	return checks
 }
 
 func judgeNode(name string, n *kube.Node, service string) HealthCheck {
-	c := HealthCheck{Check: checkNode, Subject: name, State: HealthFailed, Hint: "see on the host: journalctl -u " + service + "; boxlift install brings it back"}
+	c := HealthCheck{Check: checkNode, Subject: name, State: HealthFailed, Hint: "see on the host: journalctl -u " +
+		service + "; boxlift install brings it back"}
 	switch {
 	case n == nil:
 		c.Detail = "its node is not registered in the cluster"
@@ -292,7 +296,8 @@ func judgeNode(name string, n *kube.Node, service string) HealthCheck {
 }
 
 // checkWorkloads looks whether workloads of a namespace are rolled out.
-func (e *examination) checkWorkloads(ctx context.Context, check, namespace string, workloads []kube.Workload) []HealthCheck {
+func (e *examination) checkWorkloads(ctx context.Context, check, namespace string,
+	workloads []kube.Workload) []HealthCheck {
 	rollouts, err := e.inspector.Site.API.Rollouts(ctx, namespace)
 	if err != nil {
 		return []HealthCheck{failedCheck(check, "", err)}
@@ -306,7 +311,8 @@ func (e *examination) checkWorkloads(ctx context.Context, check, namespace strin
 
 func judgeWorkload(check, namespace string, w kube.Workload, rollouts []kube.Rollout) HealthCheck {
 	c := HealthCheck{Check: check, Subject: fmt.Sprintf("%s %s/%s", w.Kind, namespace, w.Name), State: HealthFailed}
-	c.Hint = fmt.Sprintf("on a server: k3s kubectl -n %s describe %s %s; boxlift install brings back what is missing", namespace, strings.ToLower(w.Kind), w.Name)
+	c.Hint = fmt.Sprintf("on a server: k3s kubectl -n %s describe %s %s; boxlift install brings back what is missing",
+		namespace, strings.ToLower(w.Kind), w.Name)
 	i := slices.IndexFunc(rollouts, func(r kube.Rollout) bool { return r.Kind == w.Kind && r.Name == w.Name })
 	if i < 0 {
 		c.Detail = "does not exist"
@@ -324,7 +330,8 @@ func judgeWorkload(check, namespace string, w kube.Workload, rollouts []kube.Rol
 }
 
 func (e *examination) checkCilium(ctx context.Context) []HealthCheck {
-	return e.checkWorkloads(ctx, checkCilium, cilium.Namespace, cilium.Workloads(e.inspector.Site.Config.Network.Cilium.Values))
+	return e.checkWorkloads(ctx, checkCilium, cilium.Namespace,
+		cilium.Workloads(e.inspector.Site.Config.Network.Cilium.Values))
 }
 
 // coreDNS is the Deployment that k3s answers names with, in Cilium's namespace.
@@ -356,14 +363,17 @@ func (e *examination) checkDNS(ctx context.Context) []HealthCheck {
 	if len(results) > 1 {
 		e.fromPod = &results[1]
 	}
-	return append(checks, judgeName(checkDNS, subject, results[0], "see what CoreDNS says, on a server: k3s kubectl -n kube-system logs deployment/coredns; and whether Cilium runs on the node"))
+	return append(checks, judgeName(checkDNS, subject, results[0], "see what CoreDNS says, on a server: k3s kubectl "+
+		"-n kube-system logs deployment/coredns; and whether Cilium runs on the node"))
 }
 
 func judgeName(check, subject string, r reach.ProbeResult, hint string) HealthCheck {
 	if r.State == reach.OK {
-		return HealthCheck{Check: check, Subject: subject, State: HealthOK, Detail: fmt.Sprintf("%s is %s", r.Target, joined(r.Addresses))}
+		return HealthCheck{Check: check, Subject: subject, State: HealthOK,
+			Detail: fmt.Sprintf("%s is %s", r.Target, joined(r.Addresses))}
 	}
-	return HealthCheck{Check: check, Subject: subject, State: HealthFailed, Detail: fmt.Sprintf("%s is not found: %s", r.Target, outcome(r)), Hint: hint}
+	return HealthCheck{Check: check, Subject: subject, State: HealthFailed,
+		Detail: fmt.Sprintf("%s is not found: %s", r.Target, outcome(r)), Hint: hint}
 }
 
 func joined[T fmt.Stringer](list []T) string {
@@ -409,15 +419,18 @@ func JudgeClaim(namespace string, claim *kube.Claim) HealthCheck {
 	c.Hint = fmt.Sprintf("on a server: k3s kubectl -n %s describe pvc %s", namespace, manifests.DataClaim)
 	switch {
 	case claim == nil:
-		c.Detail, c.Hint = "does not exist", "boxlift install makes it, empty; boxlift keeps copies of the database from before every change beside state.json"
+		c.Detail, c.Hint = "does not exist", "boxlift install makes it, empty; boxlift keeps copies of the database "+
+			"from before every change beside state.json"
 	case claim.Deleting:
 		c.Detail = "was deleted by somebody, and goes with LiteBoxd's database when the pod that uses it ends"
-		c.Hint = "boxlift backup create saves the database; then scale liteboxd-api to 0, run boxlift install, which makes a new claim, and put the database into its volume"
+		c.Hint = "boxlift backup create saves the database; then scale liteboxd-api to 0, run boxlift install, which " +
+			"makes a new claim, and put the database into its volume"
 	case claim.Phase != "Bound":
 		c.Detail = "is " + printable.Line(claim.Phase) + ", of storage class " + printable.Line(claim.StorageClass)
 	default:
 		c.State, c.Hint = HealthOK, ""
-		c.Detail = "is Bound to " + printable.Line(claim.Volume) + ", of storage class " + printable.Line(claim.StorageClass)
+		c.Detail = "is Bound to " + printable.Line(claim.Volume) + ", of storage class " +
+			printable.Line(claim.StorageClass)
 		if claim.Node != "" {
 			c.Detail += ", on " + claim.Node
 		}
@@ -459,7 +472,8 @@ func (e *examination) serviceAddress(ctx context.Context, namespace, name string
 const probeWait = 6 * time.Second
 
 // probe lets boxlift-node try targets from a pod.
-func (e *examination) probe(ctx context.Context, pod probe.Pod, targets []reach.ProbeTarget) ([]reach.ProbeResult, error) {
+func (e *examination) probe(ctx context.Context, pod probe.Pod,
+	targets []reach.ProbeTarget) ([]reach.ProbeResult, error) {
 	var err error
 	if pod.Node, err = e.probeNode(); err != nil {
 		return nil, err
@@ -502,7 +516,8 @@ func (e *examination) probeNode() (string, error) {
 			return n.Name, nil
 		}
 	}
-	return "", errors.New("no host has a Ready node and a boxlift-node that answers, so that no pod can look at it from inside: boxlift install brings both")
+	return "", errors.New("no host has a Ready node and a boxlift-node that answers, so that no pod can look at it " +
+		"from inside: boxlift install brings both")
 }
 
 // checkHosts judges clocks and disks by the rules of preflight.
@@ -524,7 +539,8 @@ func (e *examination) checkHosts() []HealthCheck {
 		for _, h := range e.inspector.Site.Hosts {
 			switch {
 			case h.Err != nil:
-				checks = append(checks, HealthCheck{Check: check, Subject: h.Name, State: HealthSkipped, Detail: "the host was not reached"})
+				checks = append(checks, HealthCheck{Check: check, Subject: h.Name, State: HealthSkipped,
+					Detail: "the host was not reached"})
 			case h.Facts == nil:
 				c := failedCheck(check, h.Name, e.factless[h])
 				c.Hint = cmp.Or(c.Hint, "boxlift install brings boxlift-node")
@@ -544,7 +560,8 @@ func judgeHost(check string, h *site.Host, findings []preflight.Finding) []Healt
 		if f.Host != h.Name || f.Check != check {
 			continue
 		}
-		c := HealthCheck{Check: check, Subject: h.Name, State: HealthWarning, Detail: fmt.Sprintf("%s; needed: %s", f.Found, f.Needed), Hint: f.Hint}
+		c := HealthCheck{Check: check, Subject: h.Name, State: HealthWarning,
+			Detail: fmt.Sprintf("%s; needed: %s", f.Found, f.Needed), Hint: f.Hint}
 		if f.Severity == preflight.Error {
 			c.State = HealthFailed
 		}
@@ -555,7 +572,8 @@ func judgeHost(check string, h *site.Host, findings []preflight.Finding) []Healt
 	}
 	ok := HealthCheck{Check: check, Subject: h.Name, State: HealthOK}
 	if check == checkClock {
-		ok.Detail = fmt.Sprintf("%v from the operator's clock, give or take %v", h.Offset.Round(time.Millisecond), h.Uncertainty.Round(time.Millisecond))
+		ok.Detail = fmt.Sprintf("%v from the operator's clock, give or take %v", h.Offset.Round(time.Millisecond),
+			h.Uncertainty.Round(time.Millisecond))
 		return []HealthCheck{ok}
 	}
 	for _, m := range h.Facts.Mounts {

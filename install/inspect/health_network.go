@@ -53,7 +53,10 @@ func ask(ctx context.Context, dial seed.Dialer, address, name, path string) answ
 	ctx, cancel := context.WithTimeout(ctx, seed.AskTimeout)
 	defer cancel()
 	transport := &http.Transport{
-		DialContext:            func(ctx context.Context, network, _ string) (net.Conn, error) { return dial(ctx, network, address) },
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn,
+			error) {
+			return dial(ctx, network, address)
+		},
 		MaxResponseHeaderBytes: 64 << 10, DisableKeepAlives: true,
 	}
 	defer transport.CloseIdleConnections()
@@ -84,7 +87,8 @@ const (
 func (e *examination) checkIngress(ctx context.Context) []HealthCheck {
 	for _, part := range []string{"traefik", "servicelb"} {
 		if slices.Contains(e.inspector.Cluster.Disabled(), part) {
-			return []HealthCheck{{Check: checkIngress, State: HealthSkipped, Detail: "install.yaml turns " + part + " off: what answers instead, and where, boxlift does not know"}}
+			return []HealthCheck{{Check: checkIngress, State: HealthSkipped, Detail: "install.yaml turns " + part +
+				" off: what answers instead, and where, boxlift does not know"}}
 		}
 	}
 	dial := e.firstServer().Conn.DialContext // there is one, or else no API was reached
@@ -101,7 +105,8 @@ func (e *examination) checkIngress(ctx context.Context) []HealthCheck {
 		judgePage(box.IngressHost, ask(ctx, dial, address, box.IngressHost, "/")),
 		judgeAPI(box.IngressHost, ask(ctx, dial, address, box.IngressHost, apiPath)),
 		judgeGateway(box.GatewayIngressHost,
-			ask(ctx, dial, address, box.GatewayIngressHost, gatewayPath), direct, ask(ctx, dial, address, strangerName, gatewayPath)),
+			ask(ctx, dial, address, box.GatewayIngressHost, gatewayPath), direct,
+			ask(ctx, dial, address, strangerName, gatewayPath)),
 	}
 }
 
@@ -110,17 +115,20 @@ func (e *examination) checkIngress(ctx context.Context) []HealthCheck {
 func (e *examination) ingressHost() *site.Host {
 	for _, h := range e.inspector.Site.Hosts {
 		n := e.inspector.Site.NodeOf(h, e.nodes)
-		if n != nil && n.Ready && !slices.ContainsFunc(n.Taints, func(t kube.Taint) bool { return t.Effect != "PreferNoSchedule" }) {
+		if n != nil && n.Ready && !slices.ContainsFunc(n.Taints,
+			func(t kube.Taint) bool { return t.Effect != "PreferNoSchedule" }) {
 			return h
 		}
 	}
 	return e.inspector.Site.Hosts[0]
 }
 
-const ingressHint = "see the Ingress liteboxd and the Deployment traefik in kube-system, on a server with k3s kubectl describe; boxlift install brings LiteBoxd's Ingress back"
+const ingressHint = "see the Ingress liteboxd and the Deployment traefik in kube-system, on a server with k3s " +
+	"kubectl describe; boxlift install brings LiteBoxd's Ingress back"
 
 func judgePage(name string, a answer) HealthCheck {
-	c := HealthCheck{Check: checkIngress, Subject: name + "/", State: HealthOK, Detail: "the web pages answer: " + a.String()}
+	c := HealthCheck{Check: checkIngress, Subject: name + "/", State: HealthOK, Detail: "the web pages answer: " +
+		a.String()}
 	if a.err != nil || a.status != http.StatusOK {
 		c.State, c.Detail, c.Hint = HealthFailed, "the web pages do not answer with HTTP 200: "+a.String(), ingressHint
 	}
@@ -156,7 +164,8 @@ func judgeGateway(name string, through, direct, stranger answer) HealthCheck {
 		c.Detail = fmt.Sprintf("not the gateway answers: %s, and the gateway itself %s", through, direct)
 	case through.same(stranger):
 		c.State, c.Hint = HealthSkipped, ""
-		c.Detail = fmt.Sprintf("the gateway answers as the ingress does where it knows nothing: %s; which one it was cannot be told", through)
+		c.Detail = fmt.Sprintf("the gateway answers as the ingress does where it knows nothing: %s; which one it was "+
+			"cannot be told", through)
 	default:
 		c.State, c.Detail, c.Hint = HealthOK, "the gateway answers: "+through.String(), ""
 	}
@@ -205,11 +214,13 @@ func (e *examination) checkGateway(ctx context.Context) []HealthCheck {
 		return failed(err)
 	}
 	var result reach.ProbeResult
-	pod := probe.Pod{Namespace: box.NamespaceSandbox, Labels: map[string]string{"app": liteboxd.SandboxApp}, Node: where, Image: image}
+	pod := probe.Pod{Namespace: box.NamespaceSandbox, Labels: map[string]string{"app": liteboxd.SandboxApp},
+		Node: where, Image: image}
 	err = probe.With(ctx, e.inspector.Site.API, pod, func(ctx context.Context, address string) (err error) {
 		target := reach.ProbeTarget{Kind: reach.ProbeHTTP, Target: "http://" + net.JoinHostPort(address, "80") + "/"}
 		for begin := time.Now(); ; {
-			if result, err = probeFrom(ctx, h, gateway, target); err != nil || result.State == reach.OK || time.Since(begin) > settleTime {
+			if result, err = probeFrom(ctx, h, gateway, target); err != nil || result.State == reach.OK ||
+				time.Since(begin) > settleTime {
 				return err
 			}
 			select {
@@ -226,19 +237,23 @@ func (e *examination) checkGateway(ctx context.Context) []HealthCheck {
 }
 
 func judgeWay(gateway kube.Pod, where string, r reach.ProbeResult) HealthCheck {
-	way := fmt.Sprintf("from %s on %s to a pod in the place of a sandbox on %s, port 80", gateway.Name, gateway.Node, where)
+	way := fmt.Sprintf("from %s on %s to a pod in the place of a sandbox on %s, port 80", gateway.Name, gateway.Node,
+		where)
 	if r.State == reach.OK {
 		return HealthCheck{Check: checkGateway, State: HealthOK, Detail: way + ": " + outcome(r)}
 	}
 	return HealthCheck{
 		Check: checkGateway, State: HealthFailed, Detail: way + ": " + outcome(r),
-		Hint: "see whether the NetworkPolicies of the sandboxes' namespace are there (allow-gateway-ingress, allow-gateway-ingress-web), and whether pods of one of these nodes reach those of the other: Cilium on both, and UDP port 8472 between them",
+		Hint: "see whether the NetworkPolicies of the sandboxes' namespace are there (allow-gateway-ingress, " +
+			"allow-gateway-ingress-web), and whether pods of one of these nodes reach those of the other: Cilium on " +
+			"both, and UDP port 8472 between them",
 	}
 }
 
 // gatewayPod is a gateway that runs, and its host.
 func (e *examination) gatewayPod(ctx context.Context) (kube.Pod, *site.Host, error) {
-	pods, err := e.inspector.Site.API.Pods(ctx, e.inspector.Site.Config.LiteBoxd.NamespaceSystem, "app="+manifests.Gateway)
+	pods, err := e.inspector.Site.API.Pods(ctx, e.inspector.Site.Config.LiteBoxd.NamespaceSystem, "app="+
+		manifests.Gateway)
 	if err != nil {
 		return kube.Pod{}, nil, err
 	}
@@ -263,7 +278,8 @@ func probeFrom(ctx context.Context, h *site.Host, p kube.Pod, target reach.Probe
 shift 2
 exec nsenter --net="${found%/cgroup}/ns/net" -- "$@"`
 	targets := []reach.ProbeTarget{target}
-	args := append([]string{"/bin/sh", "-c", script, "sh", p.UID, strings.ReplaceAll(p.UID, "-", "_"), site.HelperPath}, probeArgs(targets)...)
+	args := append([]string{"/bin/sh", "-c", script, "sh", p.UID, strings.ReplaceAll(p.UID, "-", "_"), site.HelperPath},
+		probeArgs(targets)...)
 	result, err := h.Conn.Run(ctx, machine.Command{Title: "try the network of " + p.String(), Args: args, Root: true})
 	if err != nil {
 		return reach.ProbeResult{}, err
@@ -304,9 +320,11 @@ func (e *examination) checkSandbox(ctx context.Context) []HealthCheck {
 		{Kind: reach.ProbeName, Target: knownName}, {Kind: reach.ProbeTCP, Target: api},
 	}
 	if h := e.firstServer(); h != nil {
-		targets = append(targets, reach.ProbeTarget{Kind: reach.ProbeTCP, Target: net.JoinHostPort(e.nodeAddress(h), k3s.APIPort)})
+		targets = append(targets, reach.ProbeTarget{Kind: reach.ProbeTCP,
+			Target: net.JoinHostPort(e.nodeAddress(h), k3s.APIPort)})
 	}
-	pod := probe.Pod{Namespace: box.NamespaceSandbox, Labels: map[string]string{"app": liteboxd.SandboxApp}, Image: image}
+	pod := probe.Pod{Namespace: box.NamespaceSandbox, Labels: map[string]string{"app": liteboxd.SandboxApp},
+		Image: image}
 	var checks []HealthCheck
 	looks := slices.Repeat([][]string{probeArgs(targets)}, enforceLooks)
 	for _, pod.Before = range [][][]string{nil, looks} {
@@ -335,7 +353,8 @@ func (e *examination) checkSandboxInternet(ctx context.Context, pod probe.Pod, a
 		}
 	}
 	if api.State != HealthOK {
-		return HealthCheck{Check: checkSandboxNet, State: HealthSkipped, Detail: "not tried, so that nothing leaves the network: it is only when " + checkSandboxAPI + " is ok"}
+		return HealthCheck{Check: checkSandboxNet, State: HealthSkipped,
+			Detail: "not tried, so that nothing leaves the network: it is only when " + checkSandboxAPI + " is ok"}
 	}
 	results, err := e.probe(ctx, pod, []reach.ProbeTarget{{Kind: reach.ProbeTCP, Target: internetTarget}})
 	if err != nil {
@@ -346,16 +365,19 @@ func (e *examination) checkSandboxInternet(ctx context.Context, pod probe.Pod, a
 
 func judgeInternet(r reach.ProbeResult) HealthCheck {
 	if r.State == reach.OK {
-		return HealthCheck{Check: checkSandboxNet, State: HealthFailed, Detail: "a sandbox reaches " + r.Target, Hint: sandboxPolicies}
+		return HealthCheck{Check: checkSandboxNet, State: HealthFailed, Detail: "a sandbox reaches " + r.Target,
+			Hint: sandboxPolicies}
 	}
 	return HealthCheck{
 		Check: checkSandboxNet, State: HealthOK,
-		Detail: "not reached: " + r.Target + ": " + outcome(r) + "; policies are enforced on sandboxes (" + checkSandboxAPI + "). In a network without a way out nothing answers in any case",
+		Detail: "not reached: " + r.Target + ": " + outcome(r) + "; policies are enforced on sandboxes (" +
+			checkSandboxAPI + "). In a network without a way out nothing answers in any case",
 	}
 }
 
 // sandboxPolicies is what to do about a sandbox that reaches more or less than it should.
-const sandboxPolicies = "see the NetworkPolicies of the sandboxes' namespace, on a server with k3s kubectl get networkpolicy: default-deny-all, allow-dns; and whether others allow more"
+const sandboxPolicies = "see the NetworkPolicies of the sandboxes' namespace, on a server with k3s kubectl get " +
+	"networkpolicy: default-deny-all, allow-dns; and whether others allow more"
 
 // judgeSandbox judges what a sandbox found: a name, the API's Service, and further ways to
 // the API. Control is what another pod found of the API's Service, nil when
@@ -380,7 +402,8 @@ func judgeSandbox(results []reach.ProbeResult, control *reach.ProbeResult) []Hea
 		api.Detail = "denied: " + api.Detail + "; a pod that is no sandbox reaches it"
 	default:
 		api.State = HealthSkipped
-		api.Detail = "not reached: " + api.Detail + "; but no other pod was seen to reach it either, so that this says nothing"
+		api.Detail = "not reached: " + api.Detail + "; but no other pod was seen to reach it either, so that this " +
+			"says nothing"
 	}
 	return []HealthCheck{judgeName(checkSandboxDNS, "", name, sandboxPolicies), api}
 }
@@ -400,7 +423,8 @@ func (e *examination) checkCertificates(ctx context.Context) []HealthCheck {
 		for _, port := range ports {
 			subject := h.Name + ", port " + port
 			if h.Err != nil || from == nil {
-				checks = append(checks, HealthCheck{Check: checkCertificate, Subject: subject, State: HealthSkipped, Detail: "the host was not reached, or no server was to ask it from"})
+				checks = append(checks, HealthCheck{Check: checkCertificate, Subject: subject, State: HealthSkipped,
+					Detail: "the host was not reached, or no server was to ask it from"})
 				continue
 			}
 			shown, err := shownCertificate(ctx, from.Conn.DialContext, net.JoinHostPort(address, port))

@@ -30,19 +30,22 @@ func (e *examination) checkPeers(ctx context.Context) []HealthCheck {
 	})
 	for i, h := range e.inspector.Site.Hosts {
 		if h.Err != nil {
-			checks[i] = HealthCheck{Check: checkPeers, Subject: h.Name, State: HealthSkipped, Detail: "the host was not reached"}
+			checks[i] = HealthCheck{Check: checkPeers, Subject: h.Name, State: HealthSkipped,
+				Detail: "the host was not reached"}
 		}
 	}
 	return checks
 }
 
 func judgePeers(host, service string, r images.ArrivedReport) HealthCheck {
-	c := HealthCheck{Check: checkPeers, Subject: host, State: HealthOK, Detail: fmt.Sprintf("%s was started after the images of the packs had come", service)}
+	c := HealthCheck{Check: checkPeers, Subject: host, State: HealthOK,
+		Detail: fmt.Sprintf("%s was started after the images of the packs had come", service)}
 	if r.After == 0 {
 		return c
 	}
 	c.State = HealthWarning
-	c.Detail = fmt.Sprintf("%d of %d blobs of the packs' images came after %s was started: other nodes may not get these images from here", r.After, r.Blobs, service)
+	c.Detail = fmt.Sprintf("%d of %d blobs of the packs' images came after %s was started: other nodes may not get "+
+		"these images from here", r.After, r.Blobs, service)
 	c.Hint = "start it again when that suits you, one server at a time: systemctl restart " + service + " on the host"
 	return c
 }
@@ -51,7 +54,8 @@ func judgePeers(host, service string, r images.ArrivedReport) HealthCheck {
 func arrived(ctx context.Context, h *site.Host) (images.ArrivedReport, error) {
 	var report images.ArrivedReport
 	service := site.Unit(h.Config.Role)
-	out, err := h.Root(ctx, "ask systemd about "+service, "systemctl", "show", "-p", "MainPID", "--value", service+".service")
+	out, err := h.Root(ctx, "ask systemd about "+service, "systemctl", "show", "-p", "MainPID", "--value", service+
+		".service")
 	if err != nil {
 		return report, err
 	}
@@ -59,11 +63,13 @@ func arrived(ctx context.Context, h *site.Host) (images.ArrivedReport, error) {
 	if err != nil || pid <= 0 {
 		return report, fmt.Errorf("%s does not run", service)
 	}
-	if out, err = h.Root(ctx, "look at the images in containerd", site.HelperPath, "check", "--after", strconv.Itoa(pid)); err != nil {
+	if out, err = h.Root(ctx, "look at the images in containerd", site.HelperPath, "check", "--after",
+		strconv.Itoa(pid)); err != nil {
 		return report, err
 	}
 	if err := json.Unmarshal(out, &report); err != nil {
-		return report, fmt.Errorf("look at the images in containerd: the answer of boxlift-node cannot be read: %w", err)
+		return report, fmt.Errorf("look at the images in containerd: the answer of boxlift-node cannot be read: %w",
+			err)
 	}
 	return report, nil
 }

@@ -36,7 +36,8 @@ func (e *examination) checkRegistry(ctx context.Context) []HealthCheck {
 	})
 	for i, h := range e.inspector.Site.Hosts {
 		if h.Err != nil {
-			checks[i] = HealthCheck{Check: checkRegistry, Subject: h.Name, State: HealthSkipped, Detail: "the host was not reached"}
+			checks[i] = HealthCheck{Check: checkRegistry, Subject: h.Name, State: HealthSkipped,
+				Detail: "the host was not reached"}
 		}
 	}
 	return checks
@@ -70,7 +71,8 @@ func (e *examination) registriesOf(ctx context.Context, h *site.Host) HealthChec
 	}
 	c := HealthCheck{
 		Check: checkRegistry, Subject: h.Name, State: HealthOK,
-		Detail: fmt.Sprintf("%d of %s answer to the node's login", len(asked)-len(failures), countedRegistries(len(asked))),
+		Detail: fmt.Sprintf("%d of %s answer to the node's login", len(asked)-len(failures),
+			countedRegistries(len(asked))),
 	}
 	if failures == nil {
 		return c
@@ -101,7 +103,8 @@ func (e *examination) askFrom(ctx context.Context, h *site.Host, file *seed.Regi
 		return fmt.Errorf("%s is no endpoint in the node's registries.yaml", u.Host)
 	}
 	c := file.Configs[u.Host]
-	login := seed.RegistryLogin{Plain: u.Scheme == "http", Insecure: c.TLS.InsecureSkipVerify, Address: u.Host, Username: c.Auth.Username, Password: c.Auth.Password}
+	login := seed.RegistryLogin{Plain: u.Scheme == "http", Insecure: c.TLS.InsecureSkipVerify, Address: u.Host,
+		Username: c.Auth.Username, Password: c.Auth.Password}
 	if c.TLS.CAFile != "" {
 		ca, err := h.Read(ctx, c.TLS.CAFile)
 		if err != nil {
@@ -127,7 +130,8 @@ func (e *examination) reaches(ctx context.Context, h *site.Host, u *url.URL) err
 		return fmt.Errorf("whether the node reaches %s cannot be found out: %w", u.Host, err)
 	}
 	targets := []reach.ProbeTarget{{Kind: reach.ProbeTCP, Target: dialAddress(u)}}
-	out, err := h.Root(ctx, "see whether it reaches the registry", append([]string{site.HelperPath}, probeArgs(targets)...)...)
+	out, err := h.Root(ctx, "see whether it reaches the registry",
+		append([]string{site.HelperPath}, probeArgs(targets)...)...)
 	if err != nil {
 		return err
 	}
@@ -159,7 +163,8 @@ func (e *examination) checkRegistryCertificates(ctx context.Context) []HealthChe
 	for _, h := range e.inspector.Site.Servers() {
 		subject := h.Name + ", port " + strconv.Itoa(e.inspector.Site.Config.Seeding.Registry.Port)
 		if h.Err != nil {
-			checks = append(checks, HealthCheck{Check: checkCertificate, Subject: subject, State: HealthSkipped, Detail: "the host was not reached"})
+			checks = append(checks, HealthCheck{Check: checkCertificate, Subject: subject, State: HealthSkipped,
+				Detail: "the host was not reached"})
 			continue
 		}
 		shown, err := shownCertificate(ctx, h.Conn.DialContext, e.inspector.Seeder.RegistryAddress(h))
@@ -167,7 +172,8 @@ func (e *examination) checkRegistryCertificates(ctx context.Context) []HealthChe
 			checks = append(checks, failedCheck(checkCertificate, subject, err))
 			continue
 		}
-		checks = append(checks, judgeCertificate(subject, shown, time.Now().Add(h.Offset), "boxlift install makes a new one"))
+		checks = append(checks, judgeCertificate(subject, shown, time.Now().Add(h.Offset),
+			"boxlift install makes a new one"))
 	}
 	return checks
 }

@@ -38,7 +38,8 @@ func (ins *Inspector) lookAround(ctx context.Context) (*site.Overview, error) {
 		return nil, err
 	}
 	for _, n := range nodes {
-		one := site.NodeOverview{Name: n.Name, State: "Ready", Role: string(config.Agent), Version: n.Kubelet, Addresses: n.Addresses}
+		one := site.NodeOverview{Name: n.Name, State: "Ready", Role: string(config.Agent), Version: n.Kubelet,
+			Addresses: n.Addresses}
 		if !n.Ready {
 			one.State = n.Reason
 		}
@@ -55,14 +56,16 @@ func (ins *Inspector) lookAround(ctx context.Context) (*site.Overview, error) {
 		return nil, err
 	}
 	for _, r := range rollouts {
-		o.Workloads = append(o.Workloads, site.WorkloadOverview{Kind: r.Kind, Namespace: r.Namespace, Name: r.Name, Wanted: r.Wanted, Ready: r.Ready, Images: r.Images})
+		o.Workloads = append(o.Workloads, site.WorkloadOverview{Kind: r.Kind, Namespace: r.Namespace, Name: r.Name,
+			Wanted: r.Wanted, Ready: r.Ready, Images: r.Images})
 	}
 	services, err := ins.Site.API.Services(ctx, "")
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range services {
-		o.Services = append(o.Services, site.ServiceOverview{Namespace: s.Namespace, Name: s.Name, Type: s.Type, Addresses: s.Addresses, Ports: s.Ports})
+		o.Services = append(o.Services, site.ServiceOverview{Namespace: s.Namespace, Name: s.Name, Type: s.Type,
+			Addresses: s.Addresses, Ports: s.Ports})
 	}
 	o.Namespaces, err = ins.Site.API.Namespaces(ctx)
 	return &o, err

@@ -68,9 +68,11 @@ func accessTo(kubeconfig, name, server string) (*api.Config, error) {
 		return nil, errors.New("it has no current context")
 	}
 	exported := api.NewConfig()
-	exported.Clusters[name] = &api.Cluster{Server: server, CertificateAuthorityData: own.Clusters[from.Cluster].CertificateAuthorityData}
+	exported.Clusters[name] = &api.Cluster{Server: server,
+		CertificateAuthorityData: own.Clusters[from.Cluster].CertificateAuthorityData}
 	user := own.AuthInfos[from.AuthInfo]
-	exported.AuthInfos[name] = &api.AuthInfo{ClientCertificateData: user.ClientCertificateData, ClientKeyData: user.ClientKeyData}
+	exported.AuthInfos[name] = &api.AuthInfo{ClientCertificateData: user.ClientCertificateData,
+		ClientKeyData: user.ClientKeyData}
 	exported.Contexts[name] = &api.Context{Cluster: name, AuthInfo: name}
 	exported.CurrentContext = name
 	return exported, nil
@@ -91,7 +93,8 @@ func mergedInto(path string, exported *api.Config) (*api.Config, error) {
 	}
 	there, err := clientcmd.LoadFromFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("merge the access to the cluster into %s: %w: write to another file with --kubeconfig", path, err)
+		return nil, fmt.Errorf("merge the access to the cluster into %s: %w: write to another file with --kubeconfig",
+			path, err)
 	}
 	for name := range exported.Contexts {
 		there.Clusters[name], there.AuthInfos[name], there.Contexts[name] = exported.Clusters[name], exported.AuthInfos[name], exported.Contexts[name]

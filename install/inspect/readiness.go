@@ -92,7 +92,8 @@ func (ins *Inspector) verifyWorkloads(ctx context.Context) error {
 		return err
 	}
 	if err := ins.Site.Waiting(ctx, "wait for LiteBoxd's deployments", func(ctx context.Context) error {
-		return wait.Rollouts(ctx, ins.Site.API, ins.Site.Config.LiteBoxd.NamespaceSystem, ins.Deployer.Deployment.Workloads(), ins.Site.Reporter.Message)
+		return wait.Rollouts(ctx, ins.Site.API, ins.Site.Config.LiteBoxd.NamespaceSystem,
+			ins.Deployer.Deployment.Workloads(), ins.Site.Reporter.Message)
 	}); err != nil || !ins.Deployer.Deployment.Needs(liteboxd.PartTraefik) {
 		return err
 	}
@@ -110,7 +111,8 @@ func (ins *Inspector) awaitTraefik(ctx context.Context) error {
 		}
 		i := slices.IndexFunc(rollouts, func(r kube.Rollout) bool { return r.Name == liteboxd.PartTraefik })
 		if i < 0 {
-			return false, errors.New("k3s has not installed it: on a server see k3s kubectl -n kube-system describe helmchart traefik, and the log of the job helm-install-traefik")
+			return false, errors.New("k3s has not installed it: on a server see k3s kubectl -n kube-system describe " +
+				"helmchart traefik, and the log of the job helm-install-traefik")
 		}
 		traefik = kube.Workload{Kind: rollouts[i].Kind, Name: liteboxd.PartTraefik}
 		return true, nil

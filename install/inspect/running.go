@@ -122,7 +122,8 @@ func (ins *Inspector) compareRecord(ctx context.Context) (*release.Release, []st
 	}
 	newest := r.Newest()
 	if newest == nil {
-		return nil, []string{"the cluster has no record of releases: boxlift adopt makes one, and so does boxlift install"}
+		return nil, []string{"the cluster has no record of releases: boxlift adopt makes one, and so does boxlift " +
+			"install"}
 	}
 	differences := ins.recordDifferences(r)
 	// What differs from the bundle at hand is told anyway.
@@ -144,14 +145,16 @@ func (ins *Inspector) recordDifferences(r *release.Record) []string {
 	newest := r.Newest()
 	var texts []string
 	if newest.State != release.Succeeded {
-		texts = append(texts, fmt.Sprintf("release %d (%s, bundle %s, by %s) is %s since %s", newest.Number, newest.Command, site.Short(newest.Bundle.String()),
+		texts = append(texts, fmt.Sprintf("release %d (%s, bundle %s, by %s) is %s since %s", newest.Number,
+			newest.Command, site.Short(newest.Bundle.String()),
 			newest.By, newest.State, Since(newest).Format(time.RFC3339)))
 	}
 	if serial := ins.Site.Bundle.Validity().Serial; r.IsOlder(ins.Site.Bundle.Digest(), serial) {
 		texts = append(texts, gate.OlderText(serial, r.Serial))
 	}
 	if newest.Bundle != ins.Site.Bundle.Digest() {
-		texts = append(texts, fmt.Sprintf("release %d is of bundle %s, this is %s", newest.Number, site.Short(newest.Bundle.String()), site.Short(ins.Site.Bundle.Digest().String())))
+		texts = append(texts, fmt.Sprintf("release %d is of bundle %s, this is %s", newest.Number,
+			site.Short(newest.Bundle.String()), site.Short(ins.Site.Bundle.Digest().String())))
 	}
 	return texts
 }

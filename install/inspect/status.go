@@ -48,7 +48,8 @@ type HostStatus struct {
 // Status sums up what a look at everything, which ended with err, has found.
 func (ins *Inspector) Status(ctx context.Context, err error) (*Status, error) {
 	disks := ins.measureDisks(ctx)
-	s := &Status{Cluster: ins.Site.Config.Cluster.Name, Bundle: ins.Site.Bundle.Digest().String(), Overview: ins.Site.Overview}
+	s := &Status{Cluster: ins.Site.Config.Cluster.Name, Bundle: ins.Site.Bundle.Digest().String(),
+		Overview: ins.Site.Overview}
 	different := false
 	for i, h := range ins.Site.Hosts {
 		one := statusOf(h)

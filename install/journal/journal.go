@@ -200,12 +200,14 @@ func (j *Journal) read() error {
 	}
 	if json.Unmarshal(content, &form) == nil && form.Version > Version {
 		return fault.WithHint(
-			fmt.Errorf("%w: %s has version %d, this boxlift knows version %d", ErrInvalid, j.path, form.Version, Version),
+			fmt.Errorf("%w: %s has version %d, this boxlift knows version %d", ErrInvalid, j.path, form.Version,
+				Version),
 			"a later boxlift has written it: use that one, as it may have begun something that is not at its end; "+
 				"or move the file away, and boxlift finds out from the hosts what is there")
 	}
 	if err := json.Unmarshal(content, &j.state); err != nil {
-		return fmt.Errorf("%w: %s is damaged: %w: move it away, and boxlift finds out from the hosts what is there", ErrInvalid, j.path, err)
+		return fmt.Errorf("%w: %s is damaged: %w: move it away, and boxlift finds out from the hosts what is there",
+			ErrInvalid, j.path, err)
 	}
 	switch j.state.Version {
 	case Version:
@@ -214,7 +216,8 @@ func (j *Journal) read() error {
 		j.state.fromVersion1()
 		return nil
 	}
-	return fmt.Errorf("%w: %s has version %d, this boxlift knows the versions 1 to %d", ErrInvalid, j.path, j.state.Version, Version)
+	return fmt.Errorf("%w: %s has version %d, this boxlift knows the versions 1 to %d", ErrInvalid, j.path,
+		j.state.Version, Version)
 }
 
 // State returns a copy of what is known.
@@ -252,8 +255,8 @@ func (j *Journal) End(err error) error {
 	return j.write()
 }
 
-// Start notes that a step begins; the function that it returns notes its end. Of the step what it is and why it is needed
-// are taken.
+// Start notes that a step begins; the function that it returns notes its end. Of the step what it is and why it is
+// needed are taken.
 func (j *Journal) Start(begun Step) (end func(error) error, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -317,7 +320,8 @@ func (j *Journal) write() error {
 	if err != nil {
 		return fmt.Errorf("write the state: %w", err)
 	}
-	if err := renameio.WriteFile(j.path, append(content, '\n'), 0o600, renameio.WithStaticPermissions(0o600)); err != nil {
+	if err := renameio.WriteFile(j.path, append(content, '\n'), 0o600,
+		renameio.WithStaticPermissions(0o600)); err != nil {
 		return fmt.Errorf("write the state: %w", err)
 	}
 	return nil

@@ -13,8 +13,10 @@ import (
 func (s *State) fromVersion1() {
 	s.Version = Version
 	s.Verb = map[string]Verb{
-		"install": Install, "install --only liteboxd": Install, "install --skip liteboxd": Install, "node add": Install, "upgrade": Upgrade,
-		"backup restore": Restore, "install --restore": Restore, "node remove": Remove, "certs rotate": RotateCertificates,
+		"install": Install, "install --only liteboxd": Install, "install --skip liteboxd": Install, "node add": Install,
+		"upgrade":        Upgrade,
+		"backup restore": Restore, "install --restore": Restore, "node remove": Remove,
+		"certs rotate": RotateCertificates,
 		"token rotate": RotateTokens, "rollback liteboxd": RollbackLiteBoxd, "upgrade confirm": Confirm,
 	}[s.Command]
 	if n, err := fmt.Sscanf(s.Command, "rollback --to %d", &s.RollbackTo); n == 1 && err == nil {

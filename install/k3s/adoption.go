@@ -29,7 +29,8 @@ func (c *Cluster) LookAtMember(ctx context.Context, h *site.Host) error {
 
 // Adoptable looks at the hosts whose k3s boxlift has not set up, and says which nodes they are, or why they cannot be
 // kept as they are.
-func (c *Cluster) Adoptable(ctx context.Context, nodes []kube.Node) (adopted []release.Adopted, unfit []string, err error) {
+func (c *Cluster) Adoptable(ctx context.Context,
+	nodes []kube.Node) (adopted []release.Adopted, unfit []string, err error) {
 	found := make([]*adoption.Found, len(c.Site.Hosts))
 	err = c.Engine.EachHost(ctx, c.Site.Hosts, func(ctx context.Context, h *site.Host) (err error) {
 		if h.Foreign {
@@ -49,11 +50,13 @@ func (c *Cluster) Adoptable(ctx context.Context, nodes []kube.Node) (adopted []r
 		case n == nil || h.Own:
 			continue // one has no node, which is told anyway
 		case !h.Foreign:
-			unfit = append(unfit, fmt.Sprintf("%s has no %s%s.service, as k3s' install.sh makes it", h.Name, site.UnitDir, site.Unit(h.Config.Role)))
+			unfit = append(unfit, fmt.Sprintf("%s has no %s%s.service, as k3s' install.sh makes it", h.Name,
+				site.UnitDir, site.Unit(h.Config.Role)))
 			continue
 		}
 		if h.MachineID == "" || n.MachineID != h.MachineID || n.Name != runsAs(h, found[i]) {
-			unfit = append(unfit, fmt.Sprintf("%s is %s with the machine-id %s, and the cluster's node with its name, address or machine-id is %s with %s",
+			unfit = append(unfit, fmt.Sprintf("%s is %s with the machine-id %s, and the cluster's node with its "+
+				"name, address or machine-id is %s with %s",
 				h.Name, runsAs(h, found[i]), site.OrUnknown(h.MachineID), n.Name, site.OrUnknown(n.MachineID)))
 			continue
 		}
@@ -81,12 +84,14 @@ func (c *Cluster) Adoptable(ctx context.Context, nodes []kube.Node) (adopted []r
 // FindAdopted finds the hosts whose k3s was adopted, by the cluster's record, or, while no server tells it, by the copy
 // beside the state; and judges whether it can still stay as it is. A restore keeps no k3s.
 func (c *Cluster) FindAdopted(ctx context.Context) error {
-	if c.Engine.Restores || !slices.ContainsFunc(c.Site.Hosts, func(h *site.Host) bool { return h.Err == nil && h.Foreign }) {
+	if c.Engine.Restores || !slices.ContainsFunc(c.Site.Hosts,
+		func(h *site.Host) bool { return h.Err == nil && h.Foreign }) {
 		return nil
 	}
 	r := c.adoptions(ctx)
 	err := c.Engine.EachHost(ctx, c.Site.Hosts, func(ctx context.Context, h *site.Host) error {
-		if !h.Foreign || r == nil || !slices.ContainsFunc(r.Adopted, func(a release.Adopted) bool { return a.MachineID == h.MachineID }) {
+		if !h.Foreign || r == nil || !slices.ContainsFunc(r.Adopted,
+			func(a release.Adopted) bool { return a.MachineID == h.MachineID }) {
 			return nil
 		}
 		found, err := readK3s(ctx, h)
@@ -115,8 +120,8 @@ func (c *Cluster) FindAdopted(ctx context.Context) error {
 	return cmp.Or(err, compared)
 }
 
-// tellForeign tells of a k3s that was not adopted, where preflight does not refuse it: when nothing is judged, or when the
-// host could not tell its facts.
+// tellForeign tells of a k3s that was not adopted, where preflight does not refuse it: when nothing is judged, or when
+// the host could not tell its facts.
 func (c *Cluster) tellForeign(h *site.Host) {
 	if h.Foreign && (c.Engine.Mode == run.Inspect || h.Facts == nil) {
 		h.Differences = append(h.Differences, "boxlift did not set up its k3s, and install refuses the host: "+
@@ -175,7 +180,8 @@ func readK3s(ctx context.Context, h *site.Host) (*adoption.Found, error) {
 	}
 	result, err := h.Conn.Run(ctx, machine.Command{
 		Title: "read what k3s runs with", Root: true, HideOutput: true, // there may be tokens among it
-		Args: []string{"/bin/sh", "-c", readK3sScript, "sh", service, site.UnitDir + service + ".service.env", site.K3sConfigFile, site.K3sConfigDropIns},
+		Args: []string{"/bin/sh", "-c", readK3sScript, "sh", service, site.UnitDir + service + ".service.env",
+			site.K3sConfigFile, site.K3sConfigDropIns},
 	})
 	if err != nil {
 		return nil, err
@@ -193,7 +199,8 @@ func parseK3s(text string) (*adoption.Found, error) {
 	if len(text) > maxK3sFiles || len(parts) < 2 {
 		return nil, fmt.Errorf("the host printed %d bytes in %d parts", len(text), len(parts))
 	}
-	return adoption.Read(adoption.Source{ExecStart: parts[0], Environment: strings.Split(parts[1], "\n"), Config: parts[2:]})
+	return adoption.Read(adoption.Source{ExecStart: parts[0], Environment: strings.Split(parts[1], "\n"),
+		Config: parts[2:]})
 }
 
 // compareAdopted judges whether a k3s that was adopted can stay as it is, and notes what install.yaml asks for in vain.
@@ -201,8 +208,9 @@ func (c *Cluster) compareAdopted(ctx context.Context, h *site.Host) ([]adoption.
 	refused, differences := h.Adopted.Compare(h.Config.Role, site.K3sBinary, c.wantedOfAdopted(h))
 	if c.Site.Config.Seeding.Mode != config.SeedImages {
 		refused = append(refused, adoption.Refusal{
-			Reason: "install.yaml has the seeding mode " + string(c.Site.Config.Seeding.Mode) + ", which needs a registries.yaml of boxlift's on every host",
-			Way:    "write seeding.mode: images",
+			Reason: "install.yaml has the seeding mode " + string(c.Site.Config.Seeding.Mode) +
+				", which needs a registries.yaml of boxlift's on every host",
+			Way: "write seeding.mode: images",
 		})
 	} else if registries, err := c.Seeder.Registries(h); err != nil {
 		return nil, err
@@ -220,13 +228,14 @@ func (c *Cluster) compareAdopted(ctx context.Context, h *site.Host) ([]adoption.
 		}
 	}
 	for _, text := range differences {
-		h.Differences = append(h.Differences, text+": k3s was adopted and keeps what it has; change it there, or in install.yaml")
+		h.Differences = append(h.Differences, text+": k3s was adopted and keeps what it has; change it there, or in "+
+			"install.yaml")
 	}
 	return refused, nil
 }
 
-// wantedOfAdopted are the settings that a k3s is compared with. Where it need not have what boxlift would write, as long
-// as it serves the same purpose, that is left out.
+// wantedOfAdopted are the settings that a k3s is compared with. Where it need not have what boxlift would write, as
+// long as it serves the same purpose, that is left out.
 func (c *Cluster) wantedOfAdopted(h *site.Host) map[string]any {
 	wanted := maps.Clone((&Node{Cluster: c, Host: h}).Settings())
 	if len(h.Adopted.Settings["resolv-conf"]) > 0 {
@@ -236,7 +245,8 @@ func (c *Cluster) wantedOfAdopted(h *site.Host) map[string]any {
 	has := h.Adopted.Settings["tls-san"]
 	var names []string
 	for _, name := range h.Config.K3s.TLSSAN {
-		if name != h.Config.Host && !slices.ContainsFunc(has, func(s string) bool { return slices.Contains(strings.Split(s, ","), name) }) {
+		if name != h.Config.Host && !slices.ContainsFunc(has,
+			func(s string) bool { return slices.Contains(strings.Split(s, ","), name) }) {
 			names = append(names, name)
 		}
 	}
@@ -286,8 +296,8 @@ func programVersion(ctx context.Context, h *site.Host) (string, error) {
 	return h.K3sVersion(ctx)
 }
 
-// programReason says why the program of a k3s that was adopted is replaced. differs is why it is not the bundle's, version
-// its own, "" when there is none.
+// programReason says why the program of a k3s that was adopted is replaced. differs is why it is not the bundle's,
+// version its own, "" when there is none.
 func programReason(differs, version, wanted string) string {
 	switch {
 	case differs == "" || version == wanted:

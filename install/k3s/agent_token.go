@@ -103,7 +103,8 @@ func (n *Node) tokenSteps() []run.Step {
 	var steps []run.Step
 	isServer := n.Host.Config.Role == config.Server
 	if n.exposed && isServer {
-		noted := setup.FileStep(n.Host, "note that agents have had the servers' token", exposedFile, []byte("until this was written\n"))
+		noted := setup.FileStep(n.Host, "note that agents have had the servers' token", exposedFile,
+			[]byte("until this was written\n"))
 		noted.Alone = true
 		steps = append(steps, noted)
 	}
@@ -111,7 +112,8 @@ func (n *Node) tokenSteps() []run.Step {
 		steps = append(steps, setup.Restarting(n.Host, site.StartedFile,
 			setup.FileStep(n.Host, writeAgentToken, site.K3sAgentTokenFile, []byte(n.agentToken+"\n"))))
 	}
-	return append(steps, setup.Restarting(n.Host, site.StartedFile, setup.FileStep(n.Host, writeToken, site.K3sTokenFile, []byte(n.Token+"\n"))))
+	return append(steps, setup.Restarting(n.Host, site.StartedFile,
+		setup.FileStep(n.Host, writeToken, site.K3sTokenFile, []byte(n.Token+"\n"))))
 }
 
 // Titles of steps.

@@ -59,7 +59,8 @@ func (n *Node) kubeletRuns(ctx context.Context) (bool, error) {
 		return true, nil
 	}
 	target := []reach.ProbeTarget{{Kind: reach.ProbeHTTP, Target: url}}
-	out, err := n.Host.Root(ctx, "ask the kubelet whether it is well", site.HelperPath, "probe", "-wait", "5s", "-http", url)
+	out, err := n.Host.Root(ctx, "ask the kubelet whether it is well", site.HelperPath, "probe", "-wait", "5s", "-http",
+		url)
 	if err != nil {
 		return false, err
 	}

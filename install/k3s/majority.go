@@ -35,7 +35,8 @@ func (e *majorityError) Error() string {
 }
 
 func (*majorityError) Hint() string {
-	return "see `journalctl -u k3s` on the server that does not answer, and bring it back; then the same command goes on"
+	return "see `journalctl -u k3s` on the server that does not answer, and bring it back; then the same command " +
+		"goes on"
 }
 
 // checkMajority returns an error when etcd would lose its majority without one more server. Of
@@ -70,18 +71,19 @@ func (c *Cluster) AwaitMajority(ctx context.Context, h *site.Host) error {
 		return nil
 	}
 	limit := min(c.Site.Config.Runtime.CommandTimeout, majorityTime)
-	err := c.Site.WaitingFor(ctx, limit, "wait for the other servers, before "+h.Name+" is started again", func(ctx context.Context) error {
-		return site.Poll(ctx, func(ctx context.Context) (bool, error) {
-			now := checkMajority(c.othersThan(ctx, h))
-			if now == nil && ctx.Err() == nil {
-				return true, nil
-			}
-			if now != nil && ctx.Err() == nil { // else it is the end of the wait that it tells of
-				lacking = now
-			}
-			return false, lacking
+	err := c.Site.WaitingFor(ctx, limit, "wait for the other servers, before "+h.Name+" is started again",
+		func(ctx context.Context) error {
+			return site.Poll(ctx, func(ctx context.Context) (bool, error) {
+				now := checkMajority(c.othersThan(ctx, h))
+				if now == nil && ctx.Err() == nil {
+					return true, nil
+				}
+				if now != nil && ctx.Err() == nil { // else it is the end of the wait that it tells of
+					lacking = now
+				}
+				return false, lacking
+			})
 		})
-	})
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
@@ -95,7 +97,8 @@ func (c *Cluster) AwaitMajority(ctx context.Context, h *site.Host) error {
 // runsEtcd tells whether the host is a server that runs and has etcd's data.
 func runsEtcd(ctx context.Context, h *site.Host) (bool, error) {
 	const script = `[ ! -d "$1/etcd/member" ] || ! systemctl is-active --quiet "$2" || echo member`
-	out, err := h.Root(ctx, "look for etcd", "/bin/sh", "-c", script, "sh", K3sDatabases, site.Unit(config.Server)+".service")
+	out, err := h.Root(ctx, "look for etcd", "/bin/sh", "-c", script, "sh", K3sDatabases, site.Unit(config.Server)+
+		".service")
 	return len(out) > 0, err
 }
 

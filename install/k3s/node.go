@@ -93,7 +93,8 @@ func (n *Node) ownResolver() string {
 	if !n.Host.Resolverless || !n.Host.IP.IsValid() {
 		return ""
 	}
-	return "# Written by boxlift: this host knows no nameserver, and nobody answers here.\nnameserver " + n.Host.IP.String() + "\n"
+	return "# Written by boxlift: this host knows no nameserver, and nobody answers here.\nnameserver " +
+		n.Host.IP.String() + "\n"
 }
 
 // serverSettings adds what all servers have in common. Cilium takes the place of flannel,
@@ -224,7 +225,8 @@ func (n *Node) steps() ([]run.Step, error) {
 		setup.Restarting(n.Host, site.StartedFile, registries),
 	)
 	if content := n.ownResolver(); content != "" {
-		steps = append(steps, setup.Restarting(n.Host, site.StartedFile, setup.FileStep(n.Host, "write k3s' resolv.conf", site.K3sResolvConf, []byte(content))))
+		steps = append(steps, setup.Restarting(n.Host, site.StartedFile,
+			setup.FileStep(n.Host, "write k3s' resolv.conf", site.K3sResolvConf, []byte(content))))
 	}
 	steps = append(steps, unit)
 	if n.Cluster.Restoration != nil {
@@ -242,7 +244,8 @@ func (n *Node) startStep() run.Step {
 	return run.Step{
 		ID: StartID, Title: setup.StartTitle(service),
 		Needed: func(ctx context.Context) (string, error) {
-			return setup.StartReason(ctx, n.Host, service, site.StartedFile, func(ctx context.Context) (string, error) { return n.Started(ctx, service) })
+			return setup.StartReason(ctx, n.Host, service, site.StartedFile,
+				func(ctx context.Context) (string, error) { return n.Started(ctx, service) })
 		},
 		Run:     func(ctx context.Context) error { return n.Start(ctx, service) },
 		Follows: true,
@@ -292,7 +295,8 @@ func BinaryDigest(ctx context.Context, h *site.Host) (string, error) {
 	if h.Binary == "" {
 		// Where nothing is to be changed, the helper may be missing, or be of another version.
 		const script = `[ -f "$2" ] || exit 0; "$1" digest -file "$2" 2>/dev/null || sha256sum <"$2" | cut -c 1-64`
-		out, err := h.Root(ctx, "look at "+site.K3sBinary, "/bin/sh", "-c", script, "sh", site.HelperPath, site.K3sBinary)
+		out, err := h.Root(ctx, "look at "+site.K3sBinary, "/bin/sh", "-c", script, "sh", site.HelperPath,
+			site.K3sBinary)
 		if err != nil {
 			return "", err
 		}
@@ -389,7 +393,8 @@ func (n *Node) installService(ctx context.Context, service string, script bundle
 
 // madeFrom is the fingerprint of a unit, its environment and the script that made them.
 func (n *Node) madeFrom(ctx context.Context, service string, script bundle.File) (string, error) {
-	sum, err := machine.Fingerprint(ctx, n.Host.Conn, site.UnitDir+service+".service", site.UnitDir+service+".service.env")
+	sum, err := machine.Fingerprint(ctx, n.Host.Conn, site.UnitDir+service+".service", site.UnitDir+service+
+		".service.env")
 	return script.Digest.Encoded() + " " + sum, err
 }
 
@@ -520,7 +525,8 @@ func (n *Node) poll(ctx context.Context, service string) error {
 			if result := state.Result; result != "success" { // which it is again while systemd tries once more
 				tried = site.OrUnknown(result) + ", " + tried
 			}
-			return setup.StartError(ctx, n.Host, service, fmt.Sprintf("%s does not start (%s)", service, tried), n.Redact)
+			return setup.StartError(ctx, n.Host, service, fmt.Sprintf("%s does not start (%s)", service, tried),
+				n.Redact)
 		}
 		select {
 		case <-ctx.Done():

@@ -162,7 +162,8 @@ func stoppedMembers(states []*machine.Service) (stopped []int, reason string) {
 	if members < 2 || active+1 >= majority {
 		return nil, ""
 	}
-	return stopped, fmt.Sprintf("it runs on %d of %s of etcd, which needs %d of them", active, site.Counted(members, "member"), majority)
+	return stopped, fmt.Sprintf("it runs on %d of %s of etcd, which needs %d of them", active,
+		site.Counted(members, "member"), majority)
 }
 
 // ServerNode is what a server runs k3s with. seed is the one that the others join.
@@ -245,12 +246,15 @@ func serverToken(ctx context.Context, h *site.Host) (string, error) {
 		return "", err
 	}
 	if made == "" && h.Adopted == nil {
-		return "", errors.New("a k3s server that boxlift did not install runs on this host: boxlift adopt finds out whether it can stay as it is; otherwise remove it with k3s-uninstall.sh, or choose another host")
+		return "", errors.New("a k3s server that boxlift did not install runs on this host: boxlift adopt finds out " +
+			"whether it can stay as it is; otherwise remove it with k3s-uninstall.sh, or choose another host")
 	}
 	_, password, ok := strings.Cut(full, "::server:")
 	switch {
 	case !ok:
-		return "", fmt.Errorf("%s is missing, and %s has no token of a server: write the cluster's token, which other servers have in the same file, to it; do not uninstall k3s, which would delete the cluster", site.K3sTokenFile, site.K3sNodeToken)
+		return "", fmt.Errorf("%s is missing, and %s has no token of a server: write the cluster's token, which "+
+			"other servers have in the same file, to it; do not uninstall k3s, which would delete the cluster",
+			site.K3sTokenFile, site.K3sNodeToken)
 	case h.Joined != "":
 		return full, nil
 	}
@@ -281,7 +285,8 @@ func (c *Cluster) RunAgents(ctx context.Context) error {
 }
 
 // AgentRunner returns what works on an agent that joins the servers. Without their token, all agents fail.
-func (c *Cluster) AgentRunner(ctx context.Context, run func(context.Context, *Node) error) (func(context.Context, *site.Host) error, error) {
+func (c *Cluster) AgentRunner(ctx context.Context, run func(context.Context,
+	*Node) error) (func(context.Context, *site.Host) error, error) {
 	seed := c.Site.SeedServer()
 	if seed == nil {
 		return func(context.Context, *site.Host) error { return nil }, nil
@@ -361,7 +366,8 @@ func (*ForeignError) Error() string {
 
 // Hint says how the host becomes free.
 func (e *ForeignError) Hint() string {
-	return "take the host out of install.yaml, or, if it is to change clusters, remove it from the other one first; " + Uninstaller(e.Server) + " and rm -r /var/lib/boxlift make it free"
+	return "take the host out of install.yaml, or, if it is to change clusters, remove it from the other one first; " +
+		Uninstaller(e.Server) + " and rm -r /var/lib/boxlift make it free"
 }
 
 // Run brings the host's k3s to the wanted state.

@@ -18,7 +18,8 @@ func (n *Node) stallAPI(ctx context.Context, state machine.Service) (end func())
 	if n.Host.Config.Role != config.Server || len(n.Cluster.Site.Servers()) > 1 || state.Active != "active" {
 		return func() {}
 	}
-	p, err := n.Host.Conn.Start(ctx, machine.Command{Title: "let clients of the API wait", Args: []string{site.HelperPath, "stall"}, Root: true})
+	p, err := n.Host.Conn.Start(ctx, machine.Command{Title: "let clients of the API wait",
+		Args: []string{site.HelperPath, "stall"}, Root: true})
 	if err == nil {
 		if err = hold.AskStall(p.Stdout); err != nil {
 			_ = p.Stdin.Close() // fails when it has ended by itself
@@ -28,7 +29,8 @@ func (n *Node) stallAPI(ctx context.Context, state machine.Service) (end func())
 		}
 	}
 	if err != nil {
-		n.Cluster.Site.Note("%s: requests that need the API fail while it is started again, because they cannot be let wait: %v", n.Host.Name, err)
+		n.Cluster.Site.Note("%s: requests that need the API fail while it is started again, because they cannot be "+
+			"let wait: %v", n.Host.Name, err)
 		return func() {}
 	}
 	return func() {

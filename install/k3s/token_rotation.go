@@ -41,7 +41,8 @@ func (c *Cluster) OccupyAll(ctx context.Context) error {
 			return c.Engine.RestoringError()
 		}
 		if h.Foreign {
-			return fmt.Errorf("%w: boxlift did not set up k3s on this host, and does not know where it has its token from: "+
+			return fmt.Errorf("%w: boxlift did not set up k3s on this host, and does not know where it has its token "+
+				"from: "+
 				"change the tokens of this cluster with k3s token rotate, and its hosts by hand", site.ErrRefused)
 		}
 		if err := c.Engine.CheckHelper(ctx, h); err != nil || !c.Engine.Changing() {
@@ -195,7 +196,8 @@ func (r *rotation) changeServers(ctx context.Context, seed *site.Host, next stri
 func (n *Node) newTokenSteps(servers, agents bool) []run.Step {
 	var steps []run.Step
 	for _, s := range n.tokenSteps() {
-		if s.ID == setup.FileID(site.K3sAgentTokenFile) && agents || s.ID == setup.FileID(site.K3sTokenFile) && servers {
+		if s.ID == setup.FileID(site.K3sAgentTokenFile) && agents || s.ID == setup.FileID(site.K3sTokenFile) &&
+			servers {
 			steps = append(steps, s)
 		}
 	}
@@ -297,7 +299,8 @@ func (c *Cluster) LookAtTokens(ctx context.Context) {
 	for _, h := range c.Site.Hosts {
 		tokens[h] = new(jointoken.Host)
 	}
-	_ = c.Engine.EachHost(ctx, c.Site.Hosts, func(ctx context.Context, h *site.Host) error { // the hosts keep their errors
+	// the hosts keep their errors
+	_ = c.Engine.EachHost(ctx, c.Site.Hosts, func(ctx context.Context, h *site.Host) error {
 		found := tokens[h]
 		for name, to := range map[string]*string{
 			site.K3sTokenFile: &found.Own, site.K3sAgentTokenFile: &found.Agents,

@@ -61,19 +61,23 @@ func takeSeen(h *site.Host, out string) error {
 		case "restoring":
 			h.AwaitsRestore = true
 		case "cache":
-			h.Differences = append(h.Differences, importCache+" is there: with it, k3s forgets at a restart which images must not be deleted (k3s before July 2026); remove the file")
+			h.Differences = append(h.Differences, importCache+" is there: with it, k3s forgets at a restart which "+
+				"images must not be deleted (k3s before July 2026); remove the file")
 		case "setting":
 			if h.ForeignUnit != "" && !h.Own {
 				continue // its owner's
 			}
-			h.Differences = append(h.Differences, printable.Short(name, 300)+" is there: k3s takes its settings over those of install.yaml; write them there (serverConfig, agentConfig or the host's k3s.config), and remove the file")
+			h.Differences = append(h.Differences, printable.Short(name, 300)+" is there: k3s takes its settings over "+
+				"those of install.yaml; write them there (serverConfig, agentConfig or the host's k3s.config), and "+
+				"remove the file")
 		case "missing":
 			missing = append(missing, printable.Short(name, 30))
 		}
 	}
 	h.Foreign = !h.Own && h.ForeignUnit != ""
 	if len(missing) > 0 {
-		return fmt.Errorf("the host has no %s; needed: the usual commands of coreutils, tar and systemd; install them from the distribution's own packages", strings.Join(missing, ", "))
+		return fmt.Errorf("the host has no %s; needed: the usual commands of coreutils, tar and systemd; install "+
+			"them from the distribution's own packages", strings.Join(missing, ", "))
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
 // Package kube works on a cluster through its API, as boxlift needs it: it makes the connection, reads and changes
-// plain objects (nodes, pods, Secrets, volumes, Services), and says how far rollouts are. What takes more stands on it: the
-// packages wait, explain, drain, probe and helm.
+// plain objects (nodes, pods, Secrets, volumes, Services), and says how far rollouts are. What takes more stands on it:
+// the packages wait, explain, drain, probe and helm.
 //
 // Contract, of those packages too: every connection is made by [Options].Dial and no proxy is ever asked, so
 // that the API is reached through a host's SSH connection and nothing has to be exposed.

@@ -135,7 +135,8 @@ func (u *Change) backupStep(differs func() (string, error)) run.Step {
 // backUp keeps all that is needed to go back.
 func (u *Change) backUp(ctx context.Context, from int) error {
 	now := time.Now().UTC().Truncate(time.Millisecond)
-	return u.MakeBackup(ctx, &Backup{Format: 1, Cluster: u.Deployer.Site.Config.Cluster.Name, Time: now, From: from, To: u.target})
+	return u.MakeBackup(ctx, &Backup{Format: 1, Cluster: u.Deployer.Site.Config.Cluster.Name, Time: now, From: from,
+		To: u.target})
 }
 
 // MakeBackup makes the folder of a backup. It has its name only when it is complete.
@@ -179,7 +180,8 @@ func (u *Change) FillBackup(ctx context.Context, b *Backup, dir string) error {
 		return err
 	}
 	if len(keys[keyVariable]) == 0 {
-		return fmt.Errorf("the Secret %s/%s has no key: without it a backup of the database is worth nothing; put the key of an earlier backup there", u.System, manifests.KeysSecret)
+		return fmt.Errorf("the Secret %s/%s has no key: without it a backup of the database is worth nothing; put "+
+			"the key of an earlier backup there", u.System, manifests.KeysSecret)
 	}
 	for name, content := range map[string][]byte{backupKeyFile: keys[keyVariable], backupObjects: objects} {
 		if err := renameio.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
@@ -302,7 +304,8 @@ func FetchDatabase(ctx context.Context, h *site.Host, source, to string) (digest
 
 // snapshot lets the helper copy a database that is in use.
 func snapshot(ctx context.Context, h *site.Host, source string) (s nodedatabase.Report, err error) {
-	out, err := h.Root(ctx, "copy a database", site.HelperPath, "snapshot-sqlite", "--source", source, "--target", snapshotTarget)
+	out, err := h.Root(ctx, "copy a database", site.HelperPath, "snapshot-sqlite", "--source", source, "--target",
+		snapshotTarget)
 	if err != nil {
 		return s, err
 	}
@@ -374,7 +377,8 @@ func (u *Change) uncompared() (*Backup, string, error) {
 // awaitDrained waits until no pod of the control plane is on its way out.
 func (u *Change) awaitDrained(ctx context.Context) error {
 	const margin = time.Minute
-	ctx, cancel := context.WithTimeoutCause(ctx, u.Deployer.Site.Config.LiteBoxd.TerminationGrace+margin, errors.New("they take longer than they are given"))
+	ctx, cancel := context.WithTimeoutCause(ctx, u.Deployer.Site.Config.LiteBoxd.TerminationGrace+margin,
+		errors.New("they take longer than they are given"))
 	defer cancel()
 	leaving, err := u.leaving(ctx)
 	if err != nil {
@@ -449,7 +453,8 @@ func (u *Change) endOverdue(ctx context.Context) {
 	if len(overdue) == 0 {
 		return
 	}
-	u.Deployer.Site.Reporter.Message(fmt.Sprintf("%v are over: cutting off the connections of %s", u.Deployer.ForceAfter, podNames(overdue)))
+	u.Deployer.Site.Reporter.Message(fmt.Sprintf("%v are over: cutting off the connections of %s",
+		u.Deployer.ForceAfter, podNames(overdue)))
 	const grace = time.Second
 	if err := u.Deployer.Site.API.EndPods(ctx, overdue, grace); err != nil {
 		return
@@ -498,7 +503,8 @@ func (u *Change) compareWith(ctx context.Context, before *Backup, dir string) er
 		return err
 	}
 	if len(lost) > 0 {
-		return fmt.Errorf("since LiteBoxd was changed, %s; what was there before is in %s", strings.Join(lost, "; "), dir)
+		return fmt.Errorf("since LiteBoxd was changed, %s; what was there before is in %s", strings.Join(lost, "; "),
+			dir)
 	}
 	return nil
 }
@@ -512,7 +518,8 @@ func (u *Change) compare(ctx context.Context, before *Backup, dir string) ([]str
 	since := before.Time.Format(time.RFC3339)
 	gone, restarted := lostSandboxes(before.Sandboxes, now, u.Deployer.Engine.Restores)
 	if len(gone) > 0 {
-		u.Deployer.Site.Warn("since %s these sandboxes are gone: %s; that is well if their time was up or a user has ended them",
+		u.Deployer.Site.Warn("since %s these sandboxes are gone: %s; that is well if their time was up or a user has "+
+			"ended them",
 			since, strings.Join(gone, ", "))
 	}
 	if before.SHA256 == "" {
@@ -525,7 +532,8 @@ func (u *Change) compare(ctx context.Context, before *Backup, dir string) ([]str
 	}
 	deleted, emptied := lostRows(before.Rows, rows)
 	if len(deleted) > 0 {
-		u.Deployer.Site.Warn("since %s these rows of LiteBoxd's database are gone: %s; that is well if a user has deleted them",
+		u.Deployer.Site.Warn("since %s these rows of LiteBoxd's database are gone: %s; that is well if a user has "+
+			"deleted them",
 			since, strings.Join(deleted, ", "))
 	}
 	return slices.Concat(restarted, emptied), os.Remove(after)

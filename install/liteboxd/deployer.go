@@ -87,7 +87,8 @@ func (l *Deployer) RenderLiteBoxd() (*Deployment, error) {
 		return nil, err
 	}
 	d := &Deployment{Version: l.Site.Version(seed.LiteBoxdComponent)}
-	if d.Rendered, err = manifests.Render(manifests.Overlay{Bases: bases, Site: folder, Parameters: parameters}); err != nil {
+	if d.Rendered, err = manifests.Render(manifests.Overlay{Bases: bases, Site: folder,
+		Parameters: parameters}); err != nil {
 		return nil, fmt.Errorf("%w: render LiteBoxd's manifests: %w", site.ErrConfig, err)
 	}
 	if err := l.CheckImages(d.Rendered.Images()); err != nil {
@@ -104,7 +105,8 @@ func (l *Deployer) RenderLiteBoxd() (*Deployment, error) {
 		return nil, fmt.Errorf("%w: LiteBoxd's manifests: %w", site.ErrConfig, err)
 	}
 	d.Release = helm.Release{
-		Name: seed.LiteBoxdRelease, Namespace: seed.ReleasesNamespace, Chart: chart, Timeout: l.Site.Config.Runtime.CommandTimeout, NoRollback: l.NoRollback,
+		Name: seed.LiteBoxdRelease, Namespace: seed.ReleasesNamespace, Chart: chart,
+		Timeout: l.Site.Config.Runtime.CommandTimeout, NoRollback: l.NoRollback,
 		LateKinds: true, // Traefik's come with a chart that k3s installs by itself
 	}
 	return d, nil
@@ -144,7 +146,8 @@ func siteFolder(dir string) (fs.FS, error) {
 func (l *Deployer) manifestBases() (fs.FS, error) {
 	f, ok := l.Site.Contents.File(seed.LiteBoxdComponent, bundle.ManifestsFile, "")
 	if !ok {
-		return nil, fmt.Errorf("%w: install.yaml asks for LiteBoxd, and the bundle carries no %s of the component %s: build it with the component %s in the lock, or take the section liteboxd out",
+		return nil, fmt.Errorf("%w: install.yaml asks for LiteBoxd, and the bundle carries no %s of the component "+
+			"%s: build it with the component %s in the lock, or take the section liteboxd out",
 			site.ErrConfig, bundle.ManifestsFile, seed.LiteBoxdComponent, seed.LiteBoxdComponent)
 	}
 	content, err := l.Site.ReadFile(f, seed.MaxManifests)
@@ -181,12 +184,14 @@ func (l *Deployer) ManifestParameters() (manifests.Parameters, error) {
 		}
 		var found []string
 		for _, image := range l.Site.Contents.Images {
-			if repository, _, _ := strings.Cut(path.Base(image.Name), ":"); image.Component == seed.LiteBoxdComponent && repository == one.repository {
+			if repository, _, _ := strings.Cut(path.Base(image.Name), ":"); image.Component == seed.LiteBoxdComponent &&
+				repository == one.repository {
 				found = append(found, image.Name)
 			}
 		}
 		if len(found) != 1 {
-			return p, fmt.Errorf("%w: the component %s carries %s called %s, expected one: put it into the lock, or say in liteboxd.images.%s of install.yaml which image to use",
+			return p, fmt.Errorf("%w: the component %s carries %s called %s, expected one: put it into the lock, or "+
+				"say in liteboxd.images.%s of install.yaml which image to use",
 				l.Site.Misfit, seed.LiteBoxdComponent, site.Counted(len(found), "image"), one.repository, one.key)
 		}
 		*one.to = found[0]
@@ -204,7 +209,8 @@ func (l *Deployer) CheckImages(uses []manifests.ImageUse) error {
 	for _, use := range uses {
 		_, err := l.carriedImage(use.Image)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%w: %s (%s) needs the image %s: %w", l.Site.Misfit, use.Object, use.Container, use.Image, err))
+			errs = append(errs, fmt.Errorf("%w: %s (%s) needs the image %s: %w", l.Site.Misfit, use.Object,
+				use.Container, use.Image, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -215,7 +221,8 @@ func (l *Deployer) checkParts(objects []*unstructured.Unstructured) error {
 	off := l.Cluster.Disabled()
 	for _, o := range objects {
 		if part := neededPart(o); part != "" && slices.Contains(off, part) {
-			return fmt.Errorf("%w: the %s %s needs k3s' %s, which install.yaml turns off: leave it on, or change the object with a patch in liteboxd.configDir", site.ErrConfig, o.GetKind(), o.GetName(), part)
+			return fmt.Errorf("%w: the %s %s needs k3s' %s, which install.yaml turns off: leave it on, or change the "+
+				"object with a patch in liteboxd.configDir", site.ErrConfig, o.GetKind(), o.GetName(), part)
 		}
 	}
 	return nil
@@ -252,12 +259,15 @@ func (l *Deployer) carriedImage(reference string) (bundle.Image, error) {
 	i := slices.IndexFunc(l.Site.Contents.Images, func(i bundle.Image) bool { return i.Name == full })
 	switch {
 	case i < 0:
-		return bundle.Image{}, fmt.Errorf("it is not carried: add `- {ref: %s}` to the images of the component %s in versions.lock, then run boxlift bundle lock and boxlift bundle build",
+		return bundle.Image{}, fmt.Errorf("it is not carried: add `- {ref: %s}` to the images of the component %s in "+
+			"versions.lock, then run boxlift bundle lock and boxlift bundle build",
 			full, seed.LiteBoxdComponent)
 	case digest != "" && digest != string(l.Site.Contents.Images[i].Digest):
-		return bundle.Image{}, fmt.Errorf("the bundle carries it with the digest %s: take the digest out or correct it", l.Site.Contents.Images[i].Digest)
+		return bundle.Image{}, fmt.Errorf("the bundle carries it with the digest %s: take the digest out or correct it",
+			l.Site.Contents.Images[i].Digest)
 	case digest != "" && !site.NamesDigests(l.Site.K3s):
-		return bundle.Image{}, fmt.Errorf("k3s %s gives imported images no name with a digest, so that no node would find it: take the digest out", l.Site.K3s)
+		return bundle.Image{}, fmt.Errorf("k3s %s gives imported images no name with a digest, so that no node would "+
+			"find it: take the digest out", l.Site.K3s)
 	}
 	return l.Site.Contents.Images[i], nil
 }
@@ -279,12 +289,15 @@ func (l *Deployer) CheckPlatform(platform lock.Platform) error {
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(image.Platforms, func(p format.PlatformImage) bool { return p.Platform.Match(platform) }) {
+		if !slices.ContainsFunc(image.Platforms,
+			func(p format.PlatformImage) bool { return p.Platform.Match(platform) }) {
 			missing = append(missing, image.Name)
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("the host is %s, and the bundle carries these images for other platforms only: %s; use hosts of those platforms, or build images for this one and name them in liteboxd.images", platform, strings.Join(missing, ", "))
+		return fmt.Errorf("the host is %s, and the bundle carries these images for other platforms only: %s; use "+
+			"hosts of those platforms, or build images for this one and name them in liteboxd.images", platform,
+			strings.Join(missing, ", "))
 	}
 	return nil
 }
@@ -306,13 +319,14 @@ func (l *Deployer) Deploy(ctx context.Context) error {
 		return err
 	}
 	u := l.UpgradeTo(d.Version)
-	return l.Engine.RunSteps(ctx, "liteboxd", &l.Engine.Cluster, append([]run.Step{l.secretsStep(), u.backupStep(differs)}, u.changeSteps(run.Step{
-		ID: "deploy-liteboxd", Title: "deploy LiteBoxd " + d.Version,
-		Needed: func(context.Context) (string, error) { return differs() },
-		Run: func(ctx context.Context) error {
-			return sayDatabase(helm.Apply(ctx, l.Site.API, d.Release, l.Site.Reporter.Message), l.Site.Backup)
-		},
-	})...))
+	return l.Engine.RunSteps(ctx, "liteboxd", &l.Engine.Cluster,
+		append([]run.Step{l.secretsStep(), u.backupStep(differs)}, u.changeSteps(run.Step{
+			ID: "deploy-liteboxd", Title: "deploy LiteBoxd " + d.Version,
+			Needed: func(context.Context) (string, error) { return differs() },
+			Run: func(ctx context.Context) error {
+				return sayDatabase(helm.Apply(ctx, l.Site.API, d.Release, l.Site.Reporter.Message), l.Site.Backup)
+			},
+		})...))
 }
 
 // sayDatabase adds to what became of a change that failed what became of the database: nobody but
@@ -325,7 +339,9 @@ func sayDatabase(err error, backup string) error {
 	if _, statErr := os.Stat(file); statErr != nil {
 		return err // there was none yet
 	}
-	return fmt.Errorf("%w\nthe database stays as it is: LiteBoxd only adds to its form, and works with what a newer version has added; as it was before, it is in %s. To go back to that, which loses all that was written since, scale %s, %s and %s to 0, put the file in the folder of the volume of %s, and scale them back",
+	return fmt.Errorf("%w\nthe database stays as it is: LiteBoxd only adds to its form, and works with what a newer "+
+		"version has added; as it was before, it is in %s. To go back to that, which loses all that was written "+
+		"since, scale %s, %s and %s to 0, put the file in the folder of the volume of %s, and scale them back",
 		err, file, manifests.API, manifests.Gateway, manifests.NetworkController, manifests.DataClaim)
 }
 
@@ -343,7 +359,8 @@ func (d *Deployment) Workloads() []kube.Workload {
 
 // Needs says whether any object needs a part of k3s.
 func (d *Deployment) Needs(part string) bool {
-	return slices.ContainsFunc(d.Rendered.Objects(), func(o *unstructured.Unstructured) bool { return neededPart(o) == part })
+	return slices.ContainsFunc(d.Rendered.Objects(),
+		func(o *unstructured.Unstructured) bool { return neededPart(o) == part })
 }
 
 // warnOfLiteBoxd tells of a LiteBoxd that install.yaml does not know of.
@@ -353,7 +370,8 @@ func (l *Deployer) warnOfLiteBoxd(ctx context.Context) error {
 	}
 	running, err := helm.Current(ctx, l.Site.API, seed.ReleasesNamespace, seed.LiteBoxdRelease)
 	if running != nil {
-		l.Site.Warn("LiteBoxd %s runs on the cluster, and install.yaml has no section liteboxd: it is left alone", running.ChartVersion)
+		l.Site.Warn("LiteBoxd %s runs on the cluster, and install.yaml has no section liteboxd: it is left alone",
+			running.ChartVersion)
 	}
 	return err
 }
@@ -370,7 +388,8 @@ func (l *Deployer) checkLiteBoxd(ctx context.Context, d *Deployment, differs fun
 	if l.Engine.Changing() {
 		for _, h := range l.Site.Hosts {
 			if h.Err != nil {
-				return fmt.Errorf("LiteBoxd is left as it is (%s), because %s failed: its pods may come to run there, and the images may be missing", reason, h.Name)
+				return fmt.Errorf("LiteBoxd is left as it is (%s), because %s failed: its pods may come to run "+
+					"there, and the images may be missing", reason, h.Name)
 			}
 		}
 	}
@@ -381,12 +400,15 @@ func (l *Deployer) checkLiteBoxd(ctx context.Context, d *Deployment, differs fun
 	if err := l.checkNamespaces(running); err != nil {
 		return err
 	}
-	if len(d.Rendered.Sandbox) > 0 || !slices.ContainsFunc(running, func(o kube.Object) bool { return o.Kind == "NetworkPolicy" }) {
+	if len(d.Rendered.Sandbox) > 0 || !slices.ContainsFunc(running,
+		func(o kube.Object) bool { return o.Kind == "NetworkPolicy" }) {
 		return nil
 	}
 	sandboxes, err := l.Site.API.Pods(ctx, l.Site.Config.LiteBoxd.NamespaceSandbox, sandboxSelector)
 	if len(sandboxes) > 0 {
-		return fmt.Errorf("%w: liteboxd.deploySandboxResources is false now, and %s run: without the policies and roles that would go they would be open to everybody, and LiteBoxd could not end them; end them first, or leave it true", site.ErrRefused, site.Counted(len(sandboxes), "sandbox pod"))
+		return fmt.Errorf("%w: liteboxd.deploySandboxResources is false now, and %s run: without the policies and "+
+			"roles that would go they would be open to everybody, and LiteBoxd could not end them; end them first, "+
+			"or leave it true", site.ErrRefused, site.Counted(len(sandboxes), "sandbox pod"))
 	}
 	return err
 }
@@ -413,7 +435,9 @@ func (l *Deployer) checkNamespaces(running []kube.Object) error {
 	} {
 		for _, o := range running {
 			if o.Kind == is.kind && o.Name == is.name && o.Namespace != is.wanted {
-				return fmt.Errorf("%w: LiteBoxd is in the namespace %s, and liteboxd.%s in install.yaml says %s: there it would begin anew, without its data and sandboxes; set it back", site.ErrRefused, o.Namespace, is.key, is.wanted)
+				return fmt.Errorf("%w: LiteBoxd is in the namespace %s, and liteboxd.%s in install.yaml says %s: "+
+					"there it would begin anew, without its data and sandboxes; set it back", site.ErrRefused,
+					o.Namespace, is.key, is.wanted)
 			}
 		}
 	}
@@ -430,7 +454,9 @@ const (
 )
 
 // errForeignKey says that the stored tokens were made with another key.
-var errForeignKey = errors.New("liteboxd.security.sandboxTokenEncryptionKey is not the key that the cluster has: with another one, LiteBoxd cannot read the sandboxes' stored tokens; take it out of install.yaml, and the cluster's is kept")
+var errForeignKey = errors.New("liteboxd.security.sandboxTokenEncryptionKey is not the key that the cluster has: " +
+	"with another one, LiteBoxd cannot read the sandboxes' stored tokens; take it out of install.yaml, and the " +
+	"cluster's is kept")
 
 // secretsStep makes what is not to be in any manifest: the key of the stored tokens, which
 // must outlive every upgrade, and the first login. Neither is ever a default that others
@@ -462,7 +488,8 @@ func (l *Deployer) secretsStep() run.Step {
 			return "", nil
 		},
 		Run: func(ctx context.Context) error {
-			if err := helm.EnsureNamespace(ctx, l.Site.API, box.NamespaceSystem, seed.LiteBoxdRelease, seed.ReleasesNamespace); err != nil {
+			if err := helm.EnsureNamespace(ctx, l.Site.API, box.NamespaceSystem, seed.LiteBoxdRelease,
+				seed.ReleasesNamespace); err != nil {
 				return err
 			}
 			if len(keys[keyVariable]) == 0 {
@@ -489,14 +516,17 @@ func (l *Deployer) makeKey(ctx context.Context) error {
 			return err
 		}
 		if claim != nil && claim.Volume != "" {
-			return fmt.Errorf("%w: LiteBoxd's data is there and the Secret %s/%s with its key is not: put the key, which every backup has in the file %s, into install.yaml as liteboxd.security.sandboxTokenEncryptionKey",
+			return fmt.Errorf("%w: LiteBoxd's data is there and the Secret %s/%s with its key is not: put the key, "+
+				"which every backup has in the file %s, into install.yaml as "+
+				"liteboxd.security.sandboxTokenEncryptionKey",
 				site.ErrRefused, box.NamespaceSystem, manifests.KeysSecret, backupKeyFile)
 		}
 		random := make([]byte, 32)
 		_, _ = rand.Read(random) // it does not fail (crypto/rand, Go 1.24)
 		key = hex.EncodeToString(random)
 	}
-	return l.Site.API.PutSecret(ctx, box.NamespaceSystem, manifests.KeysSecret, map[string][]byte{keyVariable: []byte(key)})
+	return l.Site.API.PutSecret(ctx, box.NamespaceSystem, manifests.KeysSecret,
+		map[string][]byte{keyVariable: []byte(key)})
 }
 
 // makeLogin makes what LiteBoxd looks at only when it has no user yet: it is made once.

@@ -37,15 +37,18 @@ func (l *Deployer) RollBack(ctx context.Context, revision int) error {
 		return "it is asked for", nil
 	}
 	u := l.UpgradeTo(target)
-	return l.Engine.RunSteps(ctx, "rollback", &l.Engine.Cluster, append([]run.Step{u.backupStep(asked)}, u.changeSteps(run.Step{
-		ID: "roll-back-liteboxd", Title: "take LiteBoxd back to " + target,
-		Needed: func(context.Context) (string, error) { return asked() },
-		Run: func(ctx context.Context) error {
-			_, err := helm.Rollback(ctx, l.Site.API, seed.ReleasesNamespace, seed.LiteBoxdRelease, to, l.Site.Config.Runtime.CommandTimeout, l.Site.Reporter.Message)
-			if err == nil {
-				l.Site.Warn("LiteBoxd is as in %s again; install.yaml and the bundle are not: boxlift install brings it to these again", target)
-			}
-			return err
-		},
-	})...))
+	return l.Engine.RunSteps(ctx, "rollback", &l.Engine.Cluster,
+		append([]run.Step{u.backupStep(asked)}, u.changeSteps(run.Step{
+			ID: "roll-back-liteboxd", Title: "take LiteBoxd back to " + target,
+			Needed: func(context.Context) (string, error) { return asked() },
+			Run: func(ctx context.Context) error {
+				_, err := helm.Rollback(ctx, l.Site.API, seed.ReleasesNamespace, seed.LiteBoxdRelease, to,
+					l.Site.Config.Runtime.CommandTimeout, l.Site.Reporter.Message)
+				if err == nil {
+					l.Site.Warn("LiteBoxd is as in %s again; install.yaml and the bundle are not: boxlift install "+
+						"brings it to these again", target)
+				}
+				return err
+			},
+		})...))
 }

@@ -195,7 +195,8 @@ func (f *Facts) mayBeOn(h Host, v *corev1.PersistentVolume) bool {
 	for _, term := range selector.NodeSelectorTerms {
 		isOther := func(r corev1.NodeSelectorRequirement) bool { return r.Key != corev1.LabelHostname }
 		known := corev1.NodeSelectorTerm{
-			MatchExpressions: slices.DeleteFunc(slices.Clone(term.MatchExpressions), isOther), MatchFields: term.MatchFields,
+			MatchExpressions: slices.DeleteFunc(slices.Clone(term.MatchExpressions), isOther),
+			MatchFields:      term.MatchFields,
 		}
 		if len(known.MatchExpressions)+len(known.MatchFields) == 0 {
 			return true

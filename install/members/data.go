@@ -49,7 +49,8 @@ func (m *Members) StorageFacts(ctx context.Context) (localdata.Facts, error) {
 // factsOf adds what claims mean to what the API says.
 func (m *Members) factsOf(s kube.Storage) localdata.Facts {
 	facts := localdata.Facts{
-		Nodes: s.Nodes, Volumes: s.Volumes, Pods: s.Pods, DatabaseClaim: manifests.DataClaim, SandboxClaims: sandboxClaims,
+		Nodes: s.Nodes, Volumes: s.Volumes, Pods: s.Pods, DatabaseClaim: manifests.DataClaim,
+		SandboxClaims: sandboxClaims,
 	}
 	if box := m.Site.Config.LiteBoxd; box != nil {
 		facts.DatabaseNamespace, facts.SandboxNamespace = box.NamespaceSystem, box.NamespaceSandbox
@@ -307,8 +308,11 @@ func (m *Members) backUpGivenUp(ctx context.Context, removals []*removal) error 
 			}
 			err := m.Engine.RunSteps(ctx, r.phase, &m.Engine.Cluster, []run.Step{{
 				ID: "back-up-liteboxd", Title: "back up LiteBoxd",
-				Needed: func(context.Context) (string, error) { return "its database is given up with " + r.name(), nil },
-				Run:    func(ctx context.Context) error { return r.backUpDatabase(ctx, d) },
+				Needed: func(context.Context) (string, error) {
+					return "its database is given up with " + r.name(),
+						nil
+				},
+				Run: func(ctx context.Context) error { return r.backUpDatabase(ctx, d) },
 			}})
 			if err != nil {
 				return err
@@ -354,7 +358,8 @@ func (r *removal) backUpDatabase(ctx context.Context, d localdata.Holding) error
 		return fmt.Errorf("%w: LiteBoxd's database is not given up without a backup, and none could be made; "+
 			"no host was touched: %w", site.ErrRefused, err)
 	}
-	if _, err := os.Stat(filepath.Join(u.Deployer.Site.Backup, liteboxd.BackupDatabase)); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(u.Deployer.Site.Backup, liteboxd.BackupDatabase)); errors.Is(err,
+		fs.ErrNotExist) {
 		r.members.Site.Warn("the backup %s has NO DATABASE: %s has none", u.Deployer.Site.Backup, d.Path)
 	}
 	return nil

@@ -24,7 +24,8 @@ func (m *Members) leftCalled(wanted string) (journal.Left, bool) {
 
 // removalOfLeft finds a host that was left behind. Where it does not answer, what it is has not
 // been found out, and it is not uninstalled, even if it answers a moment later.
-func (m *Members) removalOfLeft(ctx context.Context, r *removal, left journal.Left, nodes []kube.Node) (*removal, error) {
+func (m *Members) removalOfLeft(ctx context.Context, r *removal, left journal.Left,
+	nodes []kube.Node) (*removal, error) {
 	r.gone, r.node = true, kube.Node{Name: left.Node}
 	c := config.Host{}
 	if login := m.Site.Config.Cluster.AbsentAgentLogin; login != nil {

@@ -50,7 +50,8 @@ func (m *Members) Converge(ctx context.Context) error {
 			continue
 		}
 		if node.Unschedulable {
-			m.Site.Warn("the node %s of %s is cordoned, so that nothing new runs there: uncordon it when it is to work again", node.Name, h.Name)
+			m.Site.Warn("the node %s of %s is cordoned, so that nothing new runs there: uncordon it when it is to "+
+				"work again", node.Name, h.Name)
 		}
 		err := m.Engine.RunSteps(ctx, "converge", &h.Subject, []run.Step{m.NodeStep(h, node.Name)})
 		if errors.Is(err, kube.ErrNoNode) {
@@ -139,8 +140,10 @@ func (m *Members) absentRemovals(ctx context.Context, nodes []kube.Node) ([]*rem
 		return nil, err
 	}
 	for _, n := range m.Site.Absent(nodes) {
-		what := fmt.Sprintf("the node %s (%s) is in the cluster and not in install.yaml", n.Name, strings.Join(n.Addresses, ", "))
-		down := fmt.Sprintf("%s, and is not Ready: nothing waits for it; if its host is gone for good: %s", what, ForgetCommand(n.Name))
+		what := fmt.Sprintf("the node %s (%s) is in the cluster and not in install.yaml", n.Name,
+			strings.Join(n.Addresses, ", "))
+		down := fmt.Sprintf("%s, and is not Ready: nothing waits for it; if its host is gone for good: %s", what,
+			ForgetCommand(n.Name))
 		switch {
 		case !n.Ready && (n.Server || !m.Site.Config.Runtime.RemoveAbsentAgents):
 			m.Site.Warn("%s", down)
@@ -153,7 +156,8 @@ func (m *Members) absentRemovals(ctx context.Context, nodes []kube.Node) ([]*rem
 			m.Site.Warn("%s; it stays until every host of install.yaml is there", what)
 		case m.Site.Resembles(n) != nil:
 			m.Site.Warn("%s; it stays, because its name, machine-id or an address is that of %s: "+
-				"remove it with boxlift node remove --hosts %s if it is another machine", what, m.Site.Resembles(n).Name, n.Name)
+				"remove it with boxlift node remove --hosts %s if it is another machine", what,
+				m.Site.Resembles(n).Name, n.Name)
 		default:
 			r := &removal{members: m, node: n, phase: "converge", reason: "it is not in install.yaml"}
 			if !n.Ready {

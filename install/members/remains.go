@@ -50,7 +50,8 @@ func findRemains(ctx context.Context, h *site.Host) (remains, error) {
 	r := remains{ca: ca}
 	const script = `for name in k3s k3s-agent; do [ ! -e "$1$name.service" ] || echo service; done
 [ ! -e "$1k3s.service" ] && [ ! -d "$2" ] || echo server`
-	out, err := h.Root(ctx, "look for what is left of k3s", "/bin/sh", "-c", script, "sh", site.UnitDir, k3s.K3sDatabases)
+	out, err := h.Root(ctx, "look for what is left of k3s", "/bin/sh", "-c", script, "sh", site.UnitDir,
+		k3s.K3sDatabases)
 	if err != nil {
 		return remains{}, err
 	}
@@ -70,7 +71,8 @@ func findRemains(ctx context.Context, h *site.Host) (remains, error) {
 func (m *Members) ownRemains(ctx context.Context, h *site.Host, needsToken bool) (remains, error) {
 	own, err := k3s.ClusterCA(ctx, m.Site.APIServer)
 	if err != nil {
-		return remains{}, fmt.Errorf("%w: read the cluster's token from %s: %w", site.ErrHosts, m.Site.APIServer.Name, err)
+		return remains{}, fmt.Errorf("%w: read the cluster's token from %s: %w", site.ErrHosts, m.Site.APIServer.Name,
+			err)
 	}
 	r, err := findRemains(ctx, h)
 	if err != nil {
@@ -91,12 +93,14 @@ type strangerError struct {
 }
 
 func (e *strangerError) Error() string {
-	return fmt.Sprintf("%v: remove %s: the cluster has no node of it by its name, and nothing was changed: %v", site.ErrRefused, e.host, e.err)
+	return fmt.Sprintf("%v: remove %s: the cluster has no node of it by its name, and nothing was changed: %v",
+		site.ErrRefused, e.host, e.err)
 }
 
 func (e *strangerError) Unwrap() error { return site.ErrRefused }
 
 // Hint leaves the decision to people: what goes with k3s does not come back.
 func (e *strangerError) Hint() string {
-	return "take the host out of install.yaml; if it is to be emptied all the same, whatever cluster it is in, run " + k3s.Uninstaller(e.server) + " on it"
+	return "take the host out of install.yaml; if it is to be emptied all the same, whatever cluster it is in, run " +
+		k3s.Uninstaller(e.server) + " on it"
 }

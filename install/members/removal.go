@@ -85,7 +85,8 @@ func (m *Members) Remove(ctx context.Context, o Settings) error {
 			return err
 		}
 		if r.host != nil && slices.Contains(m.Site.Hosts, r.host) {
-			m.Site.Warn("%s is still in install.yaml: take it out, or the next boxlift install brings it back", r.host.Name)
+			m.Site.Warn("%s is still in install.yaml: take it out, or the next boxlift install brings it back",
+				r.host.Name)
 		}
 	}
 	return nil
@@ -118,7 +119,8 @@ func (m *Members) removalOf(ctx context.Context, wanted string, nodes []kube.Nod
 			continue
 		}
 		if r.host != nil {
-			return nil, fmt.Errorf("%w: install.yaml calls both %s and %s %q: give another of its names", site.ErrRefused, r.host.Name, h.Name, wanted)
+			return nil, fmt.Errorf("%w: install.yaml calls both %s and %s %q: give another of its names",
+				site.ErrRefused, r.host.Name, h.Name, wanted)
 		}
 		r.host = h
 	}
@@ -142,7 +144,8 @@ func (m *Members) removalOf(ctx context.Context, wanted string, nodes []kube.Nod
 		return r, nil
 	}
 	if unseen != nil {
-		return nil, fmt.Errorf("%w: which node is %s cannot be told, since the host does not say it: give the name of its node, which is one of %s: %w",
+		return nil, fmt.Errorf("%w: which node is %s cannot be told, since the host does not say it: give the name "+
+			"of its node, which is one of %s: %w",
 			site.ErrHosts, r.host.Name, strings.Join(names, ", "), unseen)
 	}
 	// It may have been deleted by an earlier run that did not get to the uninstall.
@@ -154,10 +157,14 @@ func (m *Members) removalOf(ctx context.Context, wanted string, nodes []kube.Nod
 
 // removalOfNode finds what is to be removed by what the cluster alone calls it. The host may
 // be in install.yaml nevertheless, without a name.
-func (m *Members) removalOfNode(ctx context.Context, r *removal, wanted string, nodes []kube.Node, names []string) (*removal, error) {
+func (m *Members) removalOfNode(ctx context.Context, r *removal, wanted string, nodes []kube.Node,
+	names []string) (*removal, error) {
 	found := slices.DeleteFunc(slices.Clone(nodes), func(n kube.Node) bool { return n.Name != wanted })
 	if len(found) == 0 && wanted != "" {
-		found = slices.DeleteFunc(slices.Clone(nodes), func(n kube.Node) bool { return !slices.Contains(n.Addresses, wanted) })
+		found = slices.DeleteFunc(slices.Clone(nodes), func(n kube.Node) bool {
+			return !slices.Contains(n.Addresses,
+				wanted)
+		})
 	}
 	switch len(found) {
 	case 0:
@@ -167,11 +174,13 @@ func (m *Members) removalOfNode(ctx context.Context, r *removal, wanted string, 
 		if _, err := netip.ParseAddr(wanted); err == nil && m.Site.Config.Cluster.AbsentAgentLogin != nil {
 			return m.removalOfRest(ctx, r, wanted, nodes)
 		}
-		return nil, fmt.Errorf("%w: neither install.yaml nor the cluster has a host %q; the cluster's nodes are %s", site.ErrRefused, wanted, strings.Join(names, ", "))
+		return nil, fmt.Errorf("%w: neither install.yaml nor the cluster has a host %q; the cluster's nodes are %s",
+			site.ErrRefused, wanted, strings.Join(names, ", "))
 	case 1:
 		r.node = found[0]
 	default:
-		return nil, fmt.Errorf("%w: the nodes %s and %s both have the address %s: give a node's name", site.ErrRefused, found[0].Name, found[1].Name, wanted)
+		return nil, fmt.Errorf("%w: the nodes %s and %s both have the address %s: give a node's name", site.ErrRefused,
+			found[0].Name, found[1].Name, wanted)
 	}
 	for _, h := range m.Site.Hosts {
 		if n := m.Site.NodeOf(h, nodes); n != nil && n.Name == r.node.Name {
@@ -188,7 +197,8 @@ func (m *Members) removalOfRest(ctx context.Context, r *removal, address string,
 	login.Host, login.Role = address, config.Agent
 	h := &site.Host{Config: login, Subject: site.Subject{Name: site.HostName(login)}}
 	if err := m.Site.Connect(ctx, h); err != nil {
-		return nil, fmt.Errorf("%w: neither install.yaml nor the cluster has a host %s: %w", site.ErrHosts, address, err)
+		return nil, fmt.Errorf("%w: neither install.yaml nor the cluster has a host %s: %w", site.ErrHosts, address,
+			err)
 	}
 	if n := m.Site.NodeOf(h, nodes); n != nil {
 		r.host, r.node = h, *n
@@ -228,7 +238,8 @@ func checkServersLeft(nodes []kube.Node, removals []*removal) error {
 			well--
 		}
 		if !possible || well < majority() {
-			return fmt.Errorf("%w: without %s, %d of %s would be left that are Ready, and etcd needs a majority of %d to go on: bring the others back first",
+			return fmt.Errorf("%w: without %s, %d of %s would be left that are Ready, and etcd needs a majority of "+
+				"%d to go on: bring the others back first",
 				site.ErrRefused, r.node.Name, well, site.Counted(members, "server"), majority())
 		}
 	}
@@ -238,7 +249,8 @@ func checkServersLeft(nodes []kube.Node, removals []*removal) error {
 	return nil
 }
 
-var errLastServer = fmt.Errorf("%w: the last server is never removed: with it the cluster would be gone", site.ErrRefused)
+var errLastServer = fmt.Errorf("%w: the last server is never removed: with it the cluster would be gone",
+	site.ErrRefused)
 
 // removal takes one node out of the cluster.
 type removal struct {
@@ -271,14 +283,16 @@ func (r *removal) run(ctx context.Context) error {
 			return &unreachableError{node: name, err: err}
 		}
 		r.unreachable = true
-		r.members.Site.Warn("%s cannot be reached and is not uninstalled: if it comes back, run %s on it before it is used again", name, k3s.Uninstaller(r.node.Server))
+		r.members.Site.Warn("%s cannot be reached and is not uninstalled: if it comes back, run %s on it before it "+
+			"is used again", name, k3s.Uninstaller(r.node.Server))
 		conn = nil
 	}
 	s := &site.Subject{Name: name}
 	err = r.members.Engine.RunSteps(ctx, r.phase, s, r.steps(conn))
 	// What is removed is not one of the hosts that a summary lists.
 	for _, c := range s.Changes {
-		r.members.Engine.Cluster.Changes = append(r.members.Engine.Cluster.Changes, site.Change{Phase: c.Phase, ID: c.ID, Title: c.Title + " on " + name, Reason: c.Reason})
+		r.members.Engine.Cluster.Changes = append(r.members.Engine.Cluster.Changes,
+			site.Change{Phase: c.Phase, ID: c.ID, Title: c.Title + " on " + name, Reason: c.Reason})
 	}
 	if err != nil {
 		return fmt.Errorf("%w: remove %s: %w", site.ErrHosts, name, err)
@@ -353,7 +367,8 @@ func (r *removal) drain(ctx context.Context, conn machine.Host) error {
 	if err != nil {
 		return err
 	}
-	options := drain.Options{Timeout: r.members.Site.Config.Runtime.DrainTimeout, Report: r.members.Site.Reporter.Message, Unmanaged: r.unmanaged, Gone: gone}
+	options := drain.Options{Timeout: r.members.Site.Config.Runtime.DrainTimeout,
+		Report: r.members.Site.Reporter.Message, Unmanaged: r.unmanaged, Gone: gone}
 	task := r.members.Site.Reporter.Task("drain "+r.node.Name, 0)
 	err = r.members.Site.Meter.Wait(func() error { return drain.Node(ctx, r.members.Site.API, r.node.Name, options) })
 	task.Done(err)
@@ -367,7 +382,8 @@ func (r *removal) kubeletIsGone(ctx context.Context, conn machine.Host) (bool, e
 		return !r.node.Ready && r.unreachable, nil
 	}
 	const script = `for name in k3s k3s-agent; do ! systemctl is-active --quiet "$name.service" || echo active; done`
-	result, err := conn.Run(ctx, machine.Command{Title: "ask systemd about k3s", Args: []string{"/bin/sh", "-c", script}, Root: true})
+	result, err := conn.Run(ctx, machine.Command{Title: "ask systemd about k3s",
+		Args: []string{"/bin/sh", "-c", script}, Root: true})
 	return len(result.Stdout) == 0, err
 }
 
@@ -415,7 +431,8 @@ func (r *removal) connectTo(ctx context.Context) (machine.Host, error) {
 var errNoLogin = errors.New("install.yaml does not say how to log in to it: give cluster.absentAgentLogin")
 
 func otherHostError(address, is, has string) error {
-	return fmt.Errorf("%s: the host at that address has the machine-id %q, the node has %q: it is another host", address, is, has)
+	return fmt.Errorf("%s: the host at that address has the machine-id %q, the node has %q: it is another host",
+		address, is, has)
 }
 
 // unreachableError says that a host that is to be removed cannot be uninstalled.
@@ -431,7 +448,8 @@ func (e *unreachableError) Error() string {
 func (e *unreachableError) Unwrap() []error { return []error{site.ErrHosts, e.err} }
 
 func (e *unreachableError) Hint() string {
-	return "bring the host back, or, when it is gone for good, remove its node alone with boxlift node remove --forget-unreachable-host"
+	return "bring the host back, or, when it is gone for good, remove its node alone with boxlift node remove " +
+		"--forget-unreachable-host"
 }
 
 // installed says why k3s has to be uninstalled, or "".
@@ -439,7 +457,8 @@ func installed(ctx context.Context, conn machine.Host) (string, error) {
 	const script = `for f in /usr/local/bin/k3s-uninstall.sh /usr/local/bin/k3s-agent-uninstall.sh /usr/local/bin/k3s /usr/local/bin/k3s-killall.sh /var/lib/rancher/k3s ` + run.RegistryUnit + ` ` + run.RegistryDir + ` /var/lib/boxlift; do
 [ ! -e "$f" ] || { echo "$f"; exit; }
 done`
-	result, err := conn.Run(ctx, machine.Command{Title: "look for k3s", Args: []string{"/bin/sh", "-c", script}, Root: true})
+	result, err := conn.Run(ctx, machine.Command{Title: "look for k3s", Args: []string{"/bin/sh", "-c", script},
+		Root: true})
 	found := strings.TrimSpace(string(result.Stdout))
 	if err != nil || found == "" {
 		return "", err
@@ -489,7 +508,8 @@ func (r *removal) uninstall(ctx context.Context, conn machine.Host) error {
 	return r.members.Site.Meter.Wait(func() error {
 		ctx, cancel := context.WithTimeout(ctx, max(r.members.Site.Config.Runtime.CommandTimeout, time.Minute))
 		defer cancel()
-		_, err := conn.Run(ctx, machine.Command{Title: "uninstall k3s", Args: []string{"/bin/sh", "-c", uninstallScript}, Root: true})
+		_, err := conn.Run(ctx, machine.Command{Title: "uninstall k3s",
+			Args: []string{"/bin/sh", "-c", uninstallScript}, Root: true})
 		if err != nil {
 			return err
 		}

@@ -68,7 +68,8 @@ func (n *Network) ciliumRelease(ctx context.Context) (helm.Release, error) {
 		}
 	}
 	if chart.Digest == "" {
-		return helm.Release{}, fmt.Errorf("%w: the bundle carries no chart of Cilium: add it to the component %s in the lock", site.ErrConfig, site.CiliumComponent)
+		return helm.Release{}, fmt.Errorf("%w: the bundle carries no chart of Cilium: add it to the component %s in "+
+			"the lock", site.ErrConfig, site.CiliumComponent)
 	}
 	content, err := n.Site.ReadFile(chart, site.MaxChart)
 	if err != nil {
@@ -110,7 +111,8 @@ func (n *Network) CiliumValues(upgradeCompatibility string, keepDigests bool) ma
 	c := n.Site.Config.Network.Cilium
 	return cilium.Values(cilium.Input{
 		PodCIDR: c.PodCIDR, KubeProxyReplacement: c.KubeProxyReplacement, EnableEgressGateway: c.EnableEgressGateway,
-		Nodes: len(n.Site.Config.Hosts()), UpgradeCompatibility: upgradeCompatibility, KeepDigests: keepDigests, Extra: c.Values,
+		Nodes: len(n.Site.Config.Hosts()), UpgradeCompatibility: upgradeCompatibility, KeepDigests: keepDigests,
+		Extra: c.Values,
 	})
 }
 
@@ -127,7 +129,8 @@ func (n *Network) knowsDigests(ctx context.Context, release helm.Release) (bool,
 	}
 	for _, image := range images {
 		name, digest, asked := strings.Cut(image, "@")
-		if asked && !slices.ContainsFunc(n.Site.Contents.Images, func(i bundle.Image) bool { return i.Name == name && string(i.Digest) == digest }) {
+		if asked && !slices.ContainsFunc(n.Site.Contents.Images,
+			func(i bundle.Image) bool { return i.Name == name && string(i.Digest) == digest }) {
 			return false, nil
 		}
 	}
@@ -186,7 +189,8 @@ func (n *Network) CheckReleaseImages(ctx context.Context, release helm.Release) 
 		return carried[name]
 	})
 	if len(images) > 0 {
-		return fmt.Errorf("%w: Cilium's chart needs images that are not carried: %s; add them to the component %s of the lock and build the bundle again, or take values in install.yaml back that ask for them",
+		return fmt.Errorf("%w: Cilium's chart needs images that are not carried: %s; add them to the component %s of "+
+			"the lock and build the bundle again, or take values in install.yaml back that ask for them",
 			n.Site.Misfit, strings.Join(images, ", "), site.CiliumComponent)
 	}
 	return nil
@@ -227,7 +231,8 @@ sync "$tmp"
 rm -f "${3%/*}/"` + site.CiliumCLIArchive + `*.unpacked
 mv -f "$tmp" "$2"
 : >"$3"`
-			_, err := h.Root(ctx, "unpack the cilium command", "/bin/sh", "-c", script, "sh", site.StoredPath(f), site.CiliumCLI, marker)
+			_, err := h.Root(ctx, "unpack the cilium command", "/bin/sh", "-c", script, "sh", site.StoredPath(f),
+				site.CiliumCLI, marker)
 			return err
 		},
 	}})

@@ -17,45 +17,72 @@ func Catalogue() []Check {
 		{CheckFacts, "the host says what it is like",
 			"Error when the host cannot be logged in to, or boxlift-node could not gather facts.", judgeFacts},
 		{CheckPlatform, "operating system and architecture",
-			"Error when the bundle carries nothing for the host's platform, or the host runs programs of another one than it says. The bundle's signature and bytes are verified before any host is contacted.", judgePlatform},
+			"Error when the bundle carries nothing for the host's platform, or the host runs programs of another one " +
+				"than it says. The bundle's signature and bytes are verified before any host is contacted.",
+			judgePlatform},
 		{CheckRoot, "root, directly or through sudo",
 			"Error when boxlift-node does not run as root.", judgeRoot},
 		{"systemd", "systemd runs the host",
-			"Error when systemd is not the host's init, is in rescue mode or is going down; warning while the host still boots.", judgeSystemd},
+			"Error when systemd is not the host's init, is in rescue mode or is going down; warning while the host " +
+				"still boots.", judgeSystemd},
 		{"cpu", "number of CPUs",
 			"Warning for a server with less than 2 (k3s' documentation).", judgeCPU},
 		{"memory", "memory",
-			"Server: error below 1 GiB, warning below 2 GiB (k3s' documentation). Agent: error below 512 MiB, warning below 1 GiB (k3s' older minimum, plus some 300 MiB of Cilium). 15 % less is let pass, because the kernel keeps some for itself.", judgeMemory},
+			"Server: error below 1 GiB, warning below 2 GiB (k3s' documentation). Agent: error below 512 MiB, " +
+				"warning below 1 GiB (k3s' older minimum, plus some 300 MiB of Cilium). 15 % less is let pass, " +
+				"because the kernel keeps some for itself.", judgeMemory},
 		{"disk", "free space",
-			"Error when a filesystem has less free than the bundle needs there: packs, containerd's copy of their blobs, the unpacked layers (twice their size), files and programs, what lies on one filesystem added up and what is there already taken off; or when less than 5 % of it would stay free, where k3s' kubelet evicts pods. Warning when less than 15 % would stay free, where the kubelet removes images.", judgeDisk},
+			"Error when a filesystem has less free than the bundle needs there: packs, containerd's copy of their " +
+				"blobs, the unpacked layers (twice their size), files and programs, what lies on one filesystem " +
+				"added up and what is there already taken off; or when less than 5 % of it would stay free, where " +
+				"k3s' kubelet evicts pods. Warning when less than 15 % would stay free, where the kubelet removes " +
+				"images.", judgeDisk},
 		{"inodes", "free inodes",
-			"Error when a filesystem has too few for the files of the unpacked layers, counted as one for each 16 KiB.", judgeInodes},
+			"Error when a filesystem has too few for the files of the unpacked layers, counted as one for each 16 KiB.",
+			judgeInodes},
 		{"read-only", "mounted read-only",
 			"Error when something that has to be written to is on a read-only mount.", judgeReadOnly},
 		{CheckNoExec, "mounted noexec",
-			"Error when programs cannot be run from where they are put. k3s unpacks its own below /var/lib/rancher.", judgeNoExec},
+			"Error when programs cannot be run from where they are put. k3s unpacks its own below /var/lib/rancher.",
+			judgeNoExec},
 		{"filesystem", "type of filesystem",
-			"Error when /var/lib/rancher is on a filesystem that overlayfs or the datastore cannot be on (overlay, NFS, CIFS, FAT and the like); warning when it is in memory.", judgeFilesystem},
+			"Error when /var/lib/rancher is on a filesystem that overlayfs or the datastore cannot be on (overlay, " +
+				"NFS, CIFS, FAT and the like); warning when it is in memory.", judgeFilesystem},
 		{"kernel", "version of the kernel",
 			"Error below 5.10, but 4.18 of RHEL 8.10 and its kin is fine (Cilium's requirements).", judgeKernel},
 		{"kernel-options", "options and modules of the kernel",
-			"Error when something that the chosen features need is neither built in nor loadable, warning when only some feature will be missing. Where neither the kernel's configuration nor its list of modules can be read there is no finding.", judgeKernelOptions},
+			"Error when something that the chosen features need is neither built in nor loadable, warning when only " +
+				"some feature will be missing. Where neither the kernel's configuration nor its list of modules can " +
+				"be read there is no finding.", judgeKernelOptions},
 		{"cgroup", "control groups",
-			"Error for cgroup v1 with k3s 1.35 or newer, unless kubelet-arg has fail-cgroupv1=false, and for a missing controller among cpu, memory and pids; warning for v1 with an older k3s and for a missing cpuset.", judgeCgroup},
+			"Error for cgroup v1 with k3s 1.35 or newer, unless kubelet-arg has fail-cgroupv1=false, and for a " +
+				"missing controller among cpu, memory and pids; warning for v1 with an older k3s and for a missing " +
+				"cpuset.", judgeCgroup},
 		{"ports", "ports in use",
-			"Error when something else listens on a port that k3s, Cilium or boxlift's registry needs, warning where only a feature is lost. What belongs to the cluster that boxlift has installed is fine.", judgePorts},
+			"Error when something else listens on a port that k3s, Cilium or boxlift's registry needs, warning where " +
+				"only a feature is lost. What belongs to the cluster that boxlift has installed is fine.", judgePorts},
 		{"seeding", "how images come to the hosts",
-			"Error when seeding.registry.port is a port that k3s, Cilium or services need, and when seeding.peerToPeer is set and the bundle's k3s does not share images that came from a file: it takes v1.32.11, v1.33.7, v1.34.3, v1.35.0 or newer.", judgeSeeding},
+			"Error when seeding.registry.port is a port that k3s, Cilium or services need, and when " +
+				"seeding.peerToPeer is set and the bundle's k3s does not share images that came from a file: it " +
+				"takes v1.32.11, v1.33.7, v1.34.3, v1.35.0 or newer.", judgeSeeding},
 		{CheckHostname, "names of nodes",
-			"Error when the node's name (name in install.yaml, or else the host's own) is not a lower-case name by RFC 1123 of at most 63 characters, is localhost, or is that of another host, or of a node of the cluster that is another machine.", judgeHostname},
+			"Error when the node's name (name in install.yaml, or else the host's own) is not a lower-case name by " +
+				"RFC 1123 of at most 63 characters, is localhost, or is that of another host, or of a node of the " +
+				"cluster that is another machine.", judgeHostname},
 		{CheckMachineID, "/etc/machine-id",
-			"Error when it is missing, not valid, or that of another host, or when a host that is new to the cluster has that of a node with another name.", judgeMachineID},
+			"Error when it is missing, not valid, or that of another host, or when a host that is new to the cluster " +
+				"has that of a node with another name.", judgeMachineID},
 		{"clock", "clocks",
-			"Error when a host is more than 2 s behind the first server for certain: certificates are not valid yet there. Once the cluster's certificate authority is older than that, it is a warning. Warning for more than 1 s of difference, for one that is not known well enough, and for more than 5 s to the operator's clock.", judgeClock},
+			"Error when a host is more than 2 s behind the first server for certain: certificates are not valid yet " +
+				"there. Once the cluster's certificate authority is older than that, it is a warning. Warning for " +
+				"more than 1 s of difference, for one that is not known well enough, and for more than 5 s to the " +
+				"operator's clock.", judgeClock},
 		{"node-ip", "nodeIP",
 			"Error when no interface of the host has the nodeIP of install.yaml.", judgeNodeIP},
 		{"default-route", "default route",
-			"Error when there is none: k3s does not start, or services do not work. Error when it goes to a dummy interface and there are several hosts without nodeIP, since the nodes would take the dummy's address; with nodeIP a warning.", judgeDefaultRoute},
+			"Error when there is none: k3s does not start, or services do not work. Error when it goes to a dummy " +
+				"interface and there are several hosts without nodeIP, since the nodes would take the dummy's " +
+				"address; with nodeIP a warning.", judgeDefaultRoute},
 		{"resolv-conf", "name servers",
 			"Warning when neither /etc/resolv.conf nor systemd-resolved has one that pods can reach.", judgeResolvers},
 		{"swap", "swap",
@@ -65,24 +92,34 @@ func Catalogue() []Check {
 		{"nm-cloud-setup", "nm-cloud-setup",
 			"Error when its service or timer is enabled or active: it breaks the routes of pods.", judgeCloudSetup},
 		{"selinux", "SELinux",
-			"Error when it is enforcing without the policy of k3s-selinux; warning when it is enforcing and k3s is not told to use it.", judgeSELinux},
+			"Error when it is enforcing without the policy of k3s-selinux; warning when it is enforcing and k3s is " +
+				"not told to use it.", judgeSELinux},
 		{"inotify", "limits of inotify",
 			"Warning below 512 instances or 65536 watches: a node with many containers uses them up.", judgeInotify},
 		{"sysctls", "other sysctls",
-			"Error when protect-kernel-defaults is set and a sysctl is not what the kubelet insists on, and when IPv6 is switched off but pods or services have IPv6 addresses; warning for a kernel.keys.root_maxkeys below 10000 (k3s check-config).", judgeSysctls},
+			"Error when protect-kernel-defaults is set and a sysctl is not what the kubelet insists on, and when " +
+				"IPv6 is switched off but pods or services have IPv6 addresses; warning for a " +
+				"kernel.keys.root_maxkeys below 10000 (k3s check-config).", judgeSysctls},
 		{"networks", "networks of pods and services",
 			"Error when they overlap each other, or an address, a route or a name server of a host.", judgeNetworks},
 		{"kubernetes", "another Kubernetes",
-			"Error when a kubelet or another part of Kubernetes that is not this cluster's runs, or is enabled.", judgeKubernetes},
+			"Error when a kubelet or another part of Kubernetes that is not this cluster's runs, or is enabled.",
+			judgeKubernetes},
 		{"cni", "another pod network",
-			"Error when /etc/cni/net.d has a configuration that is not Cilium's: containerd would use it until Cilium is up.", judgeCNI},
+			"Error when /etc/cni/net.d has a configuration that is not Cilium's: containerd would use it until " +
+				"Cilium is up.", judgeCNI},
 		{"k3s", "k3s that is there already",
-			"Error when it was neither set up by boxlift nor adopted, has the other role, another version, or another data directory; warning for a binary of another version that nothing uses.", judgeK3s},
+			"Error when it was neither set up by boxlift nor adopted, has the other role, another version, or " +
+				"another data directory; warning for a binary of another version that nothing uses.", judgeK3s},
 		{"token", "tokens of servers and agents",
-			"Warning when an agent has the servers' token, as in clusters that an older boxlift began; when agents have " +
-				"had the servers' token, or a change of it was broken off; and when a server lets agents in by another token " +
+			"Warning when an agent has the servers' token, as in clusters that an older boxlift began; when agents " +
+				"have " +
+				"had the servers' token, or a change of it was broken off; and when a server lets agents in by " +
+				"another token " +
 				"than the others.", judgeToken},
 		{"reach", "hosts reach each other",
-			"Error when a host does not reach another on a port of k3s, Cilium or boxlift's registry; warning when that could not be tried. Warning when a host does not reach the registry of seeding.external, an error for an agent that has to pull from it to start LiteBoxd (seeding.agents: boot).", judgeReach},
+			"Error when a host does not reach another on a port of k3s, Cilium or boxlift's registry; warning when " +
+				"that could not be tried. Warning when a host does not reach the registry of seeding.external, an " +
+				"error for an agent that has to pull from it to start LiteBoxd (seeding.agents: boot).", judgeReach},
 	}
 }

@@ -187,12 +187,14 @@ func judgeInodes(j *judgement) {
 }
 
 func judgeReadOnly(j *judgement) {
-	j.eachMount([]string{etcDir, runDir, optDir, localDir, wire.FilesDir, rancherDir, kubeletDir, logDir}, func(m facts.Mount, paths string) {
-		if m.ReadOnly {
-			j.fail(fmt.Sprintf("%s is mounted read-only", m.MountPoint), "to write to "+paths,
-				"remount it with: mount -o remount,rw "+m.MountPoint+" (and remove ro from its line in /etc/fstab); if the kernel has made it so, see dmesg for errors of the disk")
-		}
-	})
+	j.eachMount([]string{etcDir, runDir, optDir, localDir, wire.FilesDir, rancherDir, kubeletDir, logDir},
+		func(m facts.Mount, paths string) {
+			if m.ReadOnly {
+				j.fail(fmt.Sprintf("%s is mounted read-only", m.MountPoint), "to write to "+paths,
+					"remount it with: mount -o remount,rw "+m.MountPoint+" (and remove ro from its line in "+
+						"/etc/fstab); if the kernel has made it so, see dmesg for errors of the disk")
+			}
+		})
 }
 
 func judgeNoExec(j *judgement) {
@@ -200,7 +202,8 @@ func judgeNoExec(j *judgement) {
 	j.eachMount([]string{optDir, localDir, wire.FilesDir, rancherDir}, func(m facts.Mount, paths string) {
 		if m.NoExec {
 			j.fail(fmt.Sprintf("%s is mounted noexec", m.MountPoint), "to run programs from "+paths,
-				"remount it with: mount -o remount,exec "+m.MountPoint+" (and remove noexec from its line in /etc/fstab)")
+				"remount it with: mount -o remount,exec "+m.MountPoint+
+					" (and remove noexec from its line in /etc/fstab)")
 		}
 	})
 }
@@ -236,7 +239,8 @@ func judgeFilesystem(j *judgement) {
 		if snapshotter == "" || snapshotter == "overlayfs" {
 			j.fail(found, needed, hint)
 		}
-	case slices.Contains([]string{"nfs", "nfs4", "cifs", "smb3", "9p", "vboxsf", "vfat", "exfat", "ntfs3", "ceph", "glusterfs"}, m.Type),
+	case slices.Contains([]string{"nfs", "nfs4", "cifs", "smb3", "9p", "vboxsf", "vfat", "exfat", "ntfs3", "ceph",
+		"glusterfs"}, m.Type),
 		strings.HasPrefix(m.Type, "fuse"):
 		j.fail(found, needed, hint)
 	case m.Type == "tmpfs" || m.Type == "ramfs":

@@ -14,7 +14,8 @@ import (
 
 func judgeFacts(j *judgement) {
 	if j.facts == nil {
-		j.fail("the host has not said what it is like", "facts", "run `boxlift preflight` again; what boxlift-node says when it fails is in the log")
+		j.fail("the host has not said what it is like", "facts",
+			"run `boxlift preflight` again; what boxlift-node says when it fails is in the log")
 	}
 }
 
@@ -25,10 +26,12 @@ func judgePlatform(j *judgement) {
 	}
 	switch {
 	case !slices.Contains(j.Platforms, j.Platform):
-		j.fail("the host is "+string(j.Platform), "one of the platforms that the bundle carries: "+strings.Join(carried, ", "),
+		j.fail("the host is "+string(j.Platform), "one of the platforms that the bundle carries: "+
+			strings.Join(carried, ", "),
 			"build a bundle whose lock lists "+string(j.Platform)+", or choose another host")
 	case j.facts != nil && j.facts.Platform != "" && lock.Platform(j.facts.Platform) != j.Platform:
-		j.fail(fmt.Sprintf("the host says that it is %s, but its programs are %s", j.Platform, j.facts.Platform), "one platform",
+		j.fail(fmt.Sprintf("the host says that it is %s, but its programs are %s", j.Platform, j.facts.Platform),
+			"one platform",
 			"log in to the host itself and not to a container or a changed root on it (personality, chroot)")
 	}
 }
@@ -46,17 +49,20 @@ func judgeSystemd(j *judgement) {
 	case "", "offline":
 		j.fail("systemd does not run the host", needed, "k3s is run as a service of systemd: choose another host")
 	case "maintenance":
-		j.fail("systemd is in rescue or emergency mode", needed, "find out why with `systemctl --failed` and `journalctl -xb`, then reboot the host")
+		j.fail("systemd is in rescue or emergency mode", needed,
+			"find out why with `systemctl --failed` and `journalctl -xb`, then reboot the host")
 	case "stopping":
 		j.fail("the host is going down", needed, "run the command again when the host is up")
 	case "initializing", "starting":
-		j.warn("the host is still booting", needed, "see `systemctl list-jobs`; k3s starts when what comes before it has started")
+		j.warn("the host is still booting", needed, "see `systemctl list-jobs`; k3s starts when what comes before it "+
+			"has started")
 	}
 }
 
 func judgeCPU(j *judgement) {
 	if n := j.facts.CPUs; n > 0 && n < 2 && j.Subject.Config.Role == config.Server {
-		j.warn(fmt.Sprintf("%d CPU", n), "2 CPUs for a server", "give the host more CPUs; with one, the API answers slowly under load")
+		j.warn(fmt.Sprintf("%d CPU", n), "2 CPUs for a server",
+			"give the host more CPUs; with one, the API answers slowly under load")
 	}
 }
 
@@ -67,7 +73,8 @@ func judgeMemory(j *judgement) {
 	}
 	// A machine of 2 GiB has some 1.9 GiB for Linux to use.
 	has := func(wanted int64) bool { return j.facts.Memory.Total >= wanted*85/100 }
-	needed := fmt.Sprintf("%s for %s, and more for what it is to run", progress.Bytes(good), withArticle(j.Subject.Config.Role))
+	needed := fmt.Sprintf("%s for %s, and more for what it is to run", progress.Bytes(good),
+		withArticle(j.Subject.Config.Role))
 	found, hint := progress.Bytes(j.facts.Memory.Total)+" of memory", "give the host more memory"
 	switch {
 	case j.facts.Memory.Total == 0 || has(good):
@@ -92,11 +99,13 @@ func judgeKernel(j *judgement) {
 	}
 	// Red Hat carries what Cilium needs back to this kernel, from 8.10 on.
 	os := j.facts.OS
-	family := slices.Contains([]string{"rhel", "rocky", "almalinux", "ol", "centos"}, os.ID) || slices.Contains(os.IDLike, "rhel")
+	family := slices.Contains([]string{"rhel", "rocky", "almalinux", "ol", "centos"}, os.ID) ||
+		slices.Contains(os.IDLike, "rhel")
 	if family && strings.HasPrefix(release, "4.18.") && os.Version == "8.10" {
 		return
 	}
-	j.fail("kernel "+release, "kernel 5.10 or newer, or 4.18 of RHEL 8.10", "install a newer kernel, or a newer release of "+cmpOr(os.Pretty, "the system")+", and reboot")
+	j.fail("kernel "+release, "kernel 5.10 or newer, or 4.18 of RHEL 8.10",
+		"install a newer kernel, or a newer release of "+cmpOr(os.Pretty, "the system")+", and reboot")
 }
 
 func cmpOr(a, b string) string {
@@ -198,17 +207,19 @@ func judgeKernelOptions(j *judgement) {
 		if len(options) == 0 {
 			continue
 		}
-		hint := "install the distribution's usual kernel (not a minimal one) and its modules (such as linux-modules-extra-" + j.facts.Kernel.Release + "), and reboot"
+		hint := "install the distribution's usual kernel (not a minimal one) and its modules (such as " +
+			"linux-modules-extra-" + j.facts.Kernel.Release + "), and reboot"
 		if absent {
-			hint = "the modules are not installed: install the kernel's further modules (such as linux-modules-extra-" + j.facts.Kernel.Release + " or kernel-modules-extra)"
+			hint = "the modules are not installed: install the kernel's further modules (such as linux-modules-extra-" +
+				j.facts.Kernel.Release + " or kernel-modules-extra)"
 		}
 		j.add(severity, fmt.Sprintf("the kernel %s lacks %s", j.facts.Kernel.Release, strings.Join(options, ", ")),
 			"these options, built in or as modules, for "+strings.Join(uses, ", "), hint)
 	}
 }
 
-// AllowsCgroupV1 tells whether the settings in config.yaml have the kubelet run on a host with cgroup v1, which it refuses by
-// itself from Kubernetes 1.35 on.
+// AllowsCgroupV1 tells whether the settings in config.yaml have the kubelet run on a host with cgroup v1, which it
+// refuses by itself from Kubernetes 1.35 on.
 func AllowsCgroupV1(k3sConfig map[string]any) bool {
 	off, given := kubeletArg(k3sConfig, "fail-cgroupv1")
 	return given && off == "false"
@@ -226,7 +237,8 @@ func judgeCgroup(j *judgement) {
 			j.warn("cgroup v1", "cgroup v2: k3s refuses v1 from 1.35 on", toV2+" before that upgrade")
 		case AllowsCgroupV1(j.K3sConfig):
 		default:
-			j.fail("cgroup v1", "cgroup v2 for k3s "+j.Need.K3s, toV2+", or set kubelet-arg: [fail-cgroupv1=false] in the host's k3s settings")
+			j.fail("cgroup v1", "cgroup v2 for k3s "+j.Need.K3s, toV2+
+				", or set kubelet-arg: [fail-cgroupv1=false] in the host's k3s settings")
 		}
 	}
 	var missing, wished []string
@@ -246,14 +258,17 @@ func judgeCgroup(j *judgement) {
 		j.fail("control groups without "+strings.Join(missing, ", "), "the controllers cpu, memory and pids", hint)
 	}
 	if len(wished) > 0 {
-		j.warn("control groups without "+strings.Join(wished, ", "), "the controller cpuset, for containers that ask for CPUs of their own", hint)
+		j.warn("control groups without "+strings.Join(wished, ", "),
+			"the controller cpuset, for containers that ask for CPUs of their own", hint)
 	}
 }
 
 func judgeSwap(j *judgement) {
 	if j.facts.Memory.Swap > 0 {
-		j.warn(progress.Bytes(j.facts.Memory.Swap)+" of swap", "none: with swap, limits of memory do not hold and pods get slow instead of being restarted",
-			"switch it off with: swapoff -a, and remove its lines from /etc/fstab (or mask its unit: systemctl list-units --type=swap)")
+		j.warn(progress.Bytes(j.facts.Memory.Swap)+" of swap",
+			"none: with swap, limits of memory do not hold and pods get slow instead of being restarted",
+			"switch it off with: swapoff -a, and remove its lines from /etc/fstab (or mask its unit: systemctl "+
+				"list-units --type=swap)")
 	}
 }
 
@@ -264,7 +279,8 @@ func judgeSELinux(j *judgement) {
 	switch {
 	case !j.facts.SELinuxPolicy:
 		j.fail("SELinux is enforcing, and the policy of k3s is not installed", "the package k3s-selinux",
-			"install k3s-selinux and the container-selinux that it needs from the distribution's media, or set SELinux to permissive: setenforce 0, and SELINUX=permissive in /etc/selinux/config")
+			"install k3s-selinux and the container-selinux that it needs from the distribution's media, or set "+
+				"SELinux to permissive: setenforce 0, and SELINUX=permissive in /etc/selinux/config")
 	case !settingOn(j.K3sConfig, "selinux"):
 		j.warn("SELinux is enforcing, but k3s is not told to use it", "selinux: true in the settings of k3s",
 			"set selinux: true in the host's k3s settings; without it containers run without SELinux' protection")
@@ -315,7 +331,8 @@ func judgeSysctls(j *judgement) {
 			}
 		}
 		if len(differ) > 0 {
-			j.fail(strings.Join(differ, ", "), "the kubelet's values, because protect-kernel-defaults is set", "set them with: "+setSysctls(set...))
+			j.fail(strings.Join(differ, ", "), "the kubelet's values, because protect-kernel-defaults is set",
+				"set them with: "+setSysctls(set...))
 		}
 	} else if n, known := j.sysctl("kernel.keys.root_maxkeys"); known && n < 10000 {
 		j.warn(fmt.Sprintf("kernel.keys.root_maxkeys = %d", n), "10000 at least: every container takes a keyring",
@@ -325,7 +342,8 @@ func judgeSysctls(j *judgement) {
 		for _, net := range j.networks() {
 			if net.prefix.Addr().Is6() {
 				j.fail("IPv6 is switched off", "IPv6, because "+net.name+" is "+net.prefix.String(),
-					"switch it on with: "+setSysctls("net.ipv6.conf.all.disable_ipv6=0", "net.ipv6.conf.default.disable_ipv6=0"))
+					"switch it on with: "+setSysctls("net.ipv6.conf.all.disable_ipv6=0",
+						"net.ipv6.conf.default.disable_ipv6=0"))
 				return
 			}
 		}

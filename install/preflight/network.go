@@ -40,7 +40,8 @@ func judgeHostname(j *judgement) {
 	}
 	for i := range j.subjects[:j.index] {
 		if other := &j.subjects[i]; strings.EqualFold(other.nodeName(), name) {
-			j.fail(fmt.Sprintf("the node would be called %s, as %s is", name, other.Name), "a name of its own for every node", hint)
+			j.fail(fmt.Sprintf("the node would be called %s, as %s is", name, other.Name),
+				"a name of its own for every node", hint)
 			return
 		}
 	}
@@ -50,7 +51,8 @@ var machineID = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 func judgeMachineID(j *judgement) {
 	const needed = "an identity of its own for every host"
-	const hint = "give it one with: rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup, and reboot"
+	const hint = "give it one with: rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup, and " +
+		"reboot"
 	id := j.facts.MachineID
 	switch {
 	case id == "":
@@ -88,10 +90,12 @@ const (
 )
 
 func judgeClock(j *judgement) {
-	const hint = "set the clock with: date -u --set=@SECONDS (on the other host: date -u +%s), or let chrony follow the first server: there `allow` and `local stratum 10`, here `server ADDRESS iburst` in chrony.conf"
+	const hint = "set the clock with: date -u --set=@SECONDS (on the other host: date -u +%s), or let chrony follow " +
+		"the first server: there `allow` and `local stratum 10`, here `server ADDRESS iburst` in chrony.conf"
 	server := slices.IndexFunc(j.subjects, func(s Subject) bool { return s.Config.Role == config.Server })
 	if server < 0 || server == j.index || j.subjects[server].Facts == nil {
-		j.compareWithOperator(hint + "; until the operator's clock has passed the moment in which the cluster is made, boxlift does not trust the cluster's certificates")
+		j.compareWithOperator(hint + "; until the operator's clock has passed the moment in which the cluster is " +
+			"made, boxlift does not trust the cluster's certificates")
 		return
 	}
 	first := &j.subjects[server]
@@ -101,11 +105,13 @@ func judgeClock(j *judgement) {
 	behind := -ahead - uncertain // at least
 	switch {
 	case behind > maxBehind && behind >= first.caAge()-maxBehind:
-		j.fail(found, needed+", within "+maxBehind.String()+": before it the cluster's certificates are not valid yet", hint)
+		j.fail(found, needed+", within "+maxBehind.String()+": before it the cluster's certificates are not valid yet",
+			hint)
 	case ahead.Abs()-uncertain > maxSkew:
 		j.warn(found, needed+", within "+maxSkew.String(), hint)
 	case uncertain > worthKnowing:
-		j.warn(fmt.Sprintf("its clock was compared with that of %s to within %s only", first.Name, round(uncertain)), needed+", within "+maxSkew.String(),
+		j.warn(fmt.Sprintf("its clock was compared with that of %s to within %s only", first.Name, round(uncertain)),
+			needed+", within "+maxSkew.String(),
 			"compare the two: date -u +%s.%N")
 	case first.Offset.Abs()-first.OffsetError <= maxOperatorSkew: // or else it has been said of the server
 		j.compareWithOperator(hint)
@@ -114,7 +120,8 @@ func judgeClock(j *judgement) {
 
 func (j *judgement) compareWithOperator(hint string) {
 	if j.Offset.Abs()-j.OffsetError > maxOperatorSkew {
-		j.warn("its clock is "+span(j.Offset, j.OffsetError)+" the operator's", "the same time, within "+maxOperatorSkew.String(), hint)
+		j.warn("its clock is "+span(j.Offset, j.OffsetError)+" the operator's", "the same time, within "+
+			maxOperatorSkew.String(), hint)
 	}
 }
 
@@ -226,7 +233,8 @@ func judgeNodeIP(j *judgement) {
 		}
 	}
 	j.fail(fmt.Sprintf("no interface has the nodeIP %s; there are %s", ip, cmpOr(strings.Join(own, ", "), "none")),
-		"nodeIP to be an address of the host", "correct nodeIP in install.yaml, or leave it out, or add the address: ip address add "+ip.String()+"/LENGTH dev INTERFACE")
+		"nodeIP to be an address of the host", "correct nodeIP in install.yaml, or leave it out, or add the address: "+
+			"ip address add "+ip.String()+"/LENGTH dev INTERFACE")
 }
 
 func judgeDefaultRoute(j *judgement) {
@@ -234,25 +242,34 @@ func judgeDefaultRoute(j *judgement) {
 	r, ok := j.defaultRoute(v6)
 	several := len(j.Need.Config.Hosts()) > 1
 	const needed = "a default route, even where it leads nowhere: k3s and Cilium choose addresses and devices by it"
-	const lasting = "; make it last in the network's configuration (NetworkManager, netplan, systemd-networkd or /etc/network/interfaces)"
+	const lasting = "; make it last in the network's configuration (NetworkManager, netplan, systemd-networkd or " +
+		"/etc/network/interfaces)"
 	switch {
 	case !ok && several:
 		gateway, device := j.spareAddress(v6)
-		j.fail("there is no default route", needed, fmt.Sprintf("point it at an address of the LAN that nobody has: ip route add default via %s dev %s%s. Do not use a dummy interface: with several hosts the nodes would take its address", gateway, device, lasting))
+		j.fail("there is no default route", needed, fmt.Sprintf("point it at an address of the LAN that nobody has: "+
+			"ip route add default via %s dev %s%s. Do not use a dummy interface: with several hosts the nodes would "+
+			"take its address", gateway, device, lasting))
 	case !ok && v6:
 		gateway, device := j.spareAddress(v6)
-		j.fail("there is no default route", needed, fmt.Sprintf("point it at an address of the LAN that nobody has: ip -6 route add default via %s dev %s%s", gateway, device, lasting))
+		j.fail("there is no default route", needed, fmt.Sprintf("point it at an address of the LAN that nobody has: "+
+			"ip -6 route add default via %s dev %s%s", gateway, device, lasting))
 	case !ok:
-		j.fail("there is no default route", needed, "for a single host make a dummy: ip link add dummy0 type dummy && ip address add 203.0.113.254/31 dev dummy0 && ip link set dummy0 up && ip route add default via 203.0.113.255 dev dummy0 metric 1000"+lasting+
-			". If more hosts are to come, point it at an unused address of the LAN instead: ip route add default via ADDRESS dev INTERFACE")
+		j.fail("there is no default route", needed, "for a single host make a dummy: ip link add dummy0 type dummy "+
+			"&& ip address add 203.0.113.254/31 dev dummy0 && ip link set dummy0 up && ip route add default via "+
+			"203.0.113.255 dev dummy0 metric 1000"+lasting+
+			". If more hosts are to come, point it at an unused address of the LAN instead: ip route add default via "+
+			"ADDRESS dev INTERFACE")
 	case several && strings.HasPrefix(r.Interface, "dummy"):
 		severity := Error
 		if j.Subject.Config.NodeIP.IsValid() {
 			severity = Warning
 		}
 		gateway, device := j.spareAddress(v6)
-		j.add(severity, "the default route goes to "+r.Interface, "a default route over the LAN: with several hosts the nodes take the dummy's address and do not reach each other",
-			fmt.Sprintf("replace it with: ip route delete default dev %s && ip route add default via %s dev %s%s", r.Interface, gateway, device, lasting))
+		j.add(severity, "the default route goes to "+r.Interface, "a default route over the LAN: with several hosts "+
+			"the nodes take the dummy's address and do not reach each other",
+			fmt.Sprintf("replace it with: ip route delete default dev %s && ip route add default via %s dev %s%s",
+				r.Interface, gateway, device, lasting))
 	}
 }
 
@@ -323,8 +340,10 @@ func judgeResolvers(j *judgement) {
 	if len(n.Resolvers) > 0 {
 		found = "/etc/resolv.conf names " + strings.Join(n.Resolvers, ", ") + ", which pods cannot reach"
 	}
-	j.warn(found, "a name server that pods can reach, or else k3s gives them 8.8.8.8, and each question about a name outside the cluster waits for an answer that never comes",
-		"name the LAN's server in /etc/resolv.conf; without one, write a file with `nameserver ` and a host's address that answers nothing on port 53, and set resolv-conf to that file in the host's k3s settings")
+	j.warn(found, "a name server that pods can reach, or else k3s gives them 8.8.8.8, and each question about a name "+
+		"outside the cluster waits for an answer that never comes",
+		"name the LAN's server in /etc/resolv.conf; without one, write a file with `nameserver ` and a host's "+
+			"address that answers nothing on port 53, and set resolv-conf to that file in the host's k3s settings")
 }
 
 func judgeFirewall(j *judgement) {
@@ -348,7 +367,9 @@ func judgeFirewall(j *judgement) {
 		for _, c := range cidrs {
 			trust = append(trust, "--add-source="+c)
 		}
-		j.warn("firewalld is active", needed, fmt.Sprintf("switch it off with: systemctl disable --now firewalld, or open it with: firewall-cmd --permanent %s && firewall-cmd --permanent --zone=trusted %s && firewall-cmd --reload",
+		j.warn("firewalld is active", needed, fmt.Sprintf("switch it off with: systemctl disable --now firewalld, or "+
+			"open it with: firewall-cmd --permanent %s && firewall-cmd --permanent --zone=trusted %s && firewall-cmd "+
+			"--reload",
 			strings.Join(commands, " "), strings.Join(trust, " ")))
 	}
 	if j.facts.UFW && j.facts.Unit("ufw.service").ActiveState == "active" {
@@ -359,7 +380,8 @@ func judgeFirewall(j *judgement) {
 		for _, c := range cidrs {
 			commands = append(commands, "ufw allow from "+c, "ufw route allow from "+c, "ufw route allow to "+c)
 		}
-		j.warn("ufw is active", needed, "switch it off with: ufw disable, or open it with: "+strings.Join(commands, " && "))
+		j.warn("ufw is active", needed, "switch it off with: ufw disable, or open it with: "+
+			strings.Join(commands, " && "))
 	}
 }
 
@@ -367,12 +389,15 @@ func judgeCloudSetup(j *judgement) {
 	var on []string
 	for _, name := range []string{"nm-cloud-setup.service", "nm-cloud-setup.timer"} {
 		u := j.facts.Unit(name)
-		if u.LoadState == "loaded" && (u.UnitFileState == "enabled" || u.ActiveState == "active" || u.ActiveState == "activating") {
+		if u.LoadState == "loaded" && (u.UnitFileState == "enabled" || u.ActiveState == "active" ||
+			u.ActiveState == "activating") {
 			on = append(on, name)
 		}
 	}
 	if len(on) > 0 {
-		j.fail(strings.Join(on, " and ")+" enabled or active", "nm-cloud-setup switched off: it removes the routes of pods", "switch it off with: systemctl disable --now nm-cloud-setup.service nm-cloud-setup.timer, and reboot")
+		j.fail(strings.Join(on, " and ")+" enabled or active", "nm-cloud-setup switched off: it removes the routes "+
+			"of pods", "switch it off with: systemctl disable --now nm-cloud-setup.service nm-cloud-setup.timer, and "+
+			"reboot")
 	}
 }
 
@@ -389,12 +414,14 @@ func (j *judgement) ofCluster(name string) bool {
 
 func judgeNetworks(j *judgement) {
 	networks := j.networks()
-	const choose = "set network.cilium.podCIDR, or service-cidr (and cluster-dns, an address in it) in the servers' k3s settings, to a network that nobody uses, such as 10.142.0.0/16 and 10.143.0.0/16"
+	const choose = "set network.cilium.podCIDR, or service-cidr (and cluster-dns, an address in it) in the servers' " +
+		"k3s settings, to a network that nobody uses, such as 10.142.0.0/16 and 10.143.0.0/16"
 	if j.index == 0 {
 		for i, a := range networks {
 			for _, b := range networks[:i] {
 				if a.prefix.Overlaps(b.prefix) {
-					j.fail(fmt.Sprintf("%s %s and %s %s overlap", b.name, b.prefix, a.name, a.prefix), "networks of their own for pods and services", choose)
+					j.fail(fmt.Sprintf("%s %s and %s %s overlap", b.name, b.prefix, a.name, a.prefix),
+						"networks of their own for pods and services", choose)
 				}
 			}
 		}

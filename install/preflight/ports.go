@@ -33,10 +33,12 @@ func (j *judgement) ports(s *Subject) []port {
 			servers++
 		}
 	}
-	list := portsOf(s.Config.Role, servers > 1 || settingOn(j.serverConfig(), "cluster-init"), s.K3sConfig, j.serverConfig(), j.CiliumValues)
+	list := portsOf(s.Config.Role, servers > 1 || settingOn(j.serverConfig(), "cluster-init"), s.K3sConfig,
+		j.serverConfig(), j.CiliumValues)
 	if seeding := j.Need.Config.Seeding; seeding.Mode == config.SeedRegistry && s.Config.Role == config.Server {
 		list = append(list, port{
-			Endpoint: reach.Endpoint{Protocol: "tcp", Port: seeding.Registry.Port}, use: registryUse, severity: Error, peers: true,
+			Endpoint: reach.Endpoint{Protocol: "tcp", Port: seeding.Registry.Port}, use: registryUse, severity: Error,
+			peers: true,
 		})
 	}
 	return list
@@ -125,13 +127,15 @@ func tunnel(cilium map[string]any) string {
 }
 
 func wireguard(cilium map[string]any) bool {
-	return chartValue(cilium, "encryption", "enabled") == true && chartValue(cilium, "encryption", "type") == "wireguard"
+	return chartValue(cilium, "encryption", "enabled") == true &&
+		chartValue(cilium, "encryption", "type") == "wireguard"
 }
 
 // authentication are the values of Cilium's mutual authentication, and whether it is on.
 func authentication(cilium map[string]any) (map[string]any, bool) {
 	mutual, _ := chartValue(cilium, "authentication", "mutual").(map[string]any)
-	return mutual, chartValue(mutual, "spire", "enabled") == true && chartValue(cilium, "authentication", "enabled") != false
+	return mutual, chartValue(mutual, "spire", "enabled") == true &&
+		chartValue(cilium, "authentication", "enabled") != false
 }
 
 func serviceName(r config.Role) string {
@@ -156,7 +160,8 @@ func judgePorts(j *judgement) {
 	for _, p := range j.ports(j.Subject) {
 		var users []string
 		for _, used := range j.facts.Ports {
-			if used.Port != p.Port || strings.TrimSuffix(used.Protocol, "6") != p.Protocol || p.local && !reachesLoopback(used.Address) {
+			if used.Port != p.Port || strings.TrimSuffix(used.Protocol, "6") != p.Protocol || p.local &&
+				!reachesLoopback(used.Address) {
 				continue
 			}
 			// A VXLAN interface's socket is the kernel's and has no owner.
@@ -171,11 +176,13 @@ func judgePorts(j *judgement) {
 		if len(users) == 0 {
 			continue
 		}
-		hint := fmt.Sprintf("find it with: ss -Hlnp%s 'sport = :%d', and stop it or give it another port", p.Protocol[:1], p.Port)
+		hint := fmt.Sprintf("find it with: ss -Hlnp%s 'sport = :%d', and stop it or give it another port",
+			p.Protocol[:1], p.Port)
 		if p.Protocol == "udp" {
 			hint += "; an interface of the kernel's is found with: ip -details link show type vxlan"
 		}
-		j.add(p.severity, fmt.Sprintf("port %s is in use by %s", p, strings.Join(users, ", ")), "the port for "+p.use, hint)
+		j.add(p.severity, fmt.Sprintf("port %s is in use by %s", p, strings.Join(users, ", ")), "the port for "+p.use,
+			hint)
 	}
 }
 

@@ -115,7 +115,8 @@ type judgement struct {
 }
 
 func (j *judgement) add(severity, found, needed, hint string) {
-	*j.findings = append(*j.findings, Finding{Host: j.Name, Check: j.check, Severity: severity, Found: found, Needed: needed, Hint: hint})
+	*j.findings = append(*j.findings, Finding{Host: j.Name, Check: j.check, Severity: severity, Found: found,
+		Needed: needed, Hint: hint})
 }
 
 func (j *judgement) fail(found, needed, hint string) { j.add(Error, found, needed, hint) }
@@ -126,7 +127,8 @@ func (j *judgement) warn(found, needed, hint string) { j.add(Warning, found, nee
 func Judge(need Need, subjects []Subject) []Finding {
 	var findings []Finding
 	for i := range subjects {
-		j := &judgement{Need: need, subjects: subjects, index: i, Subject: &subjects[i], facts: subjects[i].Facts, findings: &findings}
+		j := &judgement{Need: need, subjects: subjects, index: i, Subject: &subjects[i], facts: subjects[i].Facts,
+			findings: &findings}
 		for _, c := range Catalogue() {
 			if j.facts == nil && c.ID != CheckFacts && c.ID != CheckPlatform {
 				continue

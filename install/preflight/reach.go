@@ -49,7 +49,8 @@ type ReachHost struct {
 	Outside []Outside
 	// Start runs boxlift-node with these arguments as root on the host. It may return
 	// before the program runs. When ctx ends, so do the program and its streams.
-	Start func(ctx context.Context, args ...string) (stdin io.WriteCloser, stdout io.Reader, wait func() error, err error)
+	Start func(ctx context.Context, args ...string) (stdin io.WriteCloser, stdout io.Reader, wait func() error,
+		err error)
 }
 
 // ReachPort is a port on which other hosts have to reach a host.
@@ -117,7 +118,8 @@ func Reach(ctx context.Context, hosts []ReachHost) (map[string][]Reached, error)
 	if len(hosts) < 2 && !slices.ContainsFunc(hosts, func(h ReachHost) bool { return len(h.Outside) > 0 }) {
 		return results, nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, reachTime, fmt.Errorf("no end after %s: %w", reachTime, context.DeadlineExceeded))
+	ctx, cancel := context.WithTimeoutCause(ctx, reachTime, fmt.Errorf("no end after %s: %w", reachTime,
+		context.DeadlineExceeded))
 	defer cancel()
 	var random [16]byte
 	_, _ = rand.Read(random[:]) // never fails
@@ -190,12 +192,14 @@ type listening struct {
 }
 
 func (r *reaching) listen(ctx context.Context, h ReachHost) (*listening, error) {
-	request := reach.ListenRequest{Version: reach.Version, Nonce: r.nonce, Address: h.Address, Milliseconds: int(listenTime.Milliseconds())}
+	request := reach.ListenRequest{Version: reach.Version, Nonce: r.nonce, Address: h.Address,
+		Milliseconds: int(listenTime.Milliseconds())}
 	for _, p := range h.Ports {
 		request.Ports = append(request.Ports, p.Endpoint)
 	}
 	// One host that hangs leaves the others their time.
-	ready, done := context.WithTimeoutCause(ctx, readyTime, fmt.Errorf("no answer within %s: %w", readyTime, context.DeadlineExceeded))
+	ready, done := context.WithTimeoutCause(ctx, readyTime, fmt.Errorf("no answer within %s: %w", readyTime,
+		context.DeadlineExceeded))
 	defer done()
 	running, cancel := context.WithCancel(ctx)
 	var l *listening
@@ -268,7 +272,8 @@ func (r *reaching) reach(ctx context.Context, index int, all []*listening) ([]Re
 	for _, o := range self.Outside {
 		request.Targets = append(request.Targets, reach.Target{Endpoint: o.Endpoint, Address: o.Address, Foreign: true})
 		asked = append(asked, len(list))
-		list = append(list, Reached{Address: o.Address, Endpoint: o.Endpoint, Use: o.Use, State: NotTried, Detail: "boxlift-node has not said what came of it"})
+		list = append(list, Reached{Address: o.Address, Endpoint: o.Endpoint, Use: o.Use, State: NotTried,
+			Detail: "boxlift-node has not said what came of it"})
 	}
 	for i, h := range r.hosts {
 		if i == index {
@@ -290,7 +295,8 @@ func (r *reaching) reach(ctx context.Context, index int, all []*listening) ([]Re
 				reached.Detail = "there are too many hosts to try all"
 			default:
 				reached.Detail = "boxlift-node has not said what came of it"
-				request.Targets = append(request.Targets, reach.Target{Endpoint: p.Endpoint, Address: h.Address, Foreign: busy})
+				request.Targets = append(request.Targets, reach.Target{Endpoint: p.Endpoint, Address: h.Address,
+					Foreign: busy})
 				asked = append(asked, len(list))
 			}
 			list = append(list, reached)
@@ -352,11 +358,13 @@ func judgeReach(j *judgement) {
 			}
 		}
 		if len(failed) > 0 {
-			j.fail(fmt.Sprintf("it does not reach %s (%s) on %s", name, address, strings.Join(failed, ", ")), "to reach every other host on these ports",
+			j.fail(fmt.Sprintf("it does not reach %s (%s) on %s", name, address, strings.Join(failed, ", ")),
+				"to reach every other host on these ports",
 				j.reachHint(name, address, ports, all))
 		}
 		if len(untried) > 0 {
-			j.warn(fmt.Sprintf("whether it reaches %s (%s) on %s could not be tried", name, address, strings.Join(untried, ", ")), "to reach every other host on these ports",
+			j.warn(fmt.Sprintf("whether it reaches %s (%s) on %s could not be tried", name, address,
+				strings.Join(untried, ", ")), "to reach every other host on these ports",
 				"run `boxlift preflight` again; the log says why it could not be tried")
 		}
 	}
@@ -371,14 +379,18 @@ func (j *judgement) judgeOutside(r Reached) {
 	case reach.OK, reach.Other: // it only had to take the connection
 		return
 	case NotTried:
-		j.warn(fmt.Sprintf("whether it reaches %s (%s) could not be tried", r.Use, address), needed, "run `boxlift preflight` again; the log says why it could not be tried")
+		j.warn(fmt.Sprintf("whether it reaches %s (%s) could not be tried", r.Use, address), needed,
+			"run `boxlift preflight` again; the log says why it could not be tried")
 		return
 	case reach.Refused:
-		hint = "see on the registry's machine whether it runs and on which port: ss -Hlnt; compare with seeding.external.address"
+		hint = "see on the registry's machine whether it runs and on which port: ss -Hlnt; compare with " +
+			"seeding.external.address"
 	case reach.Failed:
-		hint = "see whether the host knows the name and has a route: getent hosts " + r.Address + ", ip route get ADDRESS; without a name server, add a line to /etc/hosts on every host"
+		hint = "see whether the host knows the name and has a route: getent hosts " + r.Address +
+			", ip route get ADDRESS; without a name server, add a line to /etc/hosts on every host"
 	default:
-		hint = "find what stands in the way: ip route get ADDRESS on the host, and the firewalls on the registry's machine and between the two"
+		hint = "find what stands in the way: ip route get ADDRESS on the host, and the firewalls on the registry's " +
+			"machine and between the two"
 	}
 	severity := Warning // its images lie on it
 	if j.Need.Config.Seeding.Agents == config.AgentsBoot && j.Subject.Config.Role == config.Agent {
@@ -399,7 +411,8 @@ func describeState(r Reached) string {
 
 func (j *judgement) reachHint(name, address string, ports []reach.Endpoint, all bool) string {
 	if all {
-		return fmt.Sprintf("compare the addresses, networks and routes of the two: ip route get %s, ping %s; nodeIP in install.yaml says by which address a host is to be reached", address, address)
+		return fmt.Sprintf("compare the addresses, networks and routes of the two: ip route get %s, ping %s; nodeIP "+
+			"in install.yaml says by which address a host is to be reached", address, address)
 	}
 	i := slices.IndexFunc(j.subjects, func(s Subject) bool { return s.Name == name })
 	if i >= 0 && j.subjects[i].Facts != nil {
@@ -409,11 +422,13 @@ func (j *judgement) reachHint(name, address string, ports []reach.Endpoint, all 
 			commands = append(commands, p.String())
 		}
 		if other.Unit("firewalld.service").ActiveState == "active" {
-			return fmt.Sprintf("open them in firewalld on %s: firewall-cmd --permanent --add-port=%s && firewall-cmd --reload", name, strings.Join(commands, " --add-port="))
+			return fmt.Sprintf("open them in firewalld on %s: firewall-cmd --permanent --add-port=%s && firewall-cmd "+
+				"--reload", name, strings.Join(commands, " --add-port="))
 		}
 		if other.UFW && other.Unit("ufw.service").ActiveState == "active" {
 			return fmt.Sprintf("open them in ufw on %s: ufw allow %s", name, strings.Join(commands, " && ufw allow "))
 		}
 	}
-	return fmt.Sprintf("find the rule that stands in the way: nft list ruleset and iptables-save on %s and here, and the switches, routers and security groups between the two", name)
+	return fmt.Sprintf("find the rule that stands in the way: nft list ruleset and iptables-save on %s and here, and "+
+		"the switches, routers and security groups between the two", name)
 }

@@ -22,7 +22,8 @@ func judgeSeeding(j *judgement) {
 	seeding := j.Need.Config.Seeding
 	if seeding.PeerToPeer {
 		if err := config.CheckPeerToPeer(j.K3s); err != nil {
-			j.fail(err.Error(), "a k3s whose embedded registry shares the images that boxlift brings (seeding.peerToPeer)",
+			j.fail(err.Error(), "a k3s whose embedded registry shares the images that boxlift brings "+
+				"(seeding.peerToPeer)",
 				"take a bundle with a newer k3s, or take seeding.peerToPeer out of install.yaml")
 		}
 	}
@@ -45,6 +46,7 @@ func (j *judgement) judgeRegistryPort(number int) {
 	lowest, err := strconv.Atoi(from)
 	highest, err2 := strconv.Atoi(to)
 	if err == nil && err2 == nil && number >= lowest && number <= highest {
-		j.fail(found+", one of those that Kubernetes gives to services ("+nodePorts+")", "a port that nothing else on servers needs", hint)
+		j.fail(found+", one of those that Kubernetes gives to services ("+nodePorts+")",
+			"a port that nothing else on servers needs", hint)
 	}
 }

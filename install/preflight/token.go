@@ -12,7 +12,8 @@ func judgeToken(j *judgement) {
 func TokenFinding(fault jointoken.Fault) (f Finding, ok bool) {
 	switch fault {
 	case jointoken.OfServers:
-		f.Found = "the agent has the servers' token: who is root there can join as a server, and reads the cluster's keys"
+		f.Found = "the agent has the servers' token: who is root there can join as a server, and reads the cluster's " +
+			"keys"
 		f.Needed = "a token of agents alone"
 		f.Hint = "run `boxlift upgrade`, which may be to the bundle that the cluster runs: " +
 			"it gives agents a token of their own, and the servers another one"

@@ -106,7 +106,8 @@ func (rv *Recovery) CreateBackup(ctx context.Context, o Settings) (_ *backup.Rep
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(staging)) }()
 	task := rv.Site.Reporter.Task("back up the cluster", 0)
-	g := &gathering{recovery: rv, dir: staging, manifest: backup.Manifest{Cluster: rv.Site.Config.Cluster.Name, Boxlift: o.Boxlift}}
+	g := &gathering{recovery: rv, dir: staging, manifest: backup.Manifest{Cluster: rv.Site.Config.Cluster.Name,
+		Boxlift: o.Boxlift}}
 	err = g.gather(ctx)
 	var report *backup.Report
 	if err == nil {
@@ -190,7 +191,8 @@ func (g *gathering) chooseServer(ctx context.Context, nodes []kube.Node) (*site.
 			g.manifest.Datastore, g.manifest.Server = d, n.Name
 			return h, nil
 		}
-		return nil, fmt.Errorf("%w: %s keeps the cluster in no datastore of k3s' own: a database elsewhere is backed up with its own tools", site.ErrRefused, h.Name)
+		return nil, fmt.Errorf("%w: %s keeps the cluster in no datastore of k3s' own: a database elsewhere is backed "+
+			"up with its own tools", site.ErrRefused, h.Name)
 	}
 	return nil, errors.New("no server that can be logged in to runs k3s")
 }
@@ -215,7 +217,8 @@ func (g *gathering) nodePasswords(ctx context.Context, nodes []kube.Node) error 
 			return context.Cause(ctx)
 		case h.Err != nil:
 			// A host that is down is one more reason to make a backup.
-			g.recovery.Site.Warn("%v; the backup is without that host's node password: after a restore to a host that was set up anew, delete its node first", h.Err)
+			g.recovery.Site.Warn("%v; the backup is without that host's node password: after a restore to a host "+
+				"that was set up anew, delete its node first", h.Err)
 			h.Err = nil
 		case n == nil || passwords[i] == "":
 		default:
@@ -240,7 +243,8 @@ func (g *gathering) liteboxd(ctx context.Context) error {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return err
 	}
-	b := &liteboxd.Backup{Format: 1, Cluster: g.recovery.Site.Config.Cluster.Name, Time: time.Now().UTC().Truncate(time.Millisecond), From: running.Revision}
+	b := &liteboxd.Backup{Format: 1, Cluster: g.recovery.Site.Config.Cluster.Name,
+		Time: time.Now().UTC().Truncate(time.Millisecond), From: running.Revision}
 	u := g.recovery.Deployer.UpgradeTo("")
 	if err := u.FillBackup(ctx, b, folder); err != nil || b.SHA256 == "" {
 		return err
@@ -250,7 +254,8 @@ func (g *gathering) liteboxd(ctx context.Context) error {
 		return err
 	}
 	if claim == nil || claim.Path == "" {
-		return fmt.Errorf("the volume of %s/%s has gone meanwhile: run the command again", u.System, manifests.DataClaim)
+		return fmt.Errorf("the volume of %s/%s has gone meanwhile: run the command again", u.System,
+			manifests.DataClaim)
 	}
 	h, err := g.recovery.Site.HostOf(ctx, claim.Node)
 	if err != nil {
@@ -344,14 +349,16 @@ func (g *gathering) server(ctx context.Context, h *site.Host) error {
 func (g *gathering) serverFiles(ctx context.Context, h *site.Host) error {
 	const script = `cd / && for f in "$@"; do [ ! -e "$f" ] || printf '%s\0' "$f"; done | tar -cf - --null -T -`
 	var paths []string
-	for _, p := range []string{site.K3sConfigDir, site.K3sDataDir + "/server/tls", site.K3sServerCredentials, site.UnitDir + "k3s.service", site.UnitDir + "k3s.service.env", site.UnitDir + "k3s.service.d"} {
+	for _, p := range []string{site.K3sConfigDir, site.K3sDataDir + "/server/tls", site.K3sServerCredentials,
+		site.UnitDir + "k3s.service", site.UnitDir + "k3s.service.env", site.UnitDir + "k3s.service.d"} {
 		paths = append(paths, strings.TrimPrefix(p, "/"))
 	}
 	to, err := g.path(backup.ServerFiles)
 	if err != nil {
 		return err
 	}
-	return h.FetchOutput(ctx, machine.Command{Title: "gather k3s' files", Args: append([]string{"/bin/sh", "-c", script, "sh"}, paths...), Root: true}, to)
+	return h.FetchOutput(ctx, machine.Command{Title: "gather k3s' files",
+		Args: append([]string{"/bin/sh", "-c", script, "sh"}, paths...), Root: true}, to)
 }
 
 // snapshotsDir is where snapshots of etcd lie until they have been fetched.
@@ -371,17 +378,20 @@ find "$1" -type f`
 		removing, cancel := context.WithTimeout(context.WithoutCancel(ctx), site.CleanTimeout)
 		defer cancel()
 		const script = `for f in "$1"/*; do [ ! -f "$f" ] || "$2" etcd-snapshot delete --dir "$1" "${f##*/}" >/dev/null 2>&1 || :; done; rm -rf "$1"`
-		_, removeErr := h.Root(removing, "remove the snapshot", "/bin/sh", "-c", script, "sh", snapshotsDir, site.K3sBinary)
+		_, removeErr := h.Root(removing, "remove the snapshot", "/bin/sh", "-c", script, "sh", snapshotsDir,
+			site.K3sBinary)
 		err = errors.Join(err, removeErr)
 	}()
-	out, err := h.Root(ctx, "make a snapshot of etcd", "/bin/sh", "-c", script, "sh", snapshotsDir, site.K3sBinary, name)
+	out, err := h.Root(ctx, "make a snapshot of etcd", "/bin/sh", "-c", script, "sh", snapshotsDir, site.K3sBinary,
+		name)
 	if err != nil {
 		return err
 	}
 	file := strings.TrimSpace(string(out))
 	switch {
 	case strings.HasSuffix(file, ".zip"):
-		return fmt.Errorf("%w: k3s compresses its snapshots, which cannot be proven then: take etcd-snapshot-compress out of k3s' config", site.ErrRefused)
+		return fmt.Errorf("%w: k3s compresses its snapshots, which cannot be proven then: take "+
+			"etcd-snapshot-compress out of k3s' config", site.ErrRefused)
 	case file == "" || strings.Contains(file, "\n") || path.Dir(file) != snapshotsDir:
 		return fmt.Errorf("k3s made no snapshot, but %.200q", file)
 	}

@@ -48,7 +48,8 @@ func encryptsSecrets(r *backup.Reader) (*bool, error) {
 		}
 		var settings map[string]any
 		if len(text) > most || yaml.Unmarshal(text, &settings) != nil {
-			return nil, fmt.Errorf("%w: %s in %s cannot be read", backup.ErrInvalid, site.K3sConfigFile, backup.ServerFiles)
+			return nil, fmt.Errorf("%w: %s in %s cannot be read", backup.ErrInvalid, site.K3sConfigFile,
+				backup.ServerFiles)
 		}
 		known, encrypts = true, encrypts || k3s.IsSet(settings[atrest.Setting])
 	}

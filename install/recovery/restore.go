@@ -65,16 +65,21 @@ func (rv *Recovery) CheckRestore() error {
 	case rv.Engine.Scope != run.Everything || rv.Engine.Only != nil:
 		return fmt.Errorf("%w: a backup is restored as a whole, to all hosts of install.yaml", site.ErrRefused)
 	case m.Cluster != rv.Site.Config.Cluster.Name:
-		return fmt.Errorf("%w: the backup is of the cluster %q, install.yaml describes %q", site.ErrRefused, m.Cluster, rv.Site.Config.Cluster.Name)
+		return fmt.Errorf("%w: the backup is of the cluster %q, install.yaml describes %q", site.ErrRefused, m.Cluster,
+			rv.Site.Config.Cluster.Name)
 	case m.K3s != rv.Site.K3s:
-		return fmt.Errorf("%w: the backup was made with k3s %s, the bundle carries %s: give the bundle %s, which the cluster ran then", site.ErrRefused, m.K3s, rv.Site.K3s, site.OrUnknown(site.Short(m.Bundle)))
+		return fmt.Errorf("%w: the backup was made with k3s %s, the bundle carries %s: give the bundle %s, which the "+
+			"cluster ran then", site.ErrRefused, m.K3s, rv.Site.K3s, site.OrUnknown(site.Short(m.Bundle)))
 	case m.Datastore == backup.SQLite && len(rv.Site.Servers()) > 1:
-		return fmt.Errorf("%w: the backup is of one server with SQLite, install.yaml has %s: restore it to one server, and add the others after that", site.ErrRefused, site.Counted(len(rv.Site.Servers()), "server"))
+		return fmt.Errorf("%w: the backup is of one server with SQLite, install.yaml has %s: restore it to one "+
+			"server, and add the others after that", site.ErrRefused, site.Counted(len(rv.Site.Servers()), "server"))
 	}
 	if m.Bundle == "" {
-		rv.Site.Warn("the backup does not say which bundle the cluster ran then: Cilium and LiteBoxd are brought to this one's versions")
+		rv.Site.Warn("the backup does not say which bundle the cluster ran then: Cilium and LiteBoxd are brought to " +
+			"this one's versions")
 	} else if digest := rv.Site.Bundle.Digest().String(); m.Bundle != digest {
-		rv.Site.Warn("the backup was made when the cluster ran the bundle %s, this one is %s: Cilium and LiteBoxd are brought to this one's versions", site.Short(m.Bundle), site.Short(digest))
+		rv.Site.Warn("the backup was made when the cluster ran the bundle %s, this one is %s: Cilium and LiteBoxd "+
+			"are brought to this one's versions", site.Short(m.Bundle), site.Short(digest))
 	}
 	const most = 4 << 10
 	full, err := r.ReadSmall(backup.Token, most)
@@ -139,7 +144,8 @@ func (rv *Recovery) CheckRestoring(ctx context.Context, h *site.Host) error {
 	}
 	restored, err := h.Read(ctx, run.RestoredFile)
 	if err == nil && restored != rv.Restoring.ID {
-		err = fmt.Errorf("%w: the host has a cluster already, which it would lose: boxlift backup restore replaces a cluster by a backup of it", site.ErrRefused)
+		err = fmt.Errorf("%w: the host has a cluster already, which it would lose: boxlift backup restore replaces a "+
+			"cluster by a backup of it", site.ErrRefused)
 	}
 	return err
 }
@@ -208,7 +214,8 @@ sync
 		Run: func(ctx context.Context) error {
 			return rv.Site.Meter.Wait(func() error {
 				_, err := h.Conn.Run(ctx, machine.Command{
-					Title: "stop " + service, Args: []string{"/bin/sh", "-c", script, "sh", service, run.RestoringFile}, Root: true,
+					Title: "stop " + service, Args: []string{"/bin/sh", "-c", script, "sh", service, run.RestoringFile},
+					Root:  true,
 					Stdin: strings.NewReader(rv.Restoring.ID + "\n"),
 				})
 				return err
@@ -236,7 +243,8 @@ func (r *hostRestore) step() run.Step {
 			return "it is of " + r.recovery.Restoring.Manifest().Time.Format(time.RFC3339), nil
 		},
 		Run: func(ctx context.Context) error {
-			for _, part := range []func(context.Context) error{r.restoreDatastore, r.restorePassword, r.restoreLiteBoxd} {
+			for _, part := range []func(context.Context) error{r.restoreDatastore, r.restorePassword,
+				r.restoreLiteBoxd} {
 				if err := part(ctx); err != nil {
 					return err
 				}
@@ -261,12 +269,14 @@ func (r *hostRestore) restoreDatastore(ctx context.Context) error {
 		_, err := r.host.Root(ctx, "remove k3s' old data", "rm", "-rf", k3s.K3sDatabases)
 		return err
 	case datastore == backup.SQLite:
-		if _, err := r.host.Root(ctx, "remove k3s' old data", "/bin/sh", "-c", `rm -rf "$1" && mkdir -p -m 0700 "$1"`, "sh", k3s.K3sDatabases); err != nil {
+		if _, err := r.host.Root(ctx, "remove k3s' old data", "/bin/sh", "-c", `rm -rf "$1" && mkdir -p -m 0700 "$1"`,
+			"sh", k3s.K3sDatabases); err != nil {
 			return err
 		}
 		return r.putEntry(ctx, backup.SQLiteDatabase, k3s.K3sStateDB)
 	}
-	if _, err := r.host.Root(ctx, "make a folder for the snapshot", "mkdir", "-p", "-m", "0700", run.RestoreDir); err != nil {
+	if _, err := r.host.Root(ctx, "make a folder for the snapshot", "mkdir", "-p", "-m", "0700",
+		run.RestoreDir); err != nil {
 		return err
 	}
 	snapshot := path.Join(run.RestoreDir, path.Base(backup.EtcdSnapshot))
@@ -287,7 +297,8 @@ rm -f "$2/reset-flag"
 systemd-run --quiet --collect --wait --unit "$1" -- "$3" server --cluster-reset --cluster-reset-restore-path="$4"`
 	begin := time.Now()
 	err := r.recovery.Site.Meter.Wait(func() error {
-		_, err := r.host.Root(ctx, "reset the cluster to the snapshot", "/bin/sh", "-c", script, "sh", run.RestoreUnit, k3s.K3sDatabases, site.K3sBinary, snapshot)
+		_, err := r.host.Root(ctx, "reset the cluster to the snapshot", "/bin/sh", "-c", script, "sh", run.RestoreUnit,
+			k3s.K3sDatabases, site.K3sBinary, snapshot)
 		return err
 	})
 	var exit *machine.ExitError
@@ -295,11 +306,13 @@ systemd-run --quiet --collect --wait --unit "$1" -- "$3" server --cluster-reset 
 		return err
 	}
 	since := fmt.Sprintf("-%ds", int(time.Since(begin).Seconds())+1)
-	out, journalErr := r.host.Root(ctx, "read the journal", "journalctl", "--no-pager", "-o", "cat", "-n", "300", "--since", since, "-u", run.RestoreUnit)
+	out, journalErr := r.host.Root(ctx, "read the journal", "journalctl", "--no-pager", "-o", "cat", "-n", "300",
+		"--since", since, "-u", run.RestoreUnit)
 	if journalErr != nil {
 		return errors.Join(err, journalErr)
 	}
-	return &setup.ServiceError{Text: "k3s does not restore the snapshot (" + err.Error() + ")", Service: run.RestoreUnit, Lines: printable.Text(strings.TrimSpace(r.node.Redact(setup.LastLines(string(out)))))}
+	return &setup.ServiceError{Text: "k3s does not restore the snapshot (" + err.Error() + ")",
+		Service: run.RestoreUnit, Lines: printable.Text(strings.TrimSpace(r.node.Redact(setup.LastLines(string(out)))))}
 }
 
 // putEntry writes an entry of the backup to the host, for root alone.
@@ -308,7 +321,8 @@ func (r *hostRestore) putEntry(ctx context.Context, entry, to string) error {
 	if err != nil {
 		return err
 	}
-	_, err = r.host.Conn.Put(ctx, machine.PutOptions{Path: to, Mode: 0o600, Size: e.Size, SHA256: e.SHA256, Root: true}, content)
+	_, err = r.host.Conn.Put(ctx, machine.PutOptions{Path: to, Mode: 0o600, Size: e.Size, SHA256: e.SHA256, Root: true},
+		content)
 	return err
 }
 
@@ -318,7 +332,8 @@ func (r *hostRestore) restorePassword(ctx context.Context) error {
 	if !r.recovery.Restoring.Has(entry) {
 		return nil
 	}
-	if _, err := r.host.Root(ctx, "make a folder for the node's password", "mkdir", "-p", path.Dir(k3s.K3sNodePassword)); err != nil {
+	if _, err := r.host.Root(ctx, "make a folder for the node's password", "mkdir", "-p",
+		path.Dir(k3s.K3sNodePassword)); err != nil {
 		return err
 	}
 	return r.putEntry(ctx, entry, k3s.K3sNodePassword)
@@ -351,7 +366,8 @@ func (r *hostRestore) restoreLiteBoxd(ctx context.Context) error {
 		return err
 	}
 	const own = `chown "$2:$3" "$1" && chmod "$4" "$1"`
-	_, err := r.host.Root(ctx, "give LiteBoxd its database", append([]string{"/bin/sh", "-c", own, "sh", l.Path}, owner(l.File)...)...)
+	_, err := r.host.Root(ctx, "give LiteBoxd its database",
+		append([]string{"/bin/sh", "-c", own, "sh", l.Path}, owner(l.File)...)...)
 	return err
 }
 
@@ -427,8 +443,10 @@ func releasesSince(before, now *release.Record) []string {
 	for i := range now.Releases {
 		one := &now.Releases[i]
 		was := before.Find(one.Number)
-		if was == nil || was.Attempts != one.Attempts || was.State != one.State && one.State != release.RolledBack { // another one has taken it back
-			texts = append(texts, fmt.Sprintf("%d (%s, k3s %s, %s)", one.Number, one.Command, site.OrUnknown(one.Version(site.K3sComponent)), one.State))
+		// another one has taken it back
+		if was == nil || was.Attempts != one.Attempts || was.State != one.State && one.State != release.RolledBack {
+			texts = append(texts, fmt.Sprintf("%d (%s, k3s %s, %s)", one.Number, one.Command,
+				site.OrUnknown(one.Version(site.K3sComponent)), one.State))
 		}
 	}
 	return texts
@@ -440,7 +458,8 @@ const maxLostObjects = 50
 // lostObjects are those that were made since. LiteBoxd's own are brought back by boxlift, and its
 // sandboxes are told as such.
 func (rv *Recovery) lostObjects(ctx context.Context, losses *Losses) error {
-	but := kube.Exceptions{Releases: []kube.ReleaseName{{Namespace: seed.ReleasesNamespace, Name: seed.LiteBoxdRelease}}}
+	but := kube.Exceptions{Releases: []kube.ReleaseName{{Namespace: seed.ReleasesNamespace,
+		Name: seed.LiteBoxdRelease}}}
 	if rv.Site.Config.LiteBoxd != nil {
 		but.Namespaces = []string{rv.Site.Config.LiteBoxd.NamespaceSandbox}
 	}
@@ -455,7 +474,8 @@ func (rv *Recovery) lostObjects(ctx context.Context, losses *Losses) error {
 	return nil
 }
 
-func (rv *Recovery) compareWithBackup(ctx context.Context, r *backup.Reader, before *liteboxd.Backup, losses *Losses) error {
+func (rv *Recovery) compareWithBackup(ctx context.Context, r *backup.Reader, before *liteboxd.Backup,
+	losses *Losses) error {
 	m := r.Manifest()
 	nodes, err := rv.Site.API.Nodes(ctx)
 	if err != nil {

@@ -15,7 +15,8 @@ func (r *Record) BackupOf(number int) string {
 		if one.Number <= number {
 			break
 		}
-		if one.Backup == "" || slices.ContainsFunc(r.Releases[:i], func(p Release) bool { return p.Backup == one.Backup }) {
+		if one.Backup == "" || slices.ContainsFunc(r.Releases[:i],
+			func(p Release) bool { return p.Backup == one.Backup }) {
 			continue // it is that of an earlier attempt
 		}
 		if p := r.before(i); p != nil && (p.Number == number || p.State == Succeeded && p.Bundle == to.Bundle) {

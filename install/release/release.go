@@ -239,7 +239,10 @@ func (r *Record) Adopt(nodes ...Adopted) (isNews bool) {
 			continue
 		}
 		isNews = true
-		r.Adopted = slices.DeleteFunc(r.Adopted, func(a Adopted) bool { return a.Node == n.Node || a.MachineID == n.MachineID })
+		r.Adopted = slices.DeleteFunc(r.Adopted, func(a Adopted) bool {
+			return a.Node == n.Node ||
+				a.MachineID == n.MachineID
+		})
 		r.Adopted = append(r.Adopted, n)
 	}
 	return isNews
@@ -522,7 +525,8 @@ var fingerprintPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 // check finds what no record says.
 func (r *Record) check() error {
 	if len(r.Releases) > maxReleases || len(r.Locks) > maxReleases {
-		return fmt.Errorf("it has %d releases and %d locks, %d are the most", len(r.Releases), len(r.Locks), maxReleases)
+		return fmt.Errorf("it has %d releases and %d locks, %d are the most", len(r.Releases), len(r.Locks),
+			maxReleases)
 	}
 	if err := checkText(r.Cluster, maxText); err != nil {
 		return err

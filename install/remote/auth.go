@@ -181,13 +181,16 @@ func (l *login) failure(err error) error {
 	hint := fmt.Sprintf("check by hand: ssh -p %d %s", l.target.port(), quote(l.target.User+"@"+l.target.Host))
 	switch {
 	case strings.Contains(err.Error(), "oo many authentication failures"):
-		hint = "the host gave up before all keys of the agent were tried: name one key's file, or remove keys with ssh-add -d"
+		hint = "the host gave up before all keys of the agent were tried: name one key's file, or remove keys with " +
+			"ssh-add -d"
 	case len(l.tried) == 0 && !l.target.Password.IsZero():
-		hint = "the host does not accept passwords: give a private key, or set PasswordAuthentication yes in its sshd_config"
+		hint = "the host does not accept passwords: give a private key, or set PasswordAuthentication yes in its " +
+			"sshd_config"
 	case len(l.tried) == 0:
 		hint = "the host does not accept keys: give a password, or set PubkeyAuthentication yes in its sshd_config"
 	case slices.Contains(l.tried, "password") && l.target.User == "root":
-		hint += "\nsshd refuses root's password by default: see PermitRootLogin in its sshd_config, or use a key, or another user with sudo"
+		hint += "\nsshd refuses root's password by default: see PermitRootLogin in its sshd_config, or use a key, or " +
+			"another user with sudo"
 	}
 	return hostError(l.target.name(), ErrAuthentication, fmt.Errorf("user %s: tried %s; the host offers %s: %w",
 		l.target.User, what, printable.Line(strings.Join(l.offered, ", ")), err),

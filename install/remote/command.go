@@ -46,7 +46,8 @@ func shellLine(c host.Command) (string, error) {
 // quote makes text one word for a POSIX shell, which takes it as it is.
 func quote(text string) string {
 	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("@%+:,./_-", r)
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+			strings.ContainsRune("@%+:,./_-", r)
 	}
 	if text != "" && strings.TrimLeftFunc(text, plain) == "" {
 		return text
@@ -185,12 +186,14 @@ func (h *Host) begin(ctx context.Context, cmd host.Command) (*process, error) {
 // start runs line, which is ready for the user's shell.
 func (h *Host) start(ctx context.Context, cmd host.Command, line string) (*process, error) {
 	if len(line) > maxCommandLine {
-		return nil, fmt.Errorf("the command is %d bytes long, %d is the most: pass data through Stdin", len(line), maxCommandLine)
+		return nil, fmt.Errorf("the command is %d bytes long, %d is the most: pass data through Stdin", len(line),
+			maxCommandLine)
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	p := &process{host: h, cmd: cmd, ctx: ctx, stderr: newStderr(), ended: make(chan struct{}), abandoned: make(chan struct{})}
+	p := &process{host: h, cmd: cmd, ctx: ctx, stderr: newStderr(), ended: make(chan struct{}),
+		abandoned: make(chan struct{})}
 	log, begin := h.target.log().With("host", h.Name(), "what", cmd.Label()), time.Now()
 	log.DebugContext(ctx, "run", "command", line)
 	// A host that hangs must not hold us up while the command is being started.
@@ -294,7 +297,8 @@ func (p *process) kill() {
 // it comes while the shell is starting a program (dash 0.5.12 does so in vfork), and that
 // program with it; on a busy host it does come then.
 func (p *process) signal() {
-	line := fmt.Sprintf("for i in $(seq %[2]d); do kill -s TERM -- -%[1]d || exit; sleep 1; done; kill -s KILL -- -%[1]d", p.stderr.pid, endGrace)
+	line := fmt.Sprintf("for i in $(seq %[2]d); do kill -s TERM -- -%[1]d || exit; sleep 1; done; kill -s KILL -- "+
+		"-%[1]d", p.stderr.pid, endGrace)
 	line = "/bin/sh -c " + quote(line)
 	var first []byte
 	if p.cmd.Root {

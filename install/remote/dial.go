@@ -100,7 +100,8 @@ func dialOnce(ctx context.Context, t Target, keys hostKeyCheck, deadline time.Ti
 			return nil, keyErr
 		case dialing.Err() != nil:
 			return nil, hostError(t.name(), ErrUnreachable,
-				fmt.Errorf("%s accepted the connection, but login was not done within %s", t.address(), t.connectTimeout()),
+				fmt.Errorf("%s accepted the connection, but login was not done within %s", t.address(),
+					t.connectTimeout()),
 				fmt.Sprintf("the host may be overloaded or hanging; try: ssh -v -p %d %s", t.port(), t.Host))
 		case who.started && !broken(err):
 			return nil, who.failure(err)
@@ -133,7 +134,8 @@ func dialError(ctx context.Context, t Target, err error) error {
 	case errors.As(err, &dns):
 		hint = "check the host's name, or give its address"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		hint = fmt.Sprintf("the host is up, but nothing listens on port %d: is sshd running, and on this port?", t.port())
+		hint = fmt.Sprintf("the host is up, but nothing listens on port %d: is sshd running, and on this port?",
+			t.port())
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		hint = "no route to the host: is it powered on, and is the address right?"
 	case errors.As(err, &timeout) && timeout.Timeout():

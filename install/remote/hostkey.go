@@ -46,7 +46,8 @@ func newHostKeyCheck(t Target) (hostKeyCheck, error) {
 	if t.HostKey != "" {
 		if !strings.HasPrefix(t.HostKey, "SHA256:") {
 			return nil, fault.OnHost(
-				fmt.Errorf("host key %q: want a fingerprint that begins with SHA256: and its base64", t.HostKey), t.name())
+				fmt.Errorf("host key %q: want a fingerprint that begins with SHA256: and its base64",
+					t.HostKey), t.name())
 		}
 		return &pinnedKey{target: t, left: plainKeyAlgorithms()}, nil
 	}
@@ -148,7 +149,8 @@ func (k *knownKeys) check(address string, remote net.Addr, key ssh.PublicKey) er
 	if err == nil {
 		if k.isAuthorityOnly(key) {
 			return fail(ErrHostKeyChanged,
-				fmt.Errorf("%s shows %s, which known_hosts has as a @cert-authority and not as a host's key", address, shown),
+				fmt.Errorf("%s shows %s, which known_hosts has as a @cert-authority and not as a host's key", address,
+					shown),
 				"an authority signs keys of hosts and is none itself: find out why the host has the authority's key")
 		}
 		return nil
@@ -156,7 +158,8 @@ func (k *knownKeys) check(address string, remote net.Addr, key ssh.PublicKey) er
 	var revoked *xknownhosts.RevokedError
 	if errors.As(err, &revoked) {
 		return fail(ErrHostKeyRevoked,
-			fmt.Errorf("%s shows %s, which %s:%d marks as revoked", address, shown, revoked.Revoked.Filename, revoked.Revoked.Line),
+			fmt.Errorf("%s shows %s, which %s:%d marks as revoked", address, shown, revoked.Revoked.Filename,
+				revoked.Revoked.Line),
 			"do not connect to this host until its administrator has made new keys")
 	}
 	var mismatch *xknownhosts.KeyError
@@ -167,10 +170,12 @@ func (k *knownKeys) check(address string, remote net.Addr, key ssh.PublicKey) er
 	if len(mismatch.Want) > 0 {
 		want := make([]string, 0, len(mismatch.Want))
 		for _, w := range mismatch.Want {
-			want = append(want, fmt.Sprintf("%s:%d has %s %s", w.Filename, w.Line, w.Key.Type(), ssh.FingerprintSHA256(w.Key)))
+			want = append(want, fmt.Sprintf("%s:%d has %s %s", w.Filename, w.Line, w.Key.Type(),
+				ssh.FingerprintSHA256(w.Key)))
 		}
 		return fail(ErrHostKeyChanged, fmt.Errorf("%s shows %s, but %s", address, shown, strings.Join(want, ", ")),
-			fmt.Sprintf("somebody may be listening in, or the host was set up anew; only if you are sure of the latter: ssh-keygen -f %s -R %s",
+			fmt.Sprintf("somebody may be listening in, or the host was set up anew; only if you are sure of the "+
+				"latter: ssh-keygen -f %s -R %s",
 				quote(mismatch.Want[0].Filename), quote(knownhosts.Normalize(address))))
 	}
 	files := k.target.knownHosts()
@@ -187,7 +192,8 @@ func (k *knownKeys) check(address string, remote net.Addr, key ssh.PublicKey) er
 		file = files[0]
 	}
 	return fail(ErrHostKeyUnknown, fmt.Errorf("%s shows %s", address, shown),
-		fmt.Sprintf("compare the fingerprint with the one on the host (ssh-keygen -lf /etc/ssh/ssh_host_%s_key.pub), then\n"+
+		fmt.Sprintf("compare the fingerprint with the one on the host (ssh-keygen -lf /etc/ssh/ssh_host_%s_key.pub), "+
+			"then\n"+
 			"either pin it in the configuration: hostKey: %s\nor add the key: ssh-keyscan -p %d %s >> %s",
 			keyFileType(key), ssh.FingerprintSHA256(key), k.target.port(), quote(k.target.Host), quote(file)))
 }

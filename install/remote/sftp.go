@@ -40,8 +40,8 @@ type subsystem struct {
 	always bool          // for files of every size, in tests
 }
 
-// sftpSize returns the size in bytes from which on a file goes by SFTP, which needs more round trips than cat and is then
-// as fast or faster. near is what it is for a host without round trips.
+// sftpSize returns the size in bytes from which on a file goes by SFTP, which needs more round trips than cat and is
+// then as fast or faster. near is what it is for a host without round trips.
 func (h *Host) sftpSize(ctx context.Context, near int64) int64 {
 	if h.subsystem.always {
 		return 0

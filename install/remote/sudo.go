@@ -89,7 +89,8 @@ func (h *Host) findElevation(ctx context.Context) error {
 		return hostError(h.Name(), ErrSudoPassword, errors.New("the password contains a line break or a NUL byte"),
 			"sudo reads one line: check how the password gets into the configuration")
 	}
-	probe, err = h.Run(ctx, host.Command{Title: "sudo", Script: sudoPassword + ":", Stdin: strings.NewReader(password + "\n")})
+	probe, err = h.Run(ctx, host.Command{Title: "sudo", Script: sudoPassword + ":",
+		Stdin: strings.NewReader(password + "\n")})
 	if err == nil {
 		h.elevate.sudo, h.elevate.first = sudoPassword, password+"\n"
 		return nil

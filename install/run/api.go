@@ -123,10 +123,12 @@ func (en *Engine) Registered(ctx context.Context) ([]kube.Node, error) {
 func (en *Engine) Answering(ctx context.Context) (*kube.Cluster, *site.Host, error) {
 	var errs []error
 	for _, h := range en.Site.Servers() {
-		if h.Conn == nil || !h.Member || h.Facts != nil && h.Facts.Unit(site.Unit(config.Server)+".service").ActiveState != "active" {
+		if h.Conn == nil || !h.Member || h.Facts != nil && h.Facts.Unit(site.Unit(config.Server)+
+			".service").ActiveState != "active" {
 			continue
 		}
-		ctx, cancel := context.WithTimeoutCause(ctx, site.LookTimeout, fmt.Errorf("given up after %v", site.LookTimeout))
+		ctx, cancel := context.WithTimeoutCause(ctx, site.LookTimeout,
+			fmt.Errorf("given up after %v", site.LookTimeout))
 		api, err := en.Site.APIThrough(ctx, h)
 		if err == nil {
 			_, err = api.Nodes(ctx)

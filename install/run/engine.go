@@ -96,7 +96,8 @@ type Phase struct {
 
 // Command is the command that works on a scope.
 func (s Scope) Command() string {
-	return map[Scope]string{Everything: "install", OnlyLiteBoxd: "install --only liteboxd", WithoutLiteBoxd: "install --skip liteboxd"}[s]
+	return map[Scope]string{Everything: "install", OnlyLiteBoxd: "install --only liteboxd",
+		WithoutLiteBoxd: "install --skip liteboxd"}[s]
 }
 
 // Run goes through phases in their order.
@@ -108,7 +109,8 @@ func (en *Engine) Run(ctx context.Context, phases []Phase) error {
 		start, worked := time.Now(), en.Site.Meter.Worked()
 		err := phase.Run(ctx)
 		en.Phases = append(en.Phases, PhaseTime{
-			Phase: phase.Name, Seconds: time.Since(start).Seconds(), Worked: (en.Site.Meter.Worked() - worked).Seconds(),
+			Phase: phase.Name, Seconds: time.Since(start).Seconds(),
+			Worked: (en.Site.Meter.Worked() - worked).Seconds(),
 		})
 		if ctx.Err() != nil {
 			en.Clean(ctx)
@@ -156,7 +158,8 @@ func (en *Engine) failure(phase string, err error) error {
 }
 
 // goOnHint says how to go on. What to do about the cause, errors of the cluster themselves know.
-const goOnHint = "when the cause is mended, run the same command again, which goes on from there; after an install or node add, so does `boxlift resume`"
+const goOnHint = "when the cause is mended, run the same command again, which goes on from there; after an install " +
+	"or node add, so does `boxlift resume`"
 
 // unfinished names the hosts that are well.
 func (en *Engine) unfinished() []string {
@@ -290,7 +293,8 @@ func (en *Engine) Clean(ctx context.Context) {
 		if !h.Held { // nothing was put there, or another boxlift is at work
 			return
 		}
-		args := []string{"/bin/sh", "-c", `[ ! -x "$1" ] || "$@"`, "sh", site.HelperPath, "clean", "-age", "1s", "-dir", path.Dir(site.K3sBinary), "-dir", site.K3sConfigDir,
+		args := []string{"/bin/sh", "-c", `[ ! -x "$1" ] || "$@"`, "sh", site.HelperPath, "clean", "-age", "1s", "-dir",
+			path.Dir(site.K3sBinary), "-dir", site.K3sConfigDir,
 			"-dir", RegistryDir, "-dir", path.Dir(RegistryProgram), "-dir", path.Dir(RegistryUnit)}
 		if h.Shipped {
 			args = append(args, "-unfinished")

@@ -48,7 +48,8 @@ func (rec *Record) CheckFresh(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", site.ErrRefused, &RecordError{err})
 	case err == nil:
 		return rec.refuseOlder(r)
-	case rec.Site.StatePath == "" || !slices.ContainsFunc(rec.Site.Servers(), func(h *site.Host) bool { return h.Member }):
+	case rec.Site.StatePath == "" || !slices.ContainsFunc(rec.Site.Servers(),
+		func(h *site.Host) bool { return h.Member }):
 		return nil
 	}
 	if r, err = release.ReadFile(rec.RecordCopy()); err != nil {

@@ -64,7 +64,8 @@ func (en *Engine) Hold(ctx context.Context, h *site.Host) error {
 func (en *Engine) tryHold(ctx context.Context, h *site.Host) error {
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
-	p, err := h.Conn.Start(life, machine.Command{Title: "hold the host", Args: []string{site.HelperPath, "hold"}, Root: true})
+	p, err := h.Conn.Start(life, machine.Command{Title: "hold the host", Args: []string{site.HelperPath, "hold"},
+		Root: true})
 	if err != nil {
 		stop()
 		end(nil)
@@ -139,7 +140,8 @@ func (e *BusyError) Unwrap() error { return e.HeldError }
 
 // Hint says how to go on.
 func (*BusyError) Hint() string {
-	return "wait for it to end, or end it, and run the command again; a run that lost its connection lets go after two minutes"
+	return "wait for it to end, or end it, and run the command again; a run that lost its connection lets go after " +
+		"two minutes"
 }
 
 // CheckHelper makes sure that the helper is there: this command puts nothing on hosts.

@@ -148,7 +148,8 @@ func (rec *Record) NewRelease(command string, state release.State) (release.Rele
 	}
 	run := release.Release{
 		State: state, Command: command, Flags: recordedFlags(rec.Engine.Flags),
-		Bundle: rec.Site.Bundle.Digest(), Serial: rec.Site.Bundle.Validity().Serial, Config: rec.Site.Config.Fingerprint(),
+		Bundle: rec.Site.Bundle.Digest(), Serial: rec.Site.Bundle.Validity().Serial,
+		Config:  rec.Site.Config.Fingerprint(),
 		Boxlift: rec.Version, By: site.Operator(), Started: time.Now(), Components: []release.Component{},
 	}
 	for _, c := range l.Components {
@@ -240,7 +241,8 @@ func (rec *Record) isRecorded(ctx context.Context) bool {
 		return !errors.Is(err, release.ErrInvalid) // the next run looks again
 	}
 	newest := LastStanding(r)
-	return newest != nil && newest.State == release.Succeeded && newest.Bundle == rec.Site.Bundle.Digest() && newest.Config == rec.Site.Config.Fingerprint()
+	return newest != nil && newest.State == release.Succeeded && newest.Bundle == rec.Site.Bundle.Digest() &&
+		newest.Config == rec.Site.Config.Fingerprint()
 }
 
 // ChangeRecord reads the record, changes it and writes it back, again when somebody else was
@@ -267,7 +269,8 @@ func (rec *Record) ChangeRecord(ctx context.Context, change func(*release.Record
 		if err != nil {
 			return err
 		}
-		_, err = api.ReplaceSecret(ctx, release.SecretNamespace, release.SecretName, recordKind, map[string][]byte{release.SecretKey: document}, version)
+		_, err = api.ReplaceSecret(ctx, release.SecretNamespace, release.SecretName, recordKind,
+			map[string][]byte{release.SecretKey: document}, version)
 		if err == nil {
 			return rec.CopyRecord(r)
 		}
@@ -305,7 +308,8 @@ func (rec *Record) OpenRecord(ctx context.Context) (*kube.Cluster, *release.Reco
 	}
 	err := site.ErrNoCluster
 	for _, h := range rec.Site.Servers() {
-		if h.Conn == nil || !h.Member || h.Facts != nil && h.Facts.Unit(site.Unit(config.Server)+".service").ActiveState != "active" {
+		if h.Conn == nil || !h.Member || h.Facts != nil && h.Facts.Unit(site.Unit(config.Server)+
+			".service").ActiveState != "active" {
 			continue
 		}
 		var api *kube.Cluster
@@ -341,7 +345,8 @@ func (e *RecordError) Unwrap() error { return e.Err }
 
 // Hint says where the record is, and what becomes of it when it is deleted.
 func (*RecordError) Hint() string {
-	return fmt.Sprintf("see it on a server with: k3s kubectl -n %s get secret %s -o go-template='{{index .data %q | base64decode}}'; if it is lost, delete that Secret, and boxlift adopt makes another one",
+	return fmt.Sprintf("see it on a server with: k3s kubectl -n %s get secret %s -o go-template='{{index .data %q | "+
+		"base64decode}}'; if it is lost, delete that Secret, and boxlift adopt makes another one",
 		release.SecretNamespace, release.SecretName, release.SecretKey)
 }
 
@@ -362,16 +367,21 @@ func (rec *Record) CheckOwnBundle(ctx context.Context) error {
 	newest := LastStanding(r)
 	switch {
 	case newest == nil:
-		rec.Site.Warn("the cluster has no record of releases: whether the bundle is the one that it was installed from is not known; boxlift adopt records it")
+		rec.Site.Warn("the cluster has no record of releases: whether the bundle is the one that it was installed " +
+			"from is not known; boxlift adopt records it")
 		return nil
 	case newest.Bundle == rec.Site.Bundle.Digest():
 		return nil
 	case newest.State != release.Succeeded:
-		return fmt.Errorf("%w: release %d of the cluster, of bundle %s, is %s, and this is bundle %s: finish that release first with its bundle (boxlift install)",
-			site.ErrRefused, newest.Number, site.Short(newest.Bundle.String()), newest.State, site.Short(rec.Site.Bundle.Digest().String()))
+		return fmt.Errorf("%w: release %d of the cluster, of bundle %s, is %s, and this is bundle %s: finish that "+
+			"release first with its bundle (boxlift install)",
+			site.ErrRefused, newest.Number, site.Short(newest.Bundle.String()), newest.State,
+			site.Short(rec.Site.Bundle.Digest().String()))
 	}
-	return fmt.Errorf("%w: the cluster runs release %d of bundle %s, and this is bundle %s: add hosts with the cluster's own bundle",
-		site.ErrRefused, newest.Number, site.Short(newest.Bundle.String()), site.Short(rec.Site.Bundle.Digest().String()))
+	return fmt.Errorf("%w: the cluster runs release %d of bundle %s, and this is bundle %s: add hosts with the "+
+		"cluster's own bundle",
+		site.ErrRefused, newest.Number, site.Short(newest.Bundle.String()),
+		site.Short(rec.Site.Bundle.Digest().String()))
 }
 
 // LastStanding is the newest release that was not taken back.

@@ -44,14 +44,16 @@ type UnderWayError struct {
 }
 
 func (e *UnderWayError) Error() string {
-	return fmt.Sprintf("%v: boxlift %s with the bundle %s has begun on hosts and did not end", site.ErrRefused, e.Last.Command, site.Short(e.Last.Bundle))
+	return fmt.Sprintf("%v: boxlift %s with the bundle %s has begun on hosts and did not end", site.ErrRefused,
+		e.Last.Command, site.Short(e.Last.Bundle))
 }
 
 func (*UnderWayError) Unwrap() error { return site.ErrRefused }
 
 // Hint says how to go on.
 func (e *UnderWayError) Hint() string {
-	return "boxlift resume goes on with it; boxlift rollback --to goes back to the release before; if it came to its end from another machine meanwhile, as boxlift history shows, move " + e.State + " away"
+	return "boxlift resume goes on with it; boxlift rollback --to goes back to the release before; if it came to its " +
+		"end from another machine meanwhile, as boxlift history shows, move " + e.State + " away"
 }
 
 // Unfinished is a run that has begun on a cluster and not ended, as the cluster tells.
@@ -76,14 +78,17 @@ func UnfinishedOf(r *release.Record, bundle digest.Digest, fingerprint string) (
 	if newest == nil {
 		return nil, fmt.Errorf("%w: the cluster has no record of releases", site.ErrNothingToResume)
 	}
-	what := fmt.Sprintf("release %d of the cluster (boxlift %s, bundle %s, by %s)", newest.Number, newest.Command, site.Short(newest.Bundle.String()), newest.By)
+	what := fmt.Sprintf("release %d of the cluster (boxlift %s, bundle %s, by %s)", newest.Number, newest.Command,
+		site.Short(newest.Bundle.String()), newest.By)
 	switch {
 	case newest.State == release.Succeeded:
 		return nil, fmt.Errorf("%w: %s has succeeded", site.ErrNothingToResume, what)
 	case newest.Bundle != bundle:
-		return nil, fmt.Errorf("%w: %s has not ended, and this is bundle %s: give that bundle", site.ErrChanged, what, site.Short(bundle.String()))
+		return nil, fmt.Errorf("%w: %s has not ended, and this is bundle %s: give that bundle", site.ErrChanged, what,
+			site.Short(bundle.String()))
 	case newest.Config != fingerprint:
-		return nil, fmt.Errorf("%w: install.yaml asks for another cluster than in %s: take the change back, or begin anew with boxlift %s", site.ErrChanged, what, newest.Command)
+		return nil, fmt.Errorf("%w: install.yaml asks for another cluster than in %s: take the change back, or begin "+
+			"anew with boxlift %s", site.ErrChanged, what, newest.Command)
 	}
 	shared, anew := sharedFlags(newest.Flags)
 	u := &Unfinished{Release: newest.Number, Command: newest.Command, Verb: journal.Install, Flags: shared, Anew: anew}
@@ -166,7 +171,8 @@ func LeftBehind(last journal.State) []journal.Left {
 	}
 	known := slices.Clone(last.Left)
 	for _, s := range last.Steps {
-		if s.Leaves != nil && (s.Result == journal.Done || s.Result == journal.Running) && !slices.Contains(known, *s.Leaves) {
+		if s.Leaves != nil && (s.Result == journal.Done || s.Result == journal.Running) &&
+			!slices.Contains(known, *s.Leaves) {
 			known = append(known, *s.Leaves)
 		}
 	}
@@ -198,7 +204,8 @@ const (
 // RestoreBegan tells whether the last run is a restore that hosts wait for. Another run would
 // take its place in the state, and with it the id by which it is gone on with.
 func RestoreBegan(last journal.State) bool {
-	return last.Unfinished() && slices.ContainsFunc(last.Steps, func(s journal.Step) bool { return s.Phase == RestorePhase && s.Attempts > 0 })
+	return last.Unfinished() && slices.ContainsFunc(last.Steps,
+		func(s journal.Step) bool { return s.Phase == RestorePhase && s.Attempts > 0 })
 }
 
 // RestoringError says how to go on with a restore that began on a host and did not end.
@@ -207,7 +214,8 @@ func (en *Engine) RestoringError() error {
 	if err != nil {
 		last = journal.State{}
 	}
-	return fmt.Errorf("%w: the restore of a backup began on this host and did not end: go on with %s", site.ErrRefused, RestoreCommand(last))
+	return fmt.Errorf("%w: the restore of a backup began on this host and did not end: go on with %s", site.ErrRefused,
+		RestoreCommand(last))
 }
 
 // RestoreCommand is how a run goes on with a restore that the state tells of. Which backup it is

@@ -35,7 +35,8 @@ type Step struct {
 
 // entry is the step in the journal.
 func (s *Step) entry(phase, host, reason string) journal.Step {
-	return journal.Step{Phase: phase, Host: host, ID: s.ID, Title: s.Title, Reason: reason, Leaves: s.Leaves, Takes: s.Takes}
+	return journal.Step{Phase: phase, Host: host, ID: s.ID, Title: s.Title, Reason: reason, Leaves: s.Leaves,
+		Takes: s.Takes}
 }
 
 // RunSteps goes through the steps of one phase. Unless the run changes things, steps are

@@ -66,7 +66,8 @@ func (s *Summary) ChangeCount() int {
 func (en *Engine) Summary() *Summary {
 	s := &Summary{
 		Cluster: en.Site.Config.Cluster.Name, DryRun: en.Mode == Plan, Phases: en.Phases,
-		Changes: append([]site.Change{}, en.Cluster.Changes...), Warnings: en.Site.Warnings, Overview: en.Site.Overview, Login: en.Site.Login, Backup: en.Site.Backup, ClusterBackup: en.Site.ClusterBackup,
+		Changes: append([]site.Change{}, en.Cluster.Changes...), Warnings: en.Site.Warnings, Overview: en.Site.Overview,
+		Login: en.Site.Login, Backup: en.Site.Backup, ClusterBackup: en.Site.ClusterBackup,
 	}
 	if en.Site.Bundle != nil {
 		s.Bundle = en.Site.Bundle.Digest().String()

@@ -120,7 +120,8 @@ func parseMembers(listing string) (map[digest.Digest]int64, error) {
 // addFiles adds the files of bundles that are on the host. Their names have no more than the
 // beginning of their digests.
 func addFiles(ctx context.Context, h *site.Host, blobs map[digest.Digest]int64) error {
-	out, err := h.Root(ctx, "look at files of bundles", "/bin/sh", "-c", filesScript, "sh", wire.FilesDir+"/files", site.HelperPath)
+	out, err := h.Root(ctx, "look at files of bundles", "/bin/sh", "-c", filesScript, "sh", wire.FilesDir+"/files",
+		site.HelperPath)
 	if err != nil {
 		return err
 	}
@@ -163,7 +164,8 @@ func recordedBundles(record string) []digest.Digest {
 	}
 	var bundles []digest.Digest
 	for _, one := range []*release{&r.Current, r.Previous} {
-		if one != nil && one.ID.Validate() == nil && one.ID.Algorithm() == digest.SHA256 && !slices.Contains(bundles, one.ID) {
+		if one != nil && one.ID.Validate() == nil && one.ID.Algorithm() == digest.SHA256 &&
+			!slices.Contains(bundles, one.ID) {
 			bundles = append(bundles, one.ID)
 		}
 	}

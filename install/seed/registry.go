@@ -68,7 +68,8 @@ func (sd *Seeder) openAuthority() (*authority.Authority, error) {
 	o := sd.AuthorityOptions()
 	if _, err := os.Stat(o.Dir); !sd.Engine.Changing() && errors.Is(err, fs.ErrNotExist) {
 		if sd.Engine.Mode == run.Inspect {
-			sd.Site.Differences = append(sd.Site.Differences, o.Dir+" is missing, which has the authority of boxlift's registry; boxlift install would make another one, for all nodes")
+			sd.Site.Differences = append(sd.Site.Differences, o.Dir+" is missing, which has the authority of "+
+				"boxlift's registry; boxlift install would make another one, for all nodes")
 		}
 		return openForNow(o)
 	}
@@ -78,7 +79,8 @@ func (sd *Seeder) openAuthority() (*authority.Authority, error) {
 // AuthorityOptions say where the authority of the cluster's registry is kept.
 func (sd *Seeder) AuthorityOptions() authority.Options {
 	r, name := sd.Site.Config.Seeding.Registry, sd.Site.Config.Cluster.Name
-	return authority.Options{Dir: filepath.Join(filepath.Dir(sd.Site.StatePath), "registry-ca", name), Cluster: name, CAFile: r.CAFile, CAKeyFile: r.CAKeyFile, Password: sd.registryCA.password}
+	return authority.Options{Dir: filepath.Join(filepath.Dir(sd.Site.StatePath), "registry-ca", name), Cluster: name,
+		CAFile: r.CAFile, CAKeyFile: r.CAKeyFile, Password: sd.registryCA.password}
 }
 
 // FindPassword finds what a cluster that is there has of the authority which does not lie beside
@@ -126,9 +128,13 @@ func (sd *Seeder) judgeLostAuthority(dir string, lacksCA bool) error {
 	case !lacksCA || sd.Engine.Mode == run.Inspect: // which has its own words for it
 		return nil
 	case sd.Engine.Only != nil:
-		return fmt.Errorf("%w: %s is not here, which has the authority of the cluster's registry: the hosts that are not worked on would not trust another one: bring that folder, or run boxlift install, which brings another one to all hosts", site.ErrRefused, dir)
+		return fmt.Errorf("%w: %s is not here, which has the authority of the cluster's registry: the hosts that are "+
+			"not worked on would not trust another one: bring that folder, or run boxlift install, which brings "+
+			"another one to all hosts", site.ErrRefused, dir)
 	}
-	const text = "%s is not here, which has the authority of the cluster's registry: another one is made and brought to all hosts; until all servers have certificates of it, some pulls of images fail and are tried again; bring that folder first to avoid it"
+	const text = "%s is not here, which has the authority of the cluster's registry: another one is made and brought " +
+		"to all hosts; until all servers have certificates of it, some pulls of images fail and are tried again; " +
+		"bring that folder first to avoid it"
 	if sd.Engine.Changing() {
 		sd.Site.Note(text, dir) // before anything is changed
 	}
@@ -206,7 +212,8 @@ func (s *registryServer) steps() ([]run.Step, error) {
 			},
 		}),
 		s.certificateStep(),
-		setup.Restarting(s.host, run.RegistryStarted, s.groupFileStep("write the config of boxlift's registry", run.RegistryConfig, settings)),
+		setup.Restarting(s.host, run.RegistryStarted, s.groupFileStep("write the config of boxlift's registry",
+			run.RegistryConfig, settings)),
 		setup.Restarting(s.host, run.RegistryStarted, s.unitStep()),
 		{
 			ID: "start-registry", Title: setup.StartTitle(run.RegistryService),
@@ -231,7 +238,8 @@ func (s *registryServer) settings() ([]byte, error) {
 		Key            string `json:"key"`
 		Username       string `json:"username"`
 		PasswordSHA256 string `json:"passwordSHA256"`
-	}{s.listenAddress(), run.RegistryImages, run.RegistryPair, run.RegistryPair, run.RegistryUsername, hex.EncodeToString(password[:])}, "", "  ")
+	}{s.listenAddress(), run.RegistryImages, run.RegistryPair, run.RegistryPair, run.RegistryUsername,
+		hex.EncodeToString(password[:])}, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("render the config of boxlift's registry: %w", err)
 	}
@@ -264,7 +272,8 @@ func (s *registryServer) userReason(ctx context.Context) (string, error) {
 	const script = `id -u "$1" >/dev/null 2>&1 || { echo "there is no user $1"; exit; }
 [ -d "$2" ] || { echo "$2 is missing"; exit; }
 [ "$(stat -c '%a %U %G' "$2")" = "$3" ] || echo "$2 has another mode or owner"`
-	out, err := s.host.Root(ctx, "look for the registry's user", "/bin/sh", "-c", script, "sh", run.RegistryUser, run.RegistryDir, folderMode)
+	out, err := s.host.Root(ctx, "look for the registry's user", "/bin/sh", "-c", script, "sh", run.RegistryUser,
+		run.RegistryDir, folderMode)
 	return printable.Short(strings.TrimSpace(string(out)), 200), err
 }
 
@@ -281,7 +290,8 @@ fi
 mkdir -p "$2"
 chown "0:$1" "$2"
 chmod 2750 "$2"`
-	_, err := s.host.Root(ctx, "make the registry's user", "/bin/sh", "-c", script, "sh", run.RegistryUser, run.RegistryDir)
+	_, err := s.host.Root(ctx, "make the registry's user", "/bin/sh", "-c", script, "sh", run.RegistryUser,
+		run.RegistryDir)
 	return err
 }
 
@@ -379,7 +389,8 @@ func (s *registryServer) started(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return machine.Fingerprint(ctx, s.host.Conn, append(files, run.RegistryUnit, run.RegistryProgram, run.RegistryConfig)...)
+	return machine.Fingerprint(ctx, s.host.Conn, append(files, run.RegistryUnit, run.RegistryProgram,
+		run.RegistryConfig)...)
 }
 
 func (s *registryServer) startReason(ctx context.Context) (string, error) {
@@ -412,19 +423,21 @@ func (s *registryServer) start(ctx context.Context) error {
 	if err := s.host.Put(ctx, run.RegistryStarted, 0o600, []byte(fingerprint+"\n")); err != nil {
 		return err
 	}
-	err = s.seeder.Site.WaitingFor(ctx, run.RegistryWait, "wait for boxlift's registry on "+s.host.Name, func(ctx context.Context) error {
-		return site.Poll(ctx, func(ctx context.Context) (bool, error) {
-			if err := s.ask(ctx); err != nil {
-				return false, err
-			}
-			state, err := machine.FindService(ctx, s.host.Conn, run.RegistryService)
-			return state.IsReady(), err
+	err = s.seeder.Site.WaitingFor(ctx, run.RegistryWait, "wait for boxlift's registry on "+s.host.Name,
+		func(ctx context.Context) error {
+			return site.Poll(ctx, func(ctx context.Context) (bool, error) {
+				if err := s.ask(ctx); err != nil {
+					return false, err
+				}
+				state, err := machine.FindService(ctx, s.host.Conn, run.RegistryService)
+				return state.IsReady(), err
+			})
 		})
-	})
 	if err == nil || errors.Is(ctx.Err(), context.Canceled) {
 		return err
 	}
-	return setup.StartError(context.WithoutCancel(ctx), s.host, run.RegistryService, "the registry does not answer: "+err.Error(),
+	return setup.StartError(context.WithoutCancel(ctx), s.host, run.RegistryService, "the registry does not answer: "+
+		err.Error(),
 		func(text string) string { return s.seeder.WithoutSecrets(text) })
 }
 
@@ -434,7 +447,8 @@ func (s *registryServer) ask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	login := RegistryLogin{Address: s.seeder.RegistryAddress(s.host), Username: run.RegistryUsername, Password: a.Password(), Ca: a.CA()}
+	login := RegistryLogin{Address: s.seeder.RegistryAddress(s.host), Username: run.RegistryUsername,
+		Password: a.Password(), Ca: a.CA()}
 	return login.Ask(ctx, s.host.Conn.DialContext)
 }
 
@@ -459,7 +473,10 @@ func (l RegistryLogin) Ask(ctx context.Context, dial Dialer) error {
 		}
 	}
 	transport := &http.Transport{
-		DialContext:            func(ctx context.Context, network, _ string) (net.Conn, error) { return dial(ctx, network, l.Address) },
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn,
+			error) {
+			return dial(ctx, network, l.Address)
+		},
 		TLSClientConfig:        client,
 		MaxResponseHeaderBytes: 64 << 10, DisableKeepAlives: true,
 	}
@@ -520,7 +537,9 @@ func (sd *Seeder) retireSteps(h *site.Host) []run.Step {
 		steps = append(steps, run.Step{
 			ID: "remove-registry", Title: "remove boxlift's registry",
 			Needed: func(ctx context.Context) (string, error) {
-				out, err := h.Root(ctx, "look for boxlift's registry", append([]string{"/bin/sh", "-c", `for f in "$@"; do [ ! -e "$f" ] || { echo "$f"; exit; }; done`, "sh"}, run.RegistryUnit, run.RegistryDir, run.RegistryProgram, run.RegistryStarted)...)
+				out, err := h.Root(ctx, "look for boxlift's registry",
+					append([]string{"/bin/sh", "-c", `for f in "$@"; do [ ! -e "$f" ] || { echo "$f"; exit; }; done`,
+						"sh"}, run.RegistryUnit, run.RegistryDir, run.RegistryProgram, run.RegistryStarted)...)
 				return leftover(out), err
 			},
 			Run: func(ctx context.Context) error {
@@ -533,7 +552,8 @@ func (sd *Seeder) retireSteps(h *site.Host) []run.Step {
 		steps = append(steps, run.Step{
 			ID: "remove-registry-authority", Title: "remove the authority of the registry",
 			Needed: func(ctx context.Context) (string, error) {
-				out, err := h.Root(ctx, "look for the registry's authority", "/bin/sh", "-c", `[ ! -e "$1" ] || echo "$1"`, "sh", k3sRegistryCA)
+				out, err := h.Root(ctx, "look for the registry's authority", "/bin/sh", "-c",
+					`[ ! -e "$1" ] || echo "$1"`, "sh", k3sRegistryCA)
 				return leftover(out), err
 			},
 			Run: func(ctx context.Context) error {
@@ -589,7 +609,8 @@ func NodeRegistries(ctx context.Context, h *site.Host) (*RegistriesFile, error) 
 	}
 	var file RegistriesFile
 	if err := yaml.Unmarshal([]byte(content), &file); err != nil {
-		return nil, errors.New(site.K3sRegistries + " cannot be read: it is no registries.yaml") // the error may quote a password
+		// the error may quote a password
+		return nil, errors.New(site.K3sRegistries + " cannot be read: it is no registries.yaml")
 	}
 	return &file, nil
 }

@@ -75,7 +75,8 @@ func (sd *Seeder) SeedAnew(ctx context.Context) error {
 // has to rely on it. containerd reads the file whenever it pulls.
 func (sd *Seeder) placeCA(ctx context.Context, ca []byte) error {
 	return sd.Engine.EachHost(ctx, sd.Site.Hosts, func(ctx context.Context, h *site.Host) error {
-		return sd.Engine.RunSteps(ctx, "registry", &h.Subject, []run.Step{setup.FileStep(h, "write the authority of the registry", k3sRegistryCA, ca)})
+		return sd.Engine.RunSteps(ctx, "registry", &h.Subject,
+			[]run.Step{setup.FileStep(h, "write the authority of the registry", k3sRegistryCA, ca)})
 	})
 }
 
@@ -234,8 +235,9 @@ func (sd *Seeder) pushOptions(e *config.ExternalRegistry, login *registries.Logi
 		return push.Options{}, err
 	}
 	o := push.Options{
-		Bundle: sd.Site.Bundle, Address: e.Address, Rewrites: rules, CA: ca, PlainHTTP: e.PlainHTTP, InsecureSkipTLSVerify: e.InsecureSkipTLSVerify,
-		Reporter: sd.Site.Reporter, Log: sd.Site.Log,
+		Bundle: sd.Site.Bundle, Address: e.Address, Rewrites: rules, CA: ca, PlainHTTP: e.PlainHTTP,
+		InsecureSkipTLSVerify: e.InsecureSkipTLSVerify,
+		Reporter:              sd.Site.Reporter, Log: sd.Site.Log,
 	}
 	if login != nil {
 		o.Username, o.Password = login.Username, login.Password.Reveal()
@@ -273,7 +275,9 @@ func (sd *Seeder) warnOfDigests(r *push.Result) {
 		more = fmt.Sprintf(" and %d more", len(names)-shown)
 		names = names[:shown]
 	}
-	sd.Site.Warn("%s does not keep the digests of %s, since their image indexes name platforms that the bundle does not carry, and the registry takes no such index: %s%s are found by tag, and not by the digest that they have upstream",
+	sd.Site.Warn("%s does not keep the digests of %s, since their image indexes name platforms that the bundle does "+
+		"not carry, and the registry takes no such index: %s%s are found by tag, and not by the digest that they "+
+		"have upstream",
 		r.Registry, site.Counted(len(changed), "image"), strings.Join(names, ", "), more)
 }
 

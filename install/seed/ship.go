@@ -96,7 +96,8 @@ func (sd *Seeder) WantedOn(h *site.Host) (wire.Want, error) {
 		files = append(files, f)
 	}
 	for _, f := range files {
-		want.Files = append(want.Files, wire.FileWant{Path: site.StoredPath(f), Mode: 0o755, Digest: f.Digest, Size: f.Size})
+		want.Files = append(want.Files, wire.FileWant{Path: site.StoredPath(f), Mode: 0o755, Digest: f.Digest,
+			Size: f.Size})
 	}
 	return want, nil
 }
@@ -297,7 +298,8 @@ func (e *shipError) Hint() string {
 	case wire.ReasonBusy:
 		return "wait for the other boxlift to end, or end it"
 	case wire.ReasonContent:
-		return "run the command again; if it persists, verify the bundle with `boxlift bundle verify`, then the host's memory and disk"
+		return "run the command again; if it persists, verify the bundle with `boxlift bundle verify`, then the " +
+			"host's memory and disk"
 	}
 	return "run the command again; what has arrived is kept"
 }

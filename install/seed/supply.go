@@ -27,7 +27,8 @@ func (sd *Seeder) CheckDelta() error {
 	var blobs []digest.Digest
 	for _, f := range sd.Site.Contents.Files {
 		isChart := f.Component == site.CiliumComponent && strings.HasSuffix(f.Name, ".tgz")
-		if isChart || f.Component == LiteBoxdComponent && f.Name == bundle.ManifestsFile && sd.Site.Config.LiteBoxd != nil {
+		if isChart || f.Component == LiteBoxdComponent && f.Name == bundle.ManifestsFile &&
+			sd.Site.Config.LiteBoxd != nil {
 			blobs = append(blobs, f.Digest)
 		}
 	}

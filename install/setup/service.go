@@ -52,7 +52,8 @@ func StartingReason(ctx context.Context, steps []run.Step) (string, error) {
 // StartReason says why a service has to be started, or started again. The file called started
 // has the fingerprint of what it was last started with, and fingerprint computes that of what
 // there is now.
-func StartReason(ctx context.Context, h *site.Host, service, started string, fingerprint func(context.Context) (string, error)) (string, error) {
+func StartReason(ctx context.Context, h *site.Host, service, started string,
+	fingerprint func(context.Context) (string, error)) (string, error) {
 	state, err := machine.FindService(ctx, h.Conn, service)
 	if err != nil {
 		return "", err

@@ -53,7 +53,8 @@ func FileStep(h *site.Host, title, name string, content []byte) run.Step {
 			return reason, err
 		},
 		Run: func(ctx context.Context) error {
-			if _, err := h.Root(ctx, "make k3s' config folder", "mkdir", "-p", "-m", "0755", path.Dir(name)); err != nil {
+			if _, err := h.Root(ctx, "make k3s' config folder", "mkdir", "-p", "-m", "0755",
+				path.Dir(name)); err != nil {
 				return err
 			}
 			return h.Put(ctx, name, 0o600, content)
@@ -84,7 +85,8 @@ func StartError(ctx context.Context, h *site.Host, service, text string, redact 
 	if err != nil {
 		return fmt.Errorf("%s; its journal cannot be read: %w", text, err)
 	}
-	return &ServiceError{Text: text, Service: service, Lines: printable.Text(strings.TrimSpace(redact(LastLines(string(out)))))}
+	return &ServiceError{Text: text, Service: service,
+		Lines: printable.Text(strings.TrimSpace(redact(LastLines(string(out)))))}
 }
 
 // LastLines are those of a service's journal that say why it ended. Where containers go on
@@ -92,7 +94,8 @@ func StartError(ctx context.Context, h *site.Host, service, text string, redact 
 func LastLines(journal string) string {
 	const most = 15
 	lines := slices.DeleteFunc(slices.Collect(strings.Lines(journal)), func(line string) bool {
-		return strings.Contains(line, "Found left-over process") || strings.HasSuffix(strings.TrimSpace(line), "remains running after unit stopped.") ||
+		return strings.Contains(line, "Found left-over process") ||
+			strings.HasSuffix(strings.TrimSpace(line), "remains running after unit stopped.") ||
 			strings.HasPrefix(line, "This usually indicates unclean termination of a previous run")
 	})
 	return strings.Join(lines[max(0, len(lines)-most):], "")

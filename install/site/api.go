@@ -22,7 +22,8 @@ func (s *Site) APIThrough(ctx context.Context, h *Host) (*kube.Cluster, error) {
 	if kubeconfig == "" {
 		return nil, ErrNoCluster
 	}
-	return kube.Connect(kube.Options{Name: h.Name, Kubeconfig: []byte(kubeconfig), Dial: h.Conn.DialContext, Log: s.Log, Waiting: s.Meter.Wait, Absent: s.unlisted})
+	return kube.Connect(kube.Options{Name: h.Name, Kubeconfig: []byte(kubeconfig), Dial: h.Conn.DialContext, Log: s.Log,
+		Waiting: s.Meter.Wait, Absent: s.unlisted})
 }
 
 // ErrNoCluster says that there is no Kubernetes yet.
@@ -60,7 +61,8 @@ func (s *Site) Waiting(ctx context.Context, what string, wait func(context.Conte
 }
 
 // WaitingFor runs what only waits, no longer than limit.
-func (s *Site) WaitingFor(ctx context.Context, limit time.Duration, what string, wait func(context.Context) error) error {
+func (s *Site) WaitingFor(ctx context.Context, limit time.Duration, what string,
+	wait func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("given up after %v", limit))
 	defer cancel()
 	task := s.Reporter.Task(what, 0)

@@ -135,7 +135,8 @@ type Identity struct {
 func Identify(ctx context.Context, conn machine.Host) (Identity, error) {
 	const script = `date +%s.%N && uname -sm && uname -n && { cat /etc/machine-id 2>/dev/null || echo; }`
 	begin := time.Now()
-	result, err := conn.Run(ctx, machine.Command{Title: "find out the platform", Args: []string{"/bin/sh", "-c", script}})
+	result, err := conn.Run(ctx, machine.Command{Title: "find out the platform",
+		Args: []string{"/bin/sh", "-c", script}})
 	if err != nil {
 		return Identity{}, err
 	}

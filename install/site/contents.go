@@ -103,7 +103,8 @@ func StoredPath(f bundle.File) string {
 func (s *Site) K3sFile(name string, platform lock.Platform) (bundle.File, error) {
 	f, ok := s.Contents.File(K3sComponent, name, platform)
 	if !ok {
-		return bundle.File{}, fmt.Errorf("the bundle's component %s has no file %s for %s: add it to the lock", K3sComponent, name, platform)
+		return bundle.File{}, fmt.Errorf("the bundle's component %s has no file %s for %s: add it to the lock",
+			K3sComponent, name, platform)
 	}
 	return f, nil
 }

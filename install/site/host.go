@@ -206,5 +206,6 @@ func (e *NotRunError) Unwrap() error { return e.err }
 // Hint names the usual cause.
 func (e *NotRunError) Hint() string {
 	folder := path.Dir(path.Dir(HelperPath))
-	return fmt.Sprintf("programs in %s have to run; findmnt -T %[1]s shows whether it is mounted noexec: remount that with mount -o remount,exec, and remove noexec from its line in /etc/fstab", folder)
+	return fmt.Sprintf("programs in %s have to run; findmnt -T %[1]s shows whether it is mounted noexec: remount "+
+		"that with mount -o remount,exec, and remove noexec from its line in /etc/fstab", folder)
 }

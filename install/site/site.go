@@ -167,7 +167,8 @@ func (s *Site) SandboxesEnded(host string, names []string) {
 	if len(names) == 0 {
 		return
 	}
-	s.Warn("%s: of the sandboxes that ran when its k3s was to change, these have ended: %s", host, strings.Join(names, ", "))
+	s.Warn("%s: of the sandboxes that ran when its k3s was to change, these have ended: %s", host,
+		strings.Join(names, ", "))
 	s.warned.Lock()
 	defer s.warned.Unlock()
 	s.Ended = append(s.Ended, names...)

@@ -46,7 +46,8 @@ func (s *Site) HostOf(ctx context.Context, nodeName string) (*Host, error) {
 			}
 		}
 	}
-	return nil, errors.Join(append([]error{fmt.Errorf("it is on the node %s, which is that of no host that can be logged in to", nodeName)}, errs...)...)
+	return nil, errors.Join(append([]error{fmt.Errorf("it is on the node %s, which is that of no host that can be "+
+		"logged in to", nodeName)}, errs...)...)
 }
 
 // Fetch brings a file of the host here and compares its content with a sha256.

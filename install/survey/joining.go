@@ -34,7 +34,8 @@ func (sv *Surveyor) checkTaken(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	if err != nil {
-		sv.Site.Warn("whether the cluster has nodes of other machines with the names or machine-ids of the hosts that are to join could not be found out: %v", err)
+		sv.Site.Warn("whether the cluster has nodes of other machines with the names or machine-ids of the hosts "+
+			"that are to join could not be found out: %v", err)
 	}
 	var failed error
 	for _, h := range joining {
@@ -86,13 +87,16 @@ type takenError struct {
 }
 
 func (e *takenError) Error() string {
-	return fmt.Sprintf("the host would join as the node %s, and the cluster has that node on another machine: its machine-id is %s and its addresses are %s, the host's machine-id is %s",
+	return fmt.Sprintf("the host would join as the node %s, and the cluster has that node on another machine: its "+
+		"machine-id is %s and its addresses are %s, the host's machine-id is %s",
 		e.node, e.machineID, strings.Join(e.addresses, ", "), e.own)
 }
 
 // Hint is about both: another machine's name, and a machine that is gone or was set up anew.
 func (e *takenError) Hint() string {
-	return fmt.Sprintf("give the host another name in install.yaml; or, if the machine of that node is gone, or is this one and was set up anew, remove its node first: boxlift node remove --hosts %s --forget-unreachable-host", e.node)
+	return fmt.Sprintf("give the host another name in install.yaml; or, if the machine of that node is gone, or is "+
+		"this one and was set up anew, remove its node first: boxlift node remove --hosts %s --forget-unreachable-host",
+		e.node)
 }
 
 // copiedError says that a host has the machine-id of another node.
@@ -103,11 +107,14 @@ type copiedError struct {
 }
 
 func (e *copiedError) Error() string {
-	return fmt.Sprintf("the host has the /etc/machine-id %s, as the cluster's node %s (%s) has, and would join as the node %s: it is a copy of that machine, or was that node itself under another name",
+	return fmt.Sprintf("the host has the /etc/machine-id %s, as the cluster's node %s (%s) has, and would join as "+
+		"the node %s: it is a copy of that machine, or was that node itself under another name",
 		e.machineID, e.node, strings.Join(e.addresses, ", "), e.own)
 }
 
 // Hint is about both: a copy, and a machine that was renamed after k3s was taken from it.
 func (e *copiedError) Hint() string {
-	return fmt.Sprintf("give a copy an identity of its own: rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup, and reboot; if that node is what is left of this very host, remove it first: boxlift node remove --hosts %s --forget-unreachable-host", e.node)
+	return fmt.Sprintf("give a copy an identity of its own: rm -f /etc/machine-id /var/lib/dbus/machine-id && "+
+		"systemd-machine-id-setup, and reboot; if that node is what is left of this very host, remove it first: "+
+		"boxlift node remove --hosts %s --forget-unreachable-host", e.node)
 }

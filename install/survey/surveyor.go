@@ -108,7 +108,8 @@ func (sv *Surveyor) look(ctx context.Context, h *site.Host) error {
 		return err
 	}
 	if platforms := sv.Site.Contents.Platforms(); !slices.Contains(platforms, h.Platform) {
-		return fmt.Errorf("the host is %s, but the bundle carries %s only: build a bundle whose lock lists that platform", h.Platform, site.PlatformsText(platforms))
+		return fmt.Errorf("the host is %s, but the bundle carries %s only: build a bundle whose lock lists that "+
+			"platform", h.Platform, site.PlatformsText(platforms))
 	}
 	if err := sv.Deployer.CheckPlatform(h.Platform); err != nil {
 		return err
@@ -260,7 +261,8 @@ func (sv *Surveyor) Needs() preflight.Need {
 	need := preflight.Need{
 		Config: sv.Site.Config, K3s: sv.Site.K3s, CiliumValues: sv.Network.CiliumValues("", false),
 		Platforms: sv.Site.Contents.Platforms(), Sizes: make(map[lock.Platform]preflight.Sizes),
-		Upgrade: sv.Engine.Upgrades || sv.Recovery.Restore != nil && sv.Recovery.Restore.Replace, // the k3s that is there goes
+		// the k3s that is there goes
+		Upgrade: sv.Engine.Upgrades || sv.Recovery.Restore != nil && sv.Recovery.Restore.Replace,
 	}
 	for _, h := range sv.Site.Hosts {
 		if _, done := need.Sizes[h.Platform]; done || h.Platform == "" {
@@ -289,7 +291,8 @@ func storedFile(f bundle.File) facts.StoredFile {
 // new to the cluster, since those that are in it have shown it. Who runs preflight alone wants to
 // know, also of a firewall that came later; no run has its state open then.
 func (sv *Surveyor) triesReach() bool {
-	return sv.Engine.Journal == nil || slices.ContainsFunc(sv.Site.Hosts, func(h *site.Host) bool { return !h.Member && h.Joined == "" && h.Adopted == nil })
+	return sv.Engine.Journal == nil || slices.ContainsFunc(sv.Site.Hosts,
+		func(h *site.Host) bool { return !h.Member && h.Joined == "" && h.Adopted == nil })
 }
 
 // checkReach finds out whether the hosts reach each other, where that has to be tried. What is no
@@ -304,9 +307,11 @@ func (sv *Surveyor) checkReach(ctx context.Context, subjects []preflight.Subject
 	for i, s := range subjects {
 		h := sv.Site.Hosts[slices.IndexFunc(sv.Site.Hosts, func(h *site.Host) bool { return h.Name == s.Name })]
 		hosts = append(hosts, preflight.ReachHost{
-			Name: s.Name, Address: preflight.NodeAddress(s), Role: s.Config.Role, Ports: preflight.ReachPorts(need, subjects, i), Outside: outside,
+			Name: s.Name, Address: preflight.NodeAddress(s), Role: s.Config.Role,
+			Ports: preflight.ReachPorts(need, subjects, i), Outside: outside,
 			Start: func(ctx context.Context, args ...string) (io.WriteCloser, io.Reader, func() error, error) {
-				p, err := h.Conn.Start(ctx, machine.Command{Title: "see which hosts it reaches", Args: append([]string{site.HelperPath}, args...), Root: true})
+				p, err := h.Conn.Start(ctx, machine.Command{Title: "see which hosts it reaches",
+					Args: append([]string{site.HelperPath}, args...), Root: true})
 				if err != nil {
 					return nil, nil, nil, err
 				}

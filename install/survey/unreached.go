@@ -42,10 +42,12 @@ func (sv *Surveyor) unseenHost(h *site.Host) preflight.Finding {
 		f.Check, f.Needed = preflight.CheckMachineID, "an identity of its own for every host"
 	case errors.As(h.Err, &notRun):
 		f.Check, f.Needed = preflight.CheckNoExec, "to run programs from "+path.Dir(path.Dir(site.HelperPath))
-	case errors.Is(h.Err, remote.ErrNotRoot), errors.Is(h.Err, remote.ErrSudo), errors.Is(h.Err, remote.ErrSudoPassword):
+	case errors.Is(h.Err, remote.ErrNotRoot), errors.Is(h.Err, remote.ErrSudo), errors.Is(h.Err,
+		remote.ErrSudoPassword):
 		f.Check, f.Needed = preflight.CheckRoot, "root, directly or through sudo"
 	case h.Hostname != "" && !slices.Contains(platforms, h.Platform): // it has said who it is
-		f.Check, f.Needed = preflight.CheckPlatform, "one of the platforms that the bundle carries: "+site.PlatformsText(platforms)
+		f.Check, f.Needed = preflight.CheckPlatform, "one of the platforms that the bundle carries: "+
+			site.PlatformsText(platforms)
 		f.Hint = "build a bundle for the host's platform, if boxlift has it, or choose another host"
 	}
 	if hints := fault.Hints(h.Err); len(hints) > 0 {

@@ -66,7 +66,8 @@ func readKept(ctx context.Context, h *site.Host) (*kept, error) {
 		return nil, fmt.Errorf("read %s: %w", k3s.KeptFile, err)
 	}
 	if k.Format != k3s.KeptFormat {
-		return nil, fmt.Errorf("read %s: it has format %d, and this boxlift knows format %d", k3s.KeptFile, k.Format, k3s.KeptFormat)
+		return nil, fmt.Errorf("read %s: it has format %d, and this boxlift knows format %d", k3s.KeptFile, k.Format,
+			k3s.KeptFormat)
 	}
 	k.K3s = printable.Short(k.K3s, 100)
 	return &k, nil
@@ -158,7 +159,9 @@ func (m *move) prepare(ctx context.Context) error {
 					return err
 				}
 				return m.upgrader.Site.Meter.Wait(func() error {
-					return drain.Node(ctx, m.upgrader.Site.API, m.host.NodeName(), drain.Options{Timeout: m.upgrader.Site.Config.Runtime.CommandTimeout, Report: m.upgrader.Site.Reporter.Message, Unmanaged: true})
+					return drain.Node(ctx, m.upgrader.Site.API, m.host.NodeName(),
+						drain.Options{Timeout: m.upgrader.Site.Config.Runtime.CommandTimeout,
+							Report: m.upgrader.Site.Reporter.Message, Unmanaged: true})
 				})
 			},
 		})
@@ -236,7 +239,8 @@ func (m *move) keepPods(ctx context.Context) error {
 
 // drains tells whether the node is to be drained. Without an API nothing is.
 func (m *move) drains() bool {
-	return m.upgrader.Upgrade.Accept.Drain && m.upgrader.Cluster.Crossing.Minor && m.replaces && m.upgrader.Site.API != nil
+	return m.upgrader.Upgrade.Accept.Drain && m.upgrader.Cluster.Crossing.Minor && m.replaces &&
+		m.upgrader.Site.API != nil
 }
 
 // keep copies what k3s is into previousDir, and notes which pods are ready. The program is
@@ -288,7 +292,8 @@ sync`
 func (m *move) keptFiles() []string {
 	service := site.UnitDir + site.Unit(m.host.Config.Role) + ".service"
 	return []string{
-		service, service + ".env", site.K3sConfigFile, site.K3sTokenFile, site.K3sAgentTokenFile, site.K3sRegistries, site.K3sResolvConf, site.ServiceFile,
+		service, service + ".env", site.K3sConfigFile, site.K3sTokenFile, site.K3sAgentTokenFile, site.K3sRegistries,
+		site.K3sResolvConf, site.ServiceFile,
 	}
 }
 
@@ -317,7 +322,8 @@ func (m *move) notePods(ctx context.Context, k *kept) error {
 	}
 	for _, p := range pods {
 		if p.Ready {
-			k.Pods = append(k.Pods, keptPod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Restarts: p.Restarts, Sandbox: m.isSandbox(p)})
+			k.Pods = append(k.Pods, keptPod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Restarts: p.Restarts,
+				Sandbox: m.isSandbox(p)})
 		}
 	}
 	return nil
@@ -364,7 +370,8 @@ func (m *move) prove(ctx context.Context) error {
 	if m.before == nil {
 		return nil
 	}
-	if err := m.upgrader.Site.AwaitEachNode(ctx, "wait for the node of "+m.host.Name, []*site.Host{m.host}, m.lacksNow); err != nil {
+	if err := m.upgrader.Site.AwaitEachNode(ctx, "wait for the node of "+m.host.Name, []*site.Host{m.host},
+		m.lacksNow); err != nil {
 		return err
 	}
 	if err := m.upgrader.Importer.ImagesOn(ctx, m.host); err != nil {
@@ -475,7 +482,10 @@ func howLost(was keptPod, i int, pods []kube.Pod) string {
 	case !was.Sandbox:
 		return ""
 	case i < 0:
-		if slices.ContainsFunc(pods, func(p kube.Pod) bool { return p.Namespace == was.Namespace && p.Name == was.Name }) {
+		if slices.ContainsFunc(pods, func(p kube.Pod) bool {
+			return p.Namespace == was.Namespace &&
+				p.Name == was.Name
+		}) {
 			return "replaced by another pod"
 		}
 		return ""
@@ -541,7 +551,8 @@ func (m *move) stays() string {
 	switch {
 	case m.before == nil:
 		return "the upgrade has not changed its k3s"
-	case m.host.Config.Role == config.Server && m.upgrader.Cluster.Crossing.Moved && !gate.SameMinor(m.before.K3s, m.upgrader.Site.K3s):
+	case m.host.Config.Role == config.Server && m.upgrader.Cluster.Crossing.Moved &&
+		!gate.SameMinor(m.before.K3s, m.upgrader.Site.K3s):
 		return "the API server has moved to another minor version of Kubernetes"
 	}
 	return ""
@@ -583,7 +594,8 @@ func (m *move) goBack(ctx context.Context, because error) error {
 				"; boxlift resume tries the new version again")
 	}
 	// Not before: Services that are let again would leave these pods out.
-	if err := m.upgrader.Site.WaitingFor(ctx, k3s.PodsBackTime, "wait for the pods on "+m.host.Name, m.awaitPods); err != nil && ctx.Err() == nil {
+	if err := m.upgrader.Site.WaitingFor(ctx, k3s.PodsBackTime, "wait for the pods on "+m.host.Name,
+		m.awaitPods); err != nil && ctx.Err() == nil {
 		m.upgrader.Site.Warn("%s: %s runs again, but its pods are not as they were: %v", m.host.Name, m.previous(), err)
 	}
 	return &wentBackError{because: because, previous: m.previous()}
@@ -674,7 +686,8 @@ func (m *move) keepEndpoints(ctx context.Context) (end func()) {
 		name = m.host.NodeName()
 	}
 	if err := m.upgrader.Site.API.KeepEndpoints(ctx, name); err != nil {
-		m.upgrader.Site.Note("%s: requests to services with one pod may fail while its kubelet is started again: %v", m.host.Name, err)
+		m.upgrader.Site.Note("%s: requests to services with one pod may fail while its kubelet is started again: %v",
+			m.host.Name, err)
 	}
 	return func() {
 		// A run that is told to end takes this back, too.
@@ -691,7 +704,8 @@ func (u *Upgrader) letEndpoints(ctx context.Context, name string) {
 		return
 	}
 	if err := u.Site.API.LetEndpoints(ctx, name); err != nil && ctx.Err() == nil {
-		u.Site.Note("services still send to pods that are not ready: %v; an upgrade that is run again takes that back", err)
+		u.Site.Note("services still send to pods that are not ready: %v; an upgrade that is run again takes that back",
+			err)
 	}
 }
 
@@ -711,5 +725,6 @@ func (m *move) checkData(ctx context.Context) error {
 		return nil
 	}
 	return fmt.Errorf("%w: the node is not drained, because of data that is on no other: "+
-		"give %s %s to let what uses it be down meanwhile:%s", site.ErrRefused, gate.InterruptFlag, m.host.NodeName(), members.HeldText(held))
+		"give %s %s to let what uses it be down meanwhile:%s", site.ErrRefused, gate.InterruptFlag, m.host.NodeName(),
+		members.HeldText(held))
 }

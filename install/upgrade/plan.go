@@ -66,7 +66,10 @@ type ComponentChange struct {
 
 // changes tells whether the component moves at all.
 func (c ComponentChange) changes() bool {
-	return slices.ContainsFunc(c.From, func(from string) bool { return strings.TrimPrefix(from, "v") != strings.TrimPrefix(c.To, "v") })
+	return slices.ContainsFunc(c.From, func(from string) bool {
+		return strings.TrimPrefix(from,
+			"v") != strings.TrimPrefix(c.To, "v")
+	})
 }
 
 // Host is what an upgrade means for one host.
@@ -109,7 +112,9 @@ type planner struct {
 
 // Plan finds out what an upgrade would do.
 func (u *Upgrader) Plan(ctx context.Context, o Settings) (_ *Plan, err error) {
-	planner := &planner{upgrader: u, options: o, judged: make(map[*site.Host]*gate.Host), plans: make(map[*site.Host]*Host), lacking: make(map[digest.Digest]int64), nowhere: make(map[digest.Digest][]string)}
+	planner := &planner{upgrader: u, options: o, judged: make(map[*site.Host]*gate.Host),
+		plans: make(map[*site.Host]*Host), lacking: make(map[digest.Digest]int64),
+		nowhere: make(map[digest.Digest][]string)}
 	if planner.lock, _, err = u.Site.Bundle.Lock(); err != nil {
 		return nil, err
 	}
@@ -137,7 +142,8 @@ func (u *Upgrader) Plan(ctx context.Context, o Settings) (_ *Plan, err error) {
 
 // look asks the hosts and the cluster.
 func (u *planner) look(ctx context.Context) error {
-	task := u.upgrader.Site.Reporter.Task(fmt.Sprintf("look at %s", site.Counted(len(u.upgrader.Site.Hosts), "host")), 0)
+	task := u.upgrader.Site.Reporter.Task(fmt.Sprintf("look at %s", site.Counted(len(u.upgrader.Site.Hosts), "host")),
+		0)
 	_ = u.upgrader.Engine.EachHost(ctx, u.upgrader.Site.Hosts, u.lookAt) // the hosts keep their errors
 	_ = u.upgrader.Cluster.FindAdopted(ctx)                              // as do those that cannot be kept
 	_ = u.upgrader.Cluster.CheckForeign(ctx)
@@ -151,7 +157,8 @@ func (u *planner) look(ctx context.Context) error {
 		return errors.Join(u.upgrader.Engine.HostErrors(), fmt.Errorf("%w: %w", site.ErrCluster, err))
 	}
 	if u.upgrader.Site.API == nil {
-		return errors.Join(u.upgrader.Engine.HostErrors(), fmt.Errorf("%w: %w: there is nothing to upgrade", site.ErrRefused, site.ErrNoCluster))
+		return errors.Join(u.upgrader.Engine.HostErrors(), fmt.Errorf("%w: %w: there is nothing to upgrade",
+			site.ErrRefused, site.ErrNoCluster))
 	}
 	if err := u.lookAtCluster(ctx); errors.Is(err, site.ErrRefused) {
 		return err
@@ -184,7 +191,8 @@ func (u *planner) lookAt(ctx context.Context, h *site.Host) error {
 	if err := h.GatherFacts(ctx); err != nil {
 		// The helper is that of the bundle which runs, and may know another form of facts.
 		h.Facts = nil
-		u.judged[h].Unjudged = "what the host has could not be found out with the boxlift-node on it: " + printable.Clip(printable.Text(err.Error()), 300)
+		u.judged[h].Unjudged = "what the host has could not be found out with the boxlift-node on it: " +
+			printable.Clip(printable.Text(err.Error()), 300)
 		return nil
 	}
 	u.judged[h].CgroupVersion = h.Facts.Cgroup.Version
@@ -200,7 +208,8 @@ func (u *planner) lookAtCluster(ctx context.Context) error {
 	}
 	c := &u.is
 	for _, n := range u.found.Nodes {
-		c.Nodes = append(c.Nodes, gate.Node{Name: n.Name, Server: n.Server, Kubelet: n.Kubelet, Ready: n.Ready, Reason: n.Reason})
+		c.Nodes = append(c.Nodes, gate.Node{Name: n.Name, Server: n.Server, Kubelet: n.Kubelet, Ready: n.Ready,
+			Reason: n.Reason})
 		c.EmbeddedEtcd = c.EmbeddedEtcd || n.Labels[etcdLabel] == "true"
 	}
 	c.APIs = u.upgrader.Cluster.APIVersions(ctx)
@@ -211,11 +220,13 @@ func (u *planner) lookAtCluster(ctx context.Context) error {
 		}
 	}
 	if u.upgrader.Site.Config.LiteBoxd != nil && c.LiteBoxd != "" {
-		claim, err := u.upgrader.Site.API.Claim(ctx, u.upgrader.Site.Config.LiteBoxd.NamespaceSystem, manifests.DataClaim)
+		claim, err := u.upgrader.Site.API.Claim(ctx, u.upgrader.Site.Config.LiteBoxd.NamespaceSystem,
+			manifests.DataClaim)
 		if err != nil {
 			return err
 		}
-		if v := inspect.JudgeClaim(u.upgrader.Site.Config.LiteBoxd.NamespaceSystem, claim); v.State != inspect.HealthOK {
+		if v := inspect.JudgeClaim(u.upgrader.Site.Config.LiteBoxd.NamespaceSystem,
+			claim); v.State != inspect.HealthOK {
 			c.Volume, c.VolumeWay = "the claim "+v.Subject+" "+v.Detail, v.Hint
 		}
 	}
@@ -281,13 +292,16 @@ func (u *planner) lookAtRecord(ctx context.Context) error {
 		u.is.Unrecorded = true
 	case u.options.RollbackTo > 0: // whatever became of the releases since
 	case newest.State != release.Succeeded && newest.Bundle != u.upgrader.Site.Bundle.Digest():
-		u.is.Record = fmt.Sprintf("release %d (%s, bundle %s, by %s) is %s since %s", newest.Number, newest.Command, site.Short(newest.Bundle.String()), newest.By, newest.State, inspect.Since(newest).Format(time.RFC3339))
+		u.is.Record = fmt.Sprintf("release %d (%s, bundle %s, by %s) is %s since %s", newest.Number, newest.Command,
+			site.Short(newest.Bundle.String()), newest.By, newest.State, inspect.Since(newest).Format(time.RFC3339))
 		u.is.RecordWay = "finish it first, with its bundle: boxlift resume, or the same command again"
 		if current := u.record.Current(); current != nil {
-			u.is.RecordWay += fmt.Sprintf("; where that bundle is at fault, go back first: boxlift rollback --to %d", current.Number)
+			u.is.RecordWay += fmt.Sprintf("; where that bundle is at fault, go back first: boxlift rollback --to %d",
+				current.Number)
 		}
 	case newest.State == release.Succeeded && newest.Config != u.upgrader.Site.Config.Fingerprint():
-		u.is.Drift = append(u.is.Drift, fmt.Sprintf("install.yaml asks for something else than in release %d", newest.Number))
+		u.is.Drift = append(u.is.Drift, fmt.Sprintf("install.yaml asks for something else than in release %d",
+			newest.Number))
 	}
 	return nil
 }
@@ -300,11 +314,14 @@ func (u *planner) checkRollback() error {
 	to := u.record.Find(u.options.RollbackTo)
 	switch {
 	case to == nil:
-		return fmt.Errorf("%w: the record has no release %d: boxlift history lists them", site.ErrRefused, u.options.RollbackTo)
+		return fmt.Errorf("%w: the record has no release %d: boxlift history lists them", site.ErrRefused,
+			u.options.RollbackTo)
 	case to.State != release.Succeeded && to.State != release.RolledBack:
-		return fmt.Errorf("%w: release %d is %s: only one that succeeded can be gone back to", site.ErrRefused, to.Number, to.State)
+		return fmt.Errorf("%w: release %d is %s: only one that succeeded can be gone back to", site.ErrRefused,
+			to.Number, to.State)
 	case to.Bundle != u.upgrader.Site.Bundle.Digest():
-		return fmt.Errorf("%w: release %d was of bundle %s, this is %s: give that bundle", site.ErrRefused, to.Number, site.Short(to.Bundle.String()), site.Short(u.upgrader.Site.Bundle.Digest().String()))
+		return fmt.Errorf("%w: release %d was of bundle %s, this is %s: give that bundle", site.ErrRefused, to.Number,
+			site.Short(to.Bundle.String()), site.Short(u.upgrader.Site.Bundle.Digest().String()))
 	}
 	return nil
 }
@@ -340,7 +357,10 @@ func (u *planner) judgeHosts(ctx context.Context) error {
 		i := slices.IndexFunc(u.is.Nodes, func(o gate.Node) bool { return o.Name == n.Name })
 		u.is.Nodes[i].Listed = true
 		h.Node, u.judged[h].Node = n.Name, n.Name
-		if slices.ContainsFunc(u.options.Accept.Interrupt, func(name string) bool { return site.IsCalled(h.Config, name) }) {
+		if slices.ContainsFunc(u.options.Accept.Interrupt, func(name string) bool {
+			return site.IsCalled(h.Config,
+				name)
+		}) {
 			u.options.Accept.Interrupt = append(slices.Clone(u.options.Accept.Interrupt), n.Name)
 		}
 		u.plans[h].Node, u.plans[h].K3s = n.Name, n.Kubelet
@@ -358,7 +378,8 @@ func (u *planner) judgeHosts(ctx context.Context) error {
 		judged := u.judged[h]
 		for _, f := range u.upgrader.Surveyor.Findings {
 			if f.Host == h.Name && f.Severity == preflight.Error {
-				judged.Preflight = append(judged.Preflight, gate.Trouble{Found: fmt.Sprintf("%s; needed: %s", f.Found, f.Needed), Way: f.Hint})
+				judged.Preflight = append(judged.Preflight, gate.Trouble{Found: fmt.Sprintf("%s; needed: %s", f.Found,
+					f.Needed), Way: f.Hint})
 			}
 		}
 		if h.Err != nil {
@@ -375,7 +396,8 @@ func (u *planner) judgeHosts(ctx context.Context) error {
 func (u *planner) hostDrift(ctx context.Context, h *site.Host) error {
 	n := &k3s.Node{Cluster: u.upgrader.Cluster, Host: h}
 	service := site.Unit(h.Config.Role)
-	reason, err := setup.StartReason(ctx, h, service, site.StartedFile, func(ctx context.Context) (string, error) { return n.Started(ctx, service) })
+	reason, err := setup.StartReason(ctx, h, service, site.StartedFile,
+		func(ctx context.Context) (string, error) { return n.Started(ctx, service) })
 	if err != nil {
 		return err
 	}
@@ -533,7 +555,8 @@ func (u *planner) order(p *Plan) []Step {
 	if u.options.Accept.Drain && u.movesMinor() {
 		restart = "DRAIN, which ends all sandboxes there, and start k3s " + change(site.K3sComponent).To
 	}
-	if len(lacking) > 0 || len(started(config.Server))+len(started(config.Agent)) > 0 || change(site.CiliumComponent).changes() || change(seed.LiteBoxdComponent).changes() {
+	if len(lacking) > 0 || len(started(config.Server))+len(started(config.Agent)) > 0 ||
+		change(site.CiliumComponent).changes() || change(seed.LiteBoxdComponent).changes() {
 		steps = slices.Insert(steps, 0, Step{What: "back up the cluster, and prove the backup"})
 	}
 	for _, name := range started(config.Server) {
@@ -560,7 +583,10 @@ func (u *planner) order(p *Plan) []Step {
 
 // movesMinor tells whether Kubernetes moves by a minor version.
 func (u *planner) movesMinor() bool {
-	return slices.ContainsFunc(u.found.Nodes, func(n kube.Node) bool { return !gate.SameMinor(n.Kubelet, u.upgrader.Site.K3s) })
+	return slices.ContainsFunc(u.found.Nodes, func(n kube.Node) bool {
+		return !gate.SameMinor(n.Kubelet,
+			u.upgrader.Site.K3s)
+	})
 }
 
 // path proposes upgrades when one step is too far: by the bundles that are there, or else by
@@ -574,7 +600,8 @@ func (u *planner) path(target gate.Target) ([]gate.Step, error) {
 		}
 		between = append(between, gate.Candidate{Name: r.Path(), Target: gate.TargetOf(l)})
 	}
-	way := gate.Via(u.is, gate.Candidate{Name: u.upgrader.Site.Bundle.Path(), Target: target}, between, u.options.Accept)
+	way := gate.Via(u.is, gate.Candidate{Name: u.upgrader.Site.Bundle.Path(), Target: target}, between,
+		u.options.Accept)
 	switch {
 	case len(way) == 1:
 		return nil, nil
@@ -599,7 +626,8 @@ func (e *gatesError) Error() string {
 		}
 		lines = append(lines, line+f.Reason)
 	}
-	return fmt.Sprintf("%v: %s in the way of the upgrade\n  %s", site.ErrRefused, site.Counted(len(lines), "thing"), strings.Join(lines, "\n  "))
+	return fmt.Sprintf("%v: %s in the way of the upgrade\n  %s", site.ErrRefused, site.Counted(len(lines), "thing"),
+		strings.Join(lines, "\n  "))
 }
 
 func (*gatesError) Unwrap() error { return site.ErrRefused }

@@ -156,7 +156,8 @@ func (u *Upgrader) BackUpFirst(ctx context.Context) error {
 					return "", err
 				}
 				begun := hasBegun(newest, r.Current(), found, u.Cluster.Crossing.Moved)
-				made, err := provenAgain(ctx, filepath.Join(recovery.BackupsDir(u.Site.StatePath, u.Site.Config.Cluster.Name), newest.Backup))
+				made, err := provenAgain(ctx, filepath.Join(recovery.BackupsDir(u.Site.StatePath,
+					u.Site.Config.Cluster.Name), newest.Backup))
 				if err == nil && (begun || time.Since(made) < freshBackup) {
 					return "", nil
 				}
@@ -164,16 +165,19 @@ func (u *Upgrader) BackUpFirst(ctx context.Context) error {
 					break // nothing has changed since, but people have worked
 				}
 				if errors.Is(err, fs.ErrNotExist) {
-					u.Site.Warn("the backup that this upgrade began with, %s, is not here: keep it wherever it is, for it alone has the cluster from before", newest.Backup)
+					u.Site.Warn("the backup that this upgrade began with, %s, is not here: keep it wherever it is, "+
+						"for it alone has the cluster from before", newest.Backup)
 				} else {
-					u.Site.Warn("the backup that this upgrade began with, %s, can no longer be used: look for a copy of it, for it alone has the cluster from before: %v", newest.Backup, err)
+					u.Site.Warn("the backup that this upgrade began with, %s, can no longer be used: look for a copy "+
+						"of it, for it alone has the cluster from before: %v", newest.Backup, err)
 				}
 				wayBackStays = begun
 			}
 			return "the upgrade is to have a way back", nil
 		},
 		Run: func(ctx context.Context) error {
-			report, err := u.Recovery.CreateBackup(ctx, recovery.Settings{Recipients: u.Upgrade.BackupRecipients, Boxlift: u.Record.Version})
+			report, err := u.Recovery.CreateBackup(ctx, recovery.Settings{Recipients: u.Upgrade.BackupRecipients,
+				Boxlift: u.Record.Version})
 			if err != nil {
 				return err
 			}
@@ -389,7 +393,8 @@ func (u *Upgrader) WayBack(ctx context.Context, o Settings) (backupFile string, 
 		return "", context.Cause(ctx)
 	}
 	if err != nil {
-		u.Site.Reporter.Message(fmt.Sprintf("warning: the cluster cannot be asked, its record beside the state is read: %v", err))
+		u.Site.Reporter.Message(fmt.Sprintf("warning: the cluster cannot be asked, its record beside the state is "+
+			"read: %v", err))
 		if r, err = release.ReadFile(u.Record.RecordCopy()); err != nil {
 			return "", err
 		}
@@ -404,7 +409,8 @@ func (u *Upgrader) WayBack(ctx context.Context, o Settings) (backupFile string, 
 		if err != nil {
 			return "", fmt.Errorf("%w: %w", site.ErrCluster, err)
 		}
-		if !slices.ContainsFunc(nodes, func(n kube.Node) bool { return n.Server && moved(n.Kubelet) }) && !slices.ContainsFunc(u.Cluster.APIVersions(ctx), moved) {
+		if !slices.ContainsFunc(nodes, func(n kube.Node) bool { return n.Server && moved(n.Kubelet) }) &&
+			!slices.ContainsFunc(u.Cluster.APIVersions(ctx), moved) {
 			return "", nil
 		}
 	} else if !slices.ContainsFunc(r.Releases, func(one release.Release) bool {
@@ -415,13 +421,16 @@ func (u *Upgrader) WayBack(ctx context.Context, o Settings) (backupFile string, 
 	if file := r.BackupOf(o.RollbackTo); file != "" {
 		return filepath.Join(recovery.BackupsDir(u.Site.StatePath, u.Site.Config.Cluster.Name), file), nil
 	}
-	return "", fmt.Errorf("%w: the servers have run another minor version of Kubernetes than release %d, and %w: boxlift backup list shows what there is, and --backup takes one of them", site.ErrRefused, o.RollbackTo, ErrNoBackup)
+	return "", fmt.Errorf("%w: the servers have run another minor version of Kubernetes than release %d, and %w: "+
+		"boxlift backup list shows what there is, and --backup takes one of them", site.ErrRefused, o.RollbackTo,
+		ErrNoBackup)
 }
 
 // IsKept reports whether a server keeps what it was before it was to get this bundle.
 func (u *Upgrader) IsKept(ctx context.Context) bool {
 	var found atomic.Bool
-	_ = u.Engine.EachHost(ctx, u.Site.Servers(), func(ctx context.Context, h *site.Host) error { // what cannot be read says nothing
+	// what cannot be read says nothing
+	_ = u.Engine.EachHost(ctx, u.Site.Servers(), func(ctx context.Context, h *site.Host) error {
 		if err := u.Site.Connect(ctx, h); err != nil {
 			return err
 		}

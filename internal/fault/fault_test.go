@@ -21,8 +21,8 @@ type ownError struct{ err error }
 
 func (e ownError) Error() string { return e.err.Error() }
 func (e ownError) Unwrap() error { return e.err }
-func (ownError) Class() Class  { return Bundle }
-func (ownError) Hint() string  { return "own hint" }
+func (ownError) Class() Class    { return Bundle }
+func (ownError) Hint() string    { return "own hint" }
 
 func TestClassOf(t *testing.T) {
 	for _, test := range []struct {

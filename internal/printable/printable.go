@@ -41,8 +41,8 @@ func Clip(s string, most int) string {
 // Short is Line, clipped.
 func Short(s string, most int) string { return Clip(Line(s), most) }
 
-// LastLines returns the last n lines of a program's output that are not blank, each as [Line] has it and clipped, fit to
-// be shown on a terminal.
+// LastLines returns the last n lines of a program's output that are not blank, each as [Line] has it and clipped, fit
+// to be shown on a terminal.
 func LastLines(output []byte, n int) []string {
 	const maxLine = 400
 	var lines []string

@@ -20,16 +20,18 @@ func newJSON(w io.Writer, now func() time.Time) *board {
 // Event is one line of the JSON form. Messages have Text only; the other events have
 // Task, Total, Done and Skipped.
 type Event struct {
-	Time           time.Time `json:"time"`  // RFC 3339 with nanoseconds, UTC
-	Event          string    `json:"event"` // start, progress, done, failed or message; progress at most once a second for a task
-	Task           string    `json:"task,omitempty"`
-	Total          *int64    `json:"total,omitempty"`          // bytes; 0 when the work is not counted in bytes
-	Done           *int64    `json:"done,omitempty"`           // bytes, what was skipped included
-	Skipped        *int64    `json:"skipped,omitempty"`        // bytes that needed no work
-	BytesPerSecond int64     `json:"bytesPerSecond,omitempty"` // lately for progress, on average for done and failed; absent when not known
-	SecondsLeft    *float64  `json:"secondsLeft,omitempty"`    // an estimate; progress only, absent when not known
-	Error          string    `json:"error,omitempty"`          // failed only
-	Text           string    `json:"text,omitempty"`
+	Time time.Time `json:"time"` // RFC 3339 with nanoseconds, UTC
+	// start, progress, done, failed or message; progress at most once a second for a task
+	Event   string `json:"event"`
+	Task    string `json:"task,omitempty"`
+	Total   *int64 `json:"total,omitempty"`   // bytes; 0 when the work is not counted in bytes
+	Done    *int64 `json:"done,omitempty"`    // bytes, what was skipped included
+	Skipped *int64 `json:"skipped,omitempty"` // bytes that needed no work
+	// lately for progress, on average for done and failed; absent when not known
+	BytesPerSecond int64    `json:"bytesPerSecond,omitempty"`
+	SecondsLeft    *float64 `json:"secondsLeft,omitempty"` // an estimate; progress only, absent when not known
+	Error          string   `json:"error,omitempty"`       // failed only
+	Text           string   `json:"text,omitempty"`
 }
 
 const jsonInterval = time.Second

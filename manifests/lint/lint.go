@@ -113,8 +113,10 @@ func (c *check) decode(object *unstructured.Unstructured) {
 	if err != nil {
 		return // a custom resource: only the cluster knows its schema
 	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, typed, true); err != nil {
-		c.found("schema", Error, "", "Kubernetes does not take it: "+oneLine(err), "see kubectl explain "+strings.ToLower(object.GetKind())+" for the fields that there are")
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, typed,
+		true); err != nil {
+		c.found("schema", Error, "", "Kubernetes does not take it: "+oneLine(err), "see kubectl explain "+
+			strings.ToLower(object.GetKind())+" for the fields that there are")
 		if !runtime.IsStrictDecodingError(err) {
 			return
 		}

@@ -39,7 +39,8 @@ func (c *check) missing(severity Severity, path, kind, namespace, name string) {
 	if namespace != "" {
 		full = namespace + "/" + name
 	}
-	c.found("missing", severity, path, fmt.Sprintf("%s %s does not exist", kind, full), "correct the name, or add the object")
+	c.found("missing", severity, path, fmt.Sprintf("%s %s does not exist", kind, full),
+		"correct the name, or add the object")
 }
 
 func (c *check) namespaces(it *item) {
@@ -56,13 +57,16 @@ func (c *check) disruptionBudget(it *item) {
 	least, most := budget.Spec.MinAvailable, budget.Spec.MaxUnavailable
 	switch {
 	case least != nil && most != nil:
-		c.found("budget-both", Error, "spec", "minAvailable and maxUnavailable exclude each other", "keep minAvailable only")
+		c.found("budget-both", Error, "spec", "minAvailable and maxUnavailable exclude each other",
+			"keep minAvailable only")
 	case most != nil:
-		c.found("budget-max-unavailable", Warning, "spec.maxUnavailable", "it counts pods that nobody manages as if they could not be missed", "use minAvailable")
+		c.found("budget-max-unavailable", Warning, "spec.maxUnavailable",
+			"it counts pods that nobody manages as if they could not be missed", "use minAvailable")
 	}
 	selected := c.selected(it.namespace(), budget.Spec.Selector)
 	if len(selected) == 0 {
-		c.found("missing", Error, "spec.selector", "no pods of any object have these labels", "write the labels of the pods that it is for")
+		c.found("missing", Error, "spec.selector", "no pods of any object have these labels",
+			"write the labels of the pods that it is for")
 		return
 	}
 	c.blocked(it, budget, selected)
@@ -79,14 +83,19 @@ func (c *check) blocked(it *item, budget *policyv1.PodDisruptionBudget, selected
 		switch {
 		case err != nil || n <= 0:
 		case n >= pods:
-			c.found("budget-blocks-drain", Error, "spec.minAvailable", fmt.Sprintf("%s of %d pods must stay: none may ever be evicted, and draining a node never ends", least.String(), pods), fmt.Sprintf("write at most %d", pods-1))
+			c.found("budget-blocks-drain", Error, "spec.minAvailable",
+				fmt.Sprintf("%s of %d pods must stay: none may ever be evicted, and draining a node never ends",
+					least.String(), pods), fmt.Sprintf("write at most %d", pods-1))
 		case slices.ContainsFunc(selected, c.bound):
-			c.found("budget-blocks-drain", Warning, "spec.minAvailable", "the pods share a volume that one node holds: an evicted one cannot come up elsewhere while the others are there, so that draining this node never ends", "write minAvailable: 0")
+			c.found("budget-blocks-drain", Warning, "spec.minAvailable", "the pods share a volume that one node "+
+				"holds: an evicted one cannot come up elsewhere while the others are there, so that draining this "+
+				"node never ends", "write minAvailable: 0")
 		}
 	}
 	if most := budget.Spec.MaxUnavailable; most != nil {
 		if n, err := intstr.GetScaledValueFromIntOrPercent(most, pods, true); err == nil && n <= 0 {
-			c.found("budget-blocks-drain", Error, "spec.maxUnavailable", "no pod may ever be evicted, and draining a node never ends", "write minAvailable with less than the number of pods")
+			c.found("budget-blocks-drain", Error, "spec.maxUnavailable", "no pod may ever be evicted, and draining a "+
+				"node never ends", "write minAvailable with less than the number of pods")
 		}
 	}
 }
@@ -123,13 +132,17 @@ func (c *check) ports(at string, ports []networkingv1.NetworkPolicyPort) {
 		switch {
 		case text && portRange.MatchString(p.Port.StrVal):
 			m := portRange.FindStringSubmatch(p.Port.StrVal)
-			c.found("port-range", Error, at+".port", fmt.Sprintf("%q is taken for a port's name, not for a range", p.Port.StrVal), fmt.Sprintf("write port: %s and endPort: %s", m[1], m[2]))
+			c.found("port-range", Error, at+".port", fmt.Sprintf("%q is taken for a port's name, not for a range",
+				p.Port.StrVal), fmt.Sprintf("write port: %s and endPort: %s", m[1], m[2]))
 		case text && digits.MatchString(p.Port.StrVal):
-			c.found("port-range", Error, at+".port", fmt.Sprintf("%q is text, which is taken for a port's name", p.Port.StrVal), "leave out the quotes")
+			c.found("port-range", Error, at+".port", fmt.Sprintf("%q is text, which is taken for a port's name",
+				p.Port.StrVal), "leave out the quotes")
 		case p.EndPort != nil && (p.Port == nil || text):
-			c.found("port-range", Error, at+".endPort", "a range begins with a port's number", "write the first port's number as port")
+			c.found("port-range", Error, at+".endPort", "a range begins with a port's number",
+				"write the first port's number as port")
 		case p.EndPort != nil && *p.EndPort < p.Port.IntVal:
-			c.found("port-range", Error, at+".endPort", fmt.Sprintf("the range ends (%d) before it begins (%d)", *p.EndPort, p.Port.IntVal), "write the lower number as port and the higher one as endPort")
+			c.found("port-range", Error, at+".endPort", fmt.Sprintf("the range ends (%d) before it begins (%d)",
+				*p.EndPort, p.Port.IntVal), "write the lower number as port and the higher one as endPort")
 		}
 	}
 }
@@ -146,9 +159,11 @@ func (c *check) roles(it *item) {
 		for _, list := range []struct {
 			field  string
 			values []string
-		}{{"apiGroups", rule.APIGroups}, {"resources", rule.Resources}, {"verbs", rule.Verbs}, {"nonResourceURLs", rule.NonResourceURLs}} {
+		}{{"apiGroups", rule.APIGroups}, {"resources", rule.Resources}, {"verbs", rule.Verbs},
+			{"nonResourceURLs", rule.NonResourceURLs}} {
 			if slices.ContainsFunc(list.values, func(v string) bool { return strings.Contains(v, "*") }) {
-				c.found("wildcard", Error, fmt.Sprintf("rules[%d].%s", i, list.field), "* grants what nobody has thought of, and what comes with later versions", "name what is needed, one by one")
+				c.found("wildcard", Error, fmt.Sprintf("rules[%d].%s", i, list.field), "* grants what nobody has "+
+					"thought of, and what comes with later versions", "name what is needed, one by one")
 			}
 		}
 	}
@@ -185,12 +200,16 @@ func (c *check) service(service *corev1.Service) {
 	}
 	selected := c.selected(service.Namespace, &metav1.LabelSelector{MatchLabels: service.Spec.Selector})
 	if len(selected) == 0 {
-		c.found("missing", Error, "spec.selector", "no pods of any object have these labels", "write the labels of the pods that it is for")
+		c.found("missing", Error, "spec.selector", "no pods of any object have these labels",
+			"write the labels of the pods that it is for")
 		return
 	}
 	for i, port := range service.Spec.Ports {
-		if name := port.TargetPort.StrVal; name != "" && !slices.ContainsFunc(selected, func(it *item) bool { return it.hasPort(name) }) {
-			c.found("missing", Error, fmt.Sprintf("spec.ports[%d].targetPort", i), fmt.Sprintf("no container of its pods has a port called %s", name), "write the port's number, or name the container's port")
+		if name := port.TargetPort.StrVal; name != "" && !slices.ContainsFunc(selected,
+			func(it *item) bool { return it.hasPort(name) }) {
+			c.found("missing", Error, fmt.Sprintf("spec.ports[%d].targetPort", i),
+				fmt.Sprintf("no container of its pods has a port called %s", name),
+				"write the port's number, or name the container's port")
 		}
 	}
 }
@@ -236,7 +255,8 @@ func (c *check) backend(namespace, at string, backend *networkingv1.IngressBacke
 		if !slices.ContainsFunc(service.Spec.Ports, func(p corev1.ServicePort) bool {
 			return want.Name != "" && p.Name == want.Name || want.Name == "" && p.Port == want.Number
 		}) {
-			c.found("missing", Error, at, fmt.Sprintf("Service %s/%s has no such port", namespace, service.Name), "write a port that it has")
+			c.found("missing", Error, at, fmt.Sprintf("Service %s/%s has no such port", namespace, service.Name),
+				"write a port that it has")
 		}
 	}
 }
@@ -253,7 +273,9 @@ func (c *check) middlewares(ingress *networkingv1.Ingress) {
 		if !slices.ContainsFunc(c.items, func(it *item) bool {
 			return it.raw.GetKind() == "Middleware" && it.namespace()+"-"+it.raw.GetName() == full
 		}) {
-			c.found("missing", Error, "metadata.annotations["+middlewares+"]", fmt.Sprintf("there is no Middleware whose namespace and name give %s: Traefik would answer 404 to everything", full), "write <namespace>-<name>@kubernetescrd")
+			c.found("missing", Error, "metadata.annotations["+middlewares+"]",
+				fmt.Sprintf("there is no Middleware whose namespace and name give %s: Traefik would answer 404 to "+
+					"everything", full), "write <namespace>-<name>@kubernetescrd")
 		}
 	}
 }

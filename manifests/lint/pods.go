@@ -44,19 +44,24 @@ func (c *check) image(at string, container corev1.Container) {
 	tag, isTag := ref.(name.Tag)
 	switch {
 	case err != nil:
-		c.found("image-tag", Error, at+".image", fmt.Sprintf("%q is not an image's name", container.Image), "write registry/repository:tag")
+		c.found("image-tag", Error, at+".image", fmt.Sprintf("%q is not an image's name", container.Image),
+			"write registry/repository:tag")
 	case isTag && !strings.HasSuffix(container.Image, ":"+tag.TagStr()):
 		moving = true
-		c.found("image-tag", Error, at+".image", container.Image+" has neither tag nor digest", "write the version: "+container.Image+":VERSION")
+		c.found("image-tag", Error, at+".image", container.Image+" has neither tag nor digest", "write the version: "+
+			container.Image+":VERSION")
 	case isTag && tag.TagStr() == "latest":
 		moving = true
-		c.found("image-latest", Error, at+".image", container.Image+" is another image tomorrow", "write the version instead of latest")
+		c.found("image-latest", Error, at+".image", container.Image+" is another image tomorrow",
+			"write the version instead of latest")
 	}
 	switch {
 	case container.ImagePullPolicy == corev1.PullAlways:
-		c.found("pull-policy", Error, at+".imagePullPolicy", "Always asks a registry at every start, and there may be none", "write imagePullPolicy: IfNotPresent")
+		c.found("pull-policy", Error, at+".imagePullPolicy",
+			"Always asks a registry at every start, and there may be none", "write imagePullPolicy: IfNotPresent")
 	case container.ImagePullPolicy == "" && moving:
-		c.found("pull-policy", Error, at+".imagePullPolicy", "without a fixed tag it is Always by default, which asks a registry at every start", "write imagePullPolicy: IfNotPresent")
+		c.found("pull-policy", Error, at+".imagePullPolicy", "without a fixed tag it is Always by default, which "+
+			"asks a registry at every start", "write imagePullPolicy: IfNotPresent")
 	}
 }
 
@@ -65,7 +70,8 @@ func (c *check) requests(at string, container corev1.Container) {
 		_, requested := container.Resources.Requests[resource]
 		_, limited := container.Resources.Limits[resource] // is the request where there is none
 		if !requested && !limited {
-			c.found("requests", Warning, at+".resources.requests."+string(resource), "no "+string(resource)+" is set aside for it: it goes first when the node is full", "write how much it needs at least")
+			c.found("requests", Warning, at+".resources.requests."+string(resource), "no "+string(resource)+
+				" is set aside for it: it goes first when the node is full", "write how much it needs at least")
 		}
 	}
 }
@@ -83,7 +89,8 @@ func (c *check) environment(it *item, at string, container corev1.Container) {
 	for _, variable := range container.Env {
 		at := fmt.Sprintf("%s.env[%s]", at, variable.Name)
 		if variable.Name == "KUBECONFIG" {
-			c.found("kubeconfig", Error, at, "the program is given a kubeconfig file", "take it out: in the cluster it uses its service account")
+			c.found("kubeconfig", Error, at, "the program is given a kubeconfig file",
+				"take it out: in the cluster it uses its service account")
 		}
 		if variable.ValueFrom == nil {
 			continue
@@ -107,7 +114,8 @@ func (c *check) mustHold(at, namespace, config, key string) {
 			_, text := object.Data[key]
 			_, binary := object.BinaryData[key]
 			if !text && !binary {
-				c.found("missing", Error, at, fmt.Sprintf("ConfigMap %s/%s has no key %s", namespace, config, key), "add the key, or write one that it has")
+				c.found("missing", Error, at, fmt.Sprintf("ConfigMap %s/%s has no key %s", namespace, config, key),
+					"add the key, or write one that it has")
 			}
 		}
 	}
@@ -126,9 +134,13 @@ func (c *check) grace(it *item) {
 		case err != nil:
 			c.found("grace", Error, at, err.Error(), "write a duration such as 120s")
 		case before > 0 && drain > 0 && grace < before+drain:
-			c.found("grace", Error, at, fmt.Sprintf("%d s are less than what %s may take to leave: %d s of preStop, and %d s for its connections (2 s and twice SHUTDOWN_TIMEOUT)", grace, container.Name, before, drain), fmt.Sprintf("write at least %d, or shorten SHUTDOWN_TIMEOUT", before+drain))
+			c.found("grace", Error, at, fmt.Sprintf("%d s are less than what %s may take to leave: %d s of preStop, "+
+				"and %d s for its connections (2 s and twice SHUTDOWN_TIMEOUT)", grace, container.Name, before, drain),
+				fmt.Sprintf("write at least %d, or shorten SHUTDOWN_TIMEOUT", before+drain))
 		case before > 0 && grace <= before:
-			c.found("grace", Error, at, fmt.Sprintf("%d s are over when preStop of %s is (%d s): it is killed without having been asked to leave", grace, container.Name, before), fmt.Sprintf("write more than %d", before))
+			c.found("grace", Error, at, fmt.Sprintf("%d s are over when preStop of %s is (%d s): it is killed "+
+				"without having been asked to leave", grace, container.Name, before),
+				fmt.Sprintf("write more than %d", before))
 		}
 	}
 }
@@ -191,7 +203,8 @@ func (c *check) volumes(it *item) {
 	for _, volume := range it.pods.Spec.Volumes {
 		at := fmt.Sprintf("%s.volumes[%s]", it.at, volume.Name)
 		if holdsKubeconfig(volume) {
-			c.found("kubeconfig", Error, at, "a kubeconfig file is mounted", "take it out: in the cluster the program uses its service account")
+			c.found("kubeconfig", Error, at, "a kubeconfig file is mounted",
+				"take it out: in the cluster the program uses its service account")
 		}
 		if source := volume.ConfigMap; source != nil && !isTrue(source.Optional) {
 			c.mustExist(at, "ConfigMap", it.namespace(), source.Name)
@@ -236,7 +249,8 @@ func holdsKubeconfig(volume corev1.Volume) bool {
 	}
 	return slices.ContainsFunc(names, func(name string) bool {
 		name = strings.ToLower(name)
-		return strings.Contains(name, "kubeconfig") || strings.HasSuffix(name, "/.kube/config") || strings.HasSuffix(name, "/k3s.yaml")
+		return strings.Contains(name, "kubeconfig") || strings.HasSuffix(name, "/.kube/config") ||
+			strings.HasSuffix(name, "/k3s.yaml")
 	})
 }
 
@@ -253,27 +267,33 @@ func (c *check) spread(it *item, at, claim string) {
 		}
 	}
 	if users > 1 {
-		c.found("volume-spread", Warning, at, fmt.Sprintf("claim %s can be attached to one node only, %d pods use it, and nothing keeps them together", claim, users), "add a required podAffinity on kubernetes.io/hostname, or use a storage class with ReadWriteMany")
+		c.found("volume-spread", Warning, at, fmt.Sprintf("claim %s can be attached to one node only, %d pods use "+
+			"it, and nothing keeps them together", claim, users),
+			"add a required podAffinity on kubernetes.io/hostname, or use a storage class with ReadWriteMany")
 	}
 }
 
 // together tells whether pods ask to be on the node of others.
 func (it *item) together() bool {
 	a := it.pods.Spec.Affinity
-	return a != nil && a.PodAffinity != nil && slices.ContainsFunc(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, func(t corev1.PodAffinityTerm) bool {
-		return t.TopologyKey == corev1.LabelHostname
-	})
+	return a != nil && a.PodAffinity != nil &&
+		slices.ContainsFunc(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
+			func(t corev1.PodAffinityTerm) bool {
+				return t.TopologyKey == corev1.LabelHostname
+			})
 }
 
 func (it *item) mounts(namespace, claim string) bool {
-	return it.pods != nil && it.namespace() == namespace && slices.ContainsFunc(it.pods.Spec.Volumes, func(v corev1.Volume) bool {
-		return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
-	})
+	return it.pods != nil && it.namespace() == namespace && slices.ContainsFunc(it.pods.Spec.Volumes,
+		func(v corev1.Volume) bool {
+			return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
+		})
 }
 
 func (c *check) claim(namespace, name string) *corev1.PersistentVolumeClaim {
 	for _, it := range c.items {
-		if claim, ok := it.typed.(*corev1.PersistentVolumeClaim); ok && claim.Namespace == namespace && claim.Name == name {
+		if claim, ok := it.typed.(*corev1.PersistentVolumeClaim); ok && claim.Namespace == namespace &&
+			claim.Name == name {
 			return claim
 		}
 	}
@@ -283,9 +303,10 @@ func (c *check) claim(namespace, name string) *corev1.PersistentVolumeClaim {
 // oneNode tells whether a claim's volume can be attached to one node only.
 func (c *check) oneNode(namespace, name string) bool {
 	claim := c.claim(namespace, name)
-	return claim != nil && !slices.ContainsFunc(claim.Spec.AccessModes, func(mode corev1.PersistentVolumeAccessMode) bool {
-		return mode == corev1.ReadWriteMany || mode == corev1.ReadOnlyMany
-	})
+	return claim != nil && !slices.ContainsFunc(claim.Spec.AccessModes,
+		func(mode corev1.PersistentVolumeAccessMode) bool {
+			return mode == corev1.ReadWriteMany || mode == corev1.ReadOnlyMany
+		})
 }
 
 // pinned tells whether the volume itself lies on a node, so that the scheduler cannot spread
@@ -297,6 +318,7 @@ func (c *check) pinned(namespace, name string) bool {
 
 func (c *check) sqlite(it *item) {
 	if it.pods.Labels["app"] == manifests.API && it.replicas > 1 {
-		c.found("sqlite-replicas", Error, "spec.replicas", fmt.Sprintf("%d replicas of the API would write to one SQLite file and do all background work several times", it.replicas), "write replicas: 1")
+		c.found("sqlite-replicas", Error, "spec.replicas", fmt.Sprintf("%d replicas of the API would write to one "+
+			"SQLite file and do all background work several times", it.replicas), "write replicas: 1")
 	}
 }

@@ -259,7 +259,8 @@ func (c *copier) checkSame() error {
 // checkSize refuses what would be too large, or has no room.
 func (c *copier) checkSize(size int64) error {
 	if size > c.MaxBytes {
-		return fmt.Errorf("it is too large: it has %d MiB, more than the %d MiB that are allowed", size>>20, c.MaxBytes>>20)
+		return fmt.Errorf("it is too large: it has %d MiB, more than the %d MiB that are allowed", size>>20,
+			c.MaxBytes>>20)
 	}
 	var space unix.Statfs_t
 	if err := hostfile.Control(c.copy, func(fd int) error { return unix.Fstatfs(fd, &space) }); err != nil {

@@ -92,7 +92,8 @@ func (r *CertificatesReport) read(path string) {
 		r.Problems = append(r.Problems, fmt.Sprintf("read the certificate %s: %v", path, err))
 	case err == nil:
 		r.Certificates = append(r.Certificates, Certificate{
-			Path: path, Subject: c.Subject.String(), CA: c.IsCA, NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC(),
+			Path: path, Subject: c.Subject.String(), CA: c.IsCA, NotBefore: c.NotBefore.UTC(),
+			NotAfter: c.NotAfter.UTC(),
 		})
 	}
 }

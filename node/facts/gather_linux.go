@@ -224,7 +224,8 @@ func kernelModules() []string {
 // kernelOptions are those that k3s and Cilium want to be set.
 func kernelOptions() []string {
 	return []string{
-		"BPF", "BPF_JIT", "BPF_SYSCALL", "BRIDGE_NETFILTER", "CGROUPS", "CGROUP_BPF", "CRYPTO_SHA1", "CRYPTO_USER_API_HASH",
+		"BPF", "BPF_JIT", "BPF_SYSCALL", "BRIDGE_NETFILTER", "CGROUPS", "CGROUP_BPF", "CRYPTO_SHA1",
+		"CRYPTO_USER_API_HASH",
 		"FIB_RULES", "GENEVE", "IP_SET", "IP_SET_HASH_IP", "NETFILTER_XT_MATCH_COMMENT", "NETFILTER_XT_MATCH_MARK",
 		"NETFILTER_XT_MATCH_SOCKET", "NETFILTER_XT_SET", "NETFILTER_XT_TARGET_CT", "NETFILTER_XT_TARGET_MARK",
 		"NETFILTER_XT_TARGET_TPROXY", "NET_CLS_ACT", "NET_CLS_BPF", "NET_SCH_FQ", "NET_SCH_INGRESS",
@@ -256,7 +257,8 @@ func (h *host) kernel(k *Kernel) {
 		}
 	}
 	if len(available) == 0 {
-		h.problem("read /lib/modules/%s/modules.dep: it is missing or empty, so that modules that are not loaded are not "+
+		h.problem("read /lib/modules/%s/modules.dep: it is missing or empty, so that modules that are not loaded are "+
+			"not "+
 			"known", k.Release)
 	}
 	config := h.kernelConfig(k.Release)
@@ -341,7 +343,8 @@ func (h *host) memory() Memory {
 
 func watchedPaths(imagesDir string) []string {
 	paths := []string{
-		"/", "/boot", "/etc", "/opt", "/run", "/tmp", "/usr/local", "/usr/local/bin", "/var", "/var/lib", "/var/lib/boxlift",
+		"/", "/boot", "/etc", "/opt", "/run", "/tmp", "/usr/local", "/usr/local/bin", "/var", "/var/lib",
+		"/var/lib/boxlift",
 		"/var/lib/kubelet", "/var/lib/rancher", "/var/log",
 	}
 	if imagesDir != wire.ImagesDir {
@@ -409,7 +412,8 @@ func (h *host) mountTable() []mountInfo {
 		if !ok || len(left) < 6 || len(right) < 2 {
 			continue
 		}
-		m := mountInfo{point: unescapeMount(left[4]), device: left[2], fsType: right[0], source: unescapeMount(right[1])}
+		m := mountInfo{point: unescapeMount(left[4]), device: left[2], fsType: right[0],
+			source: unescapeMount(right[1])}
 		m.options = strings.Split(left[5], ",")
 		if len(right) > 2 {
 			for _, o := range strings.Split(right[2], ",") {
@@ -826,7 +830,8 @@ func (h *host) lookAtPorts() (_ []Port, _ []Process, denied bool) {
 	}
 	processes, denied := h.processes(ports, owned)
 	slices.SortStableFunc(ports, func(a, b Port) int {
-		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Address, b.Address))
+		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol),
+			cmp.Compare(a.Address, b.Address))
 	})
 	return ports, processes, denied
 }
@@ -873,7 +878,8 @@ func hexIP(s string) net.IP {
 // the kernel has them: cut off after 15 bytes.
 func kubernetesProcesses() []string {
 	return []string{
-		"calico-node", "cilium-agent", "flanneld", "k0s", "k3s-agent", "k3s-server", "kube-apiserver", "kube-controller",
+		"calico-node", "cilium-agent", "flanneld", "k0s", "k3s-agent", "k3s-server", "kube-apiserver",
+		"kube-controller",
 		"kube-proxy",
 		"kube-scheduler", "kubelet", "kubelite", "rke2",
 	}

@@ -30,7 +30,8 @@ func Parse(document []byte) (*Facts, error) {
 	}
 	if version.Version != Version {
 		return nil, fmt.Errorf("read facts: their version is %d, expected %d: boxlift-node is of another version than "+
-			"boxlift; build the bundle with this boxlift, or install with the one that built it", version.Version, Version)
+			"boxlift; build the bundle with this boxlift, or install with the one that built it", version.Version,
+			Version)
 	}
 	f := &Facts{}
 	if err := wire.DecodeStrictly(document, MaxSize, f); err != nil {

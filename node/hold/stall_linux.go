@@ -116,7 +116,8 @@ func passPackets() error {
 		err = conn.Flush()
 	}
 	if err != nil {
-		return fmt.Errorf("let packets to the API server through again, which the kernel does within %v: %w", StallTime, err)
+		return fmt.Errorf("let packets to the API server through again, which the kernel does within %v: %w", StallTime,
+			err)
 	}
 	return nil
 }
@@ -159,7 +160,8 @@ func isReady(ctx context.Context, o StallOptions) bool {
 	}
 	transport := &http.Transport{
 		DisableKeepAlives: true, // whether new connections succeed is asked
-		TLSClientConfig:   &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS12},
+		TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{own},
+			MinVersion: tls.VersionTLS12},
 	}
 	url := "https://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(o.Port))) + "/readyz"
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)

@@ -60,8 +60,8 @@ type Options struct {
 	Current []string
 	// FilesDir is the constant of that name when it is "".
 	FilesDir string
-	// Images are what names stand for in that release, also those that no pack on this host has: such an image is pulled
-	// when a pod needs it, and one that was pulled for another release is not the right one.
+	// Images are what names stand for in that release, also those that no pack on this host has: such an image is
+	// pulled when a pod needs it, and one that was pulled for another release is not the right one.
 	Images map[string]digest.Digest
 	// Ctr is the command to ask containerd with; nil means DefaultK3s and "ctr".
 	Ctr []string
@@ -244,7 +244,8 @@ func (c *imageCheck) readPromises() error {
 		}
 	}
 	if len(c.blobs) > maxImageBlobs {
-		return fmt.Errorf("the packs in %s name %d blobs, more than the %d that are looked at", c.ImagesDir, len(c.blobs),
+		return fmt.Errorf("the packs in %s name %d blobs, more than the %d that are looked at", c.ImagesDir,
+			len(c.blobs),
 			maxImageBlobs)
 	}
 	return nil
@@ -768,7 +769,10 @@ func (c *imageCheck) nameDigests(ctx context.Context) error {
 		if problem.Kind != ProblemDigest {
 			continue
 		}
-		i := slices.IndexFunc(c.promises, func(p promise) bool { return p.pack == problem.Pack && p.name == problem.Image })
+		i := slices.IndexFunc(c.promises, func(p promise) bool {
+			return p.pack == problem.Pack &&
+				p.name == problem.Image
+		})
 		name := digestName(problem.Image, c.promises[i].target)
 		if _, err := c.ctr(ctx, listTimeout, "images", "tag", "--force", problem.Image, name); err != nil {
 			return err
@@ -866,7 +870,8 @@ func (c *imageCheck) keepPins(ctx context.Context, pack string) error {
 		if p.pack != pack || state.targets[p.name] != p.target {
 			continue
 		}
-		if _, err := c.ctr(ctx, listTimeout, "images", "label", p.name, k3sPinLabel+"=", pinLabel+"="+pinned); err != nil {
+		if _, err := c.ctr(ctx, listTimeout, "images", "label", p.name, k3sPinLabel+"=", pinLabel+"="+
+			pinned); err != nil {
 			return err
 		}
 	}

@@ -127,7 +127,8 @@ func (p *pruner) prune(ctx context.Context) error {
 		p.report.Items = append(p.report.Items, item)
 	}
 	if len(p.report.Items) > maxPruneItems {
-		return fmt.Errorf("there are %d packs, files and images, more than the %d that are looked at", len(p.report.Items),
+		return fmt.Errorf("there are %d packs, files and images, more than the %d that are looked at",
+			len(p.report.Items),
 			maxPruneItems)
 	}
 	if !p.request.Remove {
@@ -406,7 +407,8 @@ func parseImageID(out []byte) digest.Digest {
 func (p *pruner) images() []PruneItem {
 	items := make(map[string]PruneItem)
 	for _, promise := range p.promises {
-		if p.stays[promise.pack] != "" || p.staysElsewhere(promise) || p.containerd.targets[promise.name] != promise.target {
+		if p.stays[promise.pack] != "" || p.staysElsewhere(promise) ||
+			p.containerd.targets[promise.name] != promise.target {
 			continue
 		}
 		items[promise.name] = p.judgeImage(promise)
@@ -525,7 +527,8 @@ func (p *pruner) addSizes(items map[string]PruneItem) {
 // itemize fills the report.
 func (p *pruner) itemize(images []PruneItem) {
 	add := func(kind PruneKind, dir, name, stays string) {
-		item := PruneItem{Kind: kind, Name: name, Size: p.sizes[path.Join(dir, name)], Remove: stays == "", Reason: stays}
+		item := PruneItem{Kind: kind, Name: name, Size: p.sizes[path.Join(dir, name)], Remove: stays == "",
+			Reason: stays}
 		if item.Remove {
 			item.Reason = p.unneeded()
 		}

@@ -5,8 +5,8 @@ import "github.com/opencontainers/go-digest"
 // Report is what [Check] found, after what it was to do has been done.
 type Report struct {
 	OK bool `json:"ok"`
-	// Pending says why the answer will soon be another one, "" when it will not: containerd is not up yet, or an archive
-	// is being imported. Nothing has been repaired then.
+	// Pending says why the answer will soon be another one, "" when it will not: containerd is not up yet, or an
+	// archive is being imported. Nothing has been repaired then.
 	Pending string `json:"pending,omitempty"`
 	// Images counts the names that the packs promise, Blobs and Bytes what they consist
 	// of on this platform. Read is how many of these bytes have been read this time.

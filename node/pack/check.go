@@ -117,7 +117,8 @@ func (c *State) checkBlobs(ctx context.Context, r *ocitar.Reader) {
 				if err != nil {
 					problems[i] = fmt.Sprintf("blob %s cannot be read: %v", e.Digest(), err)
 				} else if got := digest.NewDigest(digest.SHA256, h); got != e.Digest() {
-					problems[i] = fmt.Sprintf("blob %s at offset %d is damaged: its bytes have the digest %s", e.Digest(),
+					problems[i] = fmt.Sprintf("blob %s at offset %d is damaged: its bytes have the digest %s",
+						e.Digest(),
 						e.Offset, got)
 				}
 			}

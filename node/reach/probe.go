@@ -94,7 +94,8 @@ func (t ProbeTarget) validate() error {
 			return errors.New("what is to be asked over HTTP is not a URL")
 		}
 		if u.Scheme != "http" || u.Hostname() == "" || u.User != nil {
-			return fmt.Errorf("%q: expected a URL that begins with http:// and a host, without a password", u.Redacted())
+			return fmt.Errorf("%q: expected a URL that begins with http:// and a host, without a password",
+				u.Redacted())
 		}
 	default:
 		return fmt.Errorf("unknown kind of target %q", string(t.Kind))
@@ -189,7 +190,8 @@ func ReadProbeReport(r io.Reader, targets []ProbeTarget) (ProbeReport, error) {
 	for i := range report.Results {
 		result := &report.Results[i]
 		if result.ProbeTarget != targets[i] {
-			return report, fmt.Errorf("%w: result %d is about something else than %s", wire.ErrProtocol, i, targets[i].Target)
+			return report, fmt.Errorf("%w: result %d is about something else than %s", wire.ErrProtocol, i,
+				targets[i].Target)
 		}
 		switch result.State {
 		case OK, Refused, Silent, Failed:

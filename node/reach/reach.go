@@ -143,7 +143,8 @@ func checkHead(version int, nonce string, milliseconds int, most time.Duration) 
 		return fmt.Errorf("%w: the nonce has %d characters instead of %d", wire.ErrProtocol, len(nonce), nonceLength)
 	}
 	if milliseconds < 1 || milliseconds > int(most.Milliseconds()) {
-		return fmt.Errorf("%w: the time is %d ms, expected 1 to %d", wire.ErrProtocol, milliseconds, most.Milliseconds())
+		return fmt.Errorf("%w: the time is %d ms, expected 1 to %d", wire.ErrProtocol, milliseconds,
+			most.Milliseconds())
 	}
 	return nil
 }

@@ -272,7 +272,8 @@ func (p *puller) blame(peer *peer, d digest.Digest, err error) bool {
 	}
 	if peer.gone {
 		// When the operator cannot be told, the next frame will fail as well.
-		_ = p.complain(wire.Trouble{Peer: peer.Name, Blob: d, Text: fmt.Sprintf("take blobs from %s: %v", peer.Address, err)})
+		_ = p.complain(wire.Trouble{Peer: peer.Name, Blob: d,
+			Text: fmt.Sprintf("take blobs from %s: %v", peer.Address, err)})
 	}
 	return peer.gone
 }

@@ -431,7 +431,8 @@ func (r *receiver) lock() error {
 		locked = append(locked, info)
 		err = hostfile.Control(d, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return wire.Failuref(wire.ReasonBusy, "another boxlift-node is receiving into %s; wait for it to end", root.Name())
+			return wire.Failuref(wire.ReasonBusy, "another boxlift-node is receiving into %s; wait for it to end",
+				root.Name())
 		}
 		if err != nil {
 			return fmt.Errorf("lock %s: %w", root.Name(), err)
@@ -453,7 +454,8 @@ func (r *receiver) makeTargets(w *wire.Want) error {
 	}
 	for _, f := range w.Files {
 		t := &target{
-			name: f.Path, root: r.files, rel: strings.TrimPrefix(f.Path, r.opts.FilesDir+"/"), mode: fs.FileMode(f.Mode),
+			name: f.Path, root: r.files, rel: strings.TrimPrefix(f.Path, r.opts.FilesDir+"/"),
+			mode: fs.FileMode(f.Mode),
 			size: f.Size, digest: f.Digest,
 		}
 		if err := r.files.MkdirAll(t.dir(), 0o755); err != nil {
@@ -795,7 +797,8 @@ func (r *receiver) takeBlob(t *target, s segment) error {
 	case errors.Is(err, errContent):
 		return &wire.Failure{
 			Reason: wire.ReasonContent, Blob: s.digest,
-			Text: fmt.Sprintf("blob %s of %s came in wrong: %v; it has been dropped, and the next run fetches it from its start",
+			Text: fmt.Sprintf("blob %s of %s came in wrong: %v; it has been dropped, and the next run fetches it "+
+				"from its start",
 				s.digest, t.name, err),
 		}
 	}
@@ -896,7 +899,8 @@ func (r *receiver) drain(t *target, from map[digest.Digest]*target) error {
 		for left > 0 {
 			b, err := r.in.Next(left)
 			if errors.Is(err, io.EOF) {
-				return wire.Failuref(wire.ReasonInterrupted, "the stream ended within blob %s of %s; run again to go on", s.digest,
+				return wire.Failuref(wire.ReasonInterrupted,
+					"the stream ended within blob %s of %s; run again to go on", s.digest,
 					t.name)
 			}
 			if err != nil {

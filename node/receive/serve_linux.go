@@ -205,7 +205,8 @@ func newServer(ctx context.Context, w *wire.Swarm) (*server, error) {
 	s.listener = bulktls.NewListener(listener, bulktls.Options{
 		MaxConnections: maxPeers, MaxUnauthenticated: maxStrangers,
 		TLS: &tls.Config{
-			Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"},
+			Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13,
+			NextProtos:                  []string{"http/1.1"},
 			DynamicRecordSizingDisabled: true, // what is served is large
 		},
 	})

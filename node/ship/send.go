@@ -361,7 +361,8 @@ func (s *sender) take(m wire.Message) error {
 		return nil
 	case m.Trouble != nil:
 		if len(s.report.Troubles) == wire.MaxTroubles {
-			return fmt.Errorf("%w: boxlift-node complains of its peers for the %dth time", wire.ErrProtocol, wire.MaxTroubles+1)
+			return fmt.Errorf("%w: boxlift-node complains of its peers for the %dth time", wire.ErrProtocol,
+				wire.MaxTroubles+1)
 		}
 		t := *m.Trouble
 		t.Peer, t.Text = said(t.Peer), said(t.Text)
@@ -398,7 +399,8 @@ func said(text string) string {
 func (s *sender) takeState(state *wire.State) error {
 	for _, name := range state.Held {
 		if !s.outstanding[name] {
-			return fmt.Errorf("%w: boxlift-node has %.200q, which nobody asked for, or names it twice", wire.ErrProtocol, name)
+			return fmt.Errorf("%w: boxlift-node has %.200q, which nobody asked for, or names it twice",
+				wire.ErrProtocol, name)
 		}
 		delete(s.outstanding, name)
 	}
@@ -485,7 +487,8 @@ func (s *sender) sendBlob(ctx context.Context, l wire.Lack, b *batch) (err error
 		}
 		n, err := b.fill(r, left)
 		if local := (*openError)(nil); errors.As(err, &local) {
-			return &openError{fmt.Errorf("read blob %s at %d of %d bytes: %w", l.Digest, l.Size-left, l.Size, local.err)}
+			return &openError{fmt.Errorf("read blob %s at %d of %d bytes: %w", l.Digest, l.Size-left, l.Size,
+				local.err)}
 		}
 		if err != nil {
 			return err

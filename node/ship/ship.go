@@ -79,7 +79,8 @@ func ToAll(ctx context.Context, hosts []Host, atOnce int, open Open) []Result {
 		m := c.members[i]
 		finished := sync.OnceFunc(func() { c.done(m, true) })
 		s := &sender{
-			name: h.Name, stallTimeout: cmp.Or(h.StallTimeout, StallTimeout), in: h.In, want: m.want, open: open, start: h.Start,
+			name: h.Name, stallTimeout: cmp.Or(h.StallTimeout, StallTimeout), in: h.In, want: m.want, open: open,
+			start: h.Start,
 			ready: func(state *wire.State) { c.ready(m, state) }, peers: m.peers, done: finished, over: c.over,
 		}
 		all.Go(func() {
@@ -225,7 +226,8 @@ func (c *chain) place(m *member) {
 		}
 		if common {
 			peers.Peers = append(peers.Peers, wire.Peer{
-				Name: before.name, Serving: wire.Serving{Address: address, Certificate: before.state.Serving.Certificate},
+				Name: before.name, Serving: wire.Serving{Address: address,
+					Certificate: before.state.Serving.Certificate},
 			})
 		}
 	}

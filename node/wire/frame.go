@@ -30,7 +30,8 @@ func WriteFrame(w io.Writer, m Message) error {
 		return fmt.Errorf("encode a frame: %w", err)
 	}
 	if length > MaxFrame {
-		return fmt.Errorf("%w: a frame of %d bytes is longer than the %d that are allowed", ErrProtocol, length, MaxFrame)
+		return fmt.Errorf("%w: a frame of %d bytes is longer than the %d that are allowed", ErrProtocol, length,
+			MaxFrame)
 	}
 	buffered := bufio.NewWriterSize(w, min(frameBuffer, 4+int(length)))
 	_, err := buffered.Write(binary.BigEndian.AppendUint32(nil, uint32(length)))

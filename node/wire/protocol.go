@@ -318,7 +318,8 @@ func (w *Want) Validate(filesDir string) error {
 		return fmt.Errorf("the protocol's version is %d, but this boxlift-node speaks version %d", w.Version, Version)
 	}
 	if len(w.Packs)+len(w.Files) > MaxTargets {
-		return fmt.Errorf("%d packs and files are more than the %d that are allowed", len(w.Packs)+len(w.Files), MaxTargets)
+		return fmt.Errorf("%d packs and files are more than the %d that are allowed", len(w.Packs)+len(w.Files),
+			MaxTargets)
 	}
 	if w.ImagesDir != "" || len(w.Packs) > 0 {
 		if err := ValidatePath(w.ImagesDir); err != nil {

@@ -59,27 +59,33 @@ func (e *Error) Hint() string {
 	}
 	switch {
 	case says("quota"):
-		return "the project's quota is used up: raise it in Harbor (Administration, Project Quotas), or delete artifacts " +
+		return "the project's quota is used up: raise it in Harbor (Administration, Project Quotas), or delete " +
+			"artifacts " +
 			"that are no longer needed and run Harbor's garbage collection; what was sent is kept"
 	case says("read only", "read-only", "readonly"), e.Status == http.StatusMethodNotAllowed:
-		return "the registry takes no changes now (read-only mode, in Harbor also while garbage is collected): try again " +
+		return "the registry takes no changes now (read-only mode, in Harbor also while garbage is collected): try " +
+			"again " +
 			"later, or end that mode"
 	case says("immutable"):
 		return "a tag immutability rule protects a tag that stands for something else: exclude the project from that " +
 			"rule, or push to another project with a rewrite rule"
 	case says("proxy project"):
-		return "that project is a proxy cache, which takes nothing that is pushed: put the images into another with --rewrite"
+		return "that project is a proxy cache, which takes nothing that is pushed: put the images into another with " +
+			"--rewrite"
 	case says("http request to an https server", "http request was sent to https port"):
 		return "the registry speaks https on this port: leave --plain-http out"
-	case e.Status == http.StatusNotFound && slices.Contains(e.Codes, "NAME_UNKNOWN"), says("project") && says("not found"):
+	case e.Status == http.StatusNotFound && slices.Contains(e.Codes, "NAME_UNKNOWN"), says("project") &&
+		says("not found"):
 		project, _, _ := strings.Cut(e.Repository, "/")
 		return fmt.Sprintf("Harbor makes no projects by itself: make the project %q first, or put the images into "+
 			"another with --rewrite", project)
 	case e.Status == http.StatusUnauthorized && e.anonymous:
-		return "the registry asks for credentials and none are given for it: --username with --password-file, or docker login"
+		return "the registry asks for credentials and none are given for it: --username with --password-file, or " +
+			"docker login"
 	case e.Status == http.StatusUnauthorized, e.Status == http.StatusForbidden:
 		return "check name, password and expiry, and the right to push to that project; in Harbor a missing project is " +
-			"refused in the same way. A robot account's name has a $ in it, which a shell takes for a variable: quote it, " +
+			"refused in the same way. A robot account's name has a $ in it, which a shell takes for a variable: " +
+			"quote it, " +
 			"as in --username 'robot$name'"
 	case e.Status == http.StatusRequestEntityTooLarge:
 		return "a proxy in front of the registry limits the size of uploads: lift the limit there (nginx: " +

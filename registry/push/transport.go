@@ -219,7 +219,8 @@ func (c *client) location(from, named *url.URL) (*url.URL, error) {
 func withoutQuery(u *url.URL) string { return u.Scheme + "://" + u.Host + u.Path }
 
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext(ctx, network, address)
+	conn, err := (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext(ctx, network,
+		address)
 	if err != nil {
 		return nil, err
 	}

@@ -42,15 +42,21 @@ func conformRun(t *testing.T, h host.Host) {
 		failed *host.ExitError
 		wrong  string
 	}{
-		{name: "args", cmd: host.Command{Args: []string{"/bin/sh", "-c", `printf '%s|' "$@"`, "sh", "a b", "$HOME", "it's", ""}},
+		{name: "args", cmd: host.Command{Args: []string{"/bin/sh", "-c", `printf '%s|' "$@"`, "sh", "a b", "$HOME",
+			"it's", ""}},
 			want: host.Result{Stdout: []byte("a b|$HOME|it's||")}},
-		{name: "script", cmd: host.Command{Script: "echo one\necho two >&2"}, want: host.Result{Stdout: []byte("one\n"), Stderr: []byte("two\n")}},
+		{name: "script", cmd: host.Command{Script: "echo one\necho two >&2"},
+			want: host.Result{Stdout: []byte("one\n"), Stderr: []byte("two\n")}},
 		{name: "no stdin", cmd: host.Command{Args: []string{"cat"}}, want: host.Result{}},
-		{name: "stdin", cmd: host.Command{Script: "wc -c | tr -d ' '", Stdin: bytes.NewReader(big)}, want: host.Result{Stdout: []byte("2097152\n")}},
+		{name: "stdin", cmd: host.Command{Script: "wc -c | tr -d ' '", Stdin: bytes.NewReader(big)},
+			want: host.Result{Stdout: []byte("2097152\n")}},
 		{name: "stdin not read", cmd: host.Command{Script: ":", Stdin: bytes.NewReader(big)}, want: host.Result{}},
-		{name: "only the tail is kept", cmd: host.Command{Args: []string{"cat"}, Stdin: io.MultiReader(bytes.NewReader(big), strings.NewReader("end"))},
-			want: host.Result{Stdout: append(append([]byte(nil), big[len(big)-host.MaxKept+3:]...), "end"...), Truncated: true}},
-		{name: "fails", cmd: host.Command{Title: "try it", Script: "echo out; printf 'x\\n\\n\\033[1my\\n' >&2; exit 3"},
+		{name: "only the tail is kept", cmd: host.Command{Args: []string{"cat"},
+			Stdin: io.MultiReader(bytes.NewReader(big), strings.NewReader("end"))},
+			want: host.Result{Stdout: append(append([]byte(nil), big[len(big)-host.MaxKept+3:]...), "end"...),
+				Truncated: true}},
+		{name: "fails", cmd: host.Command{Title: "try it",
+			Script: "echo out; printf 'x\\n\\n\\033[1my\\n' >&2; exit 3"},
 			want:   host.Result{Stdout: []byte("out\n"), Stderr: []byte("x\n\n\x1b[1my\n"), ExitCode: 3},
 			failed: &host.ExitError{Command: "try it", Code: 3, Lines: []string{"x", "\ufffd[1my"}}},
 		{name: "fails with its reason on stdout", cmd: host.Command{Script: "echo reason; exit 4"},
@@ -61,7 +67,8 @@ func conformRun(t *testing.T, h host.Host) {
 			failed: &host.ExitError{Command: "secret", Code: 4}},
 		{name: "neither args nor script", want: host.Result{ExitCode: -1}, wrong: "either Args or Script"},
 		{name: "NUL", cmd: host.Command{Args: []string{"a\x00b"}}, want: host.Result{ExitCode: -1}, wrong: "NUL"},
-		{name: "input that cannot be read", cmd: host.Command{Args: []string{"cat"}, Stdin: io.MultiReader(strings.NewReader("x"), failingReader{})},
+		{name: "input that cannot be read", cmd: host.Command{Args: []string{"cat"},
+			Stdin: io.MultiReader(strings.NewReader("x"), failingReader{})},
 			want: host.Result{Stdout: []byte("x"), ExitCode: -1}, wrong: "read its input: no more of it"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -76,7 +83,8 @@ func conformRun(t *testing.T, h host.Host) {
 			var failed *host.ExitError
 			switch {
 			case test.wrong != "":
-				if err == nil || !strings.Contains(err.Error(), test.wrong) || !strings.HasPrefix(err.Error(), h.Name()+": ") {
+				if err == nil || !strings.Contains(err.Error(), test.wrong) ||
+					!strings.HasPrefix(err.Error(), h.Name()+": ") {
 					t.Errorf("error %v, want one of %s with %q", err, h.Name(), test.wrong)
 				}
 			case test.failed == nil:
@@ -95,7 +103,8 @@ func conformRun(t *testing.T, h host.Host) {
 			}
 		})
 	}
-	if result, err := h.Run(t.Context(), host.Command{Args: []string{"/no/such/program"}}); result.ExitCode != 127 || !isExit(err) {
+	if result, err := h.Run(t.Context(), host.Command{Args: []string{"/no/such/program"}}); result.ExitCode != 127 ||
+		!isExit(err) {
 		t.Errorf("a program that is not there: code %d, %v", result.ExitCode, err)
 	}
 }
@@ -185,24 +194,29 @@ func conformPut(t *testing.T, h host.Host, folder string) {
 			{"empty", "", 0o600, true},
 			{"empty again", "", 0o600, false},
 		} {
-			changed, err := host.PutBytes(t.Context(), h, host.PutOptions{Path: file, Mode: step.mode}, []byte(step.content))
+			changed, err := host.PutBytes(t.Context(), h, host.PutOptions{Path: file, Mode: step.mode},
+				[]byte(step.content))
 			if err != nil || changed != step.changed {
 				t.Fatalf("%s, %s: changed %v, %v", name, step.what, changed, err)
 			}
-			result, err := h.Run(t.Context(), host.Command{Args: []string{"/bin/sh", "-c", `stat -c %a "$1" && cat "$1"`, "sh", file}})
+			result, err := h.Run(t.Context(), host.Command{Args: []string{"/bin/sh", "-c",
+				`stat -c %a "$1" && cat "$1"`, "sh", file}})
 			if want := fmt.Sprintf("%o\n%s", step.mode, step.content); err != nil || string(result.Stdout) != want {
 				t.Errorf("%s, %s: %q, %v; want %q", name, step.what, result.Stdout, err, want)
 			}
 		}
 	}
 	// A link is replaced, not followed.
-	if _, err := h.Run(t.Context(), host.Command{Args: []string{"ln", "-s", folder + "/plain", folder + "/link"}}); err != nil {
+	if _, err := h.Run(t.Context(), host.Command{Args: []string{"ln", "-s", folder + "/plain", folder +
+		"/link"}}); err != nil {
 		t.Fatal(err)
 	}
-	if changed, err := host.PutBytes(t.Context(), h, host.PutOptions{Path: folder + "/link", Mode: 0o600}, nil); err != nil || !changed {
+	if changed, err := host.PutBytes(t.Context(), h, host.PutOptions{Path: folder + "/link", Mode: 0o600},
+		nil); err != nil || !changed {
 		t.Errorf("over a link: changed %v, %v", changed, err)
 	}
-	if _, err := h.Run(t.Context(), host.Command{Args: []string{"/bin/sh", "-c", `[ ! -L "$1" ]`, "sh", folder + "/link"}}); err != nil {
+	if _, err := h.Run(t.Context(), host.Command{Args: []string{"/bin/sh", "-c", `[ ! -L "$1" ]`, "sh", folder +
+		"/link"}}); err != nil {
 		t.Errorf("the link is still there: %v", err)
 	}
 	var told int64
@@ -224,18 +238,24 @@ func conformRefused(t *testing.T, h host.Host, folder string) {
 		o     host.PutOptions
 		wrong string
 	}{
-		"no sum":    {host.PutOptions{Path: folder + "/x", Size: 3}, "64 hex digits"},
-		"relative":  {host.PutOptions{Path: "x", Size: 3, SHA256: whole}, "absolute path"},
-		"dots":      {host.PutOptions{Path: "/x/../y", Size: 3, SHA256: whole}, "absolute path"},
-		"size":      {host.PutOptions{Path: folder + "/x", Size: -1, SHA256: whole}, "number of bytes"},
-		"mode":      {host.PutOptions{Path: folder + "/x", Size: 3, SHA256: whole, Mode: fs.ModeDir}, "permission bits"},
-		"a folder":  {host.PutOptions{Path: folder + "/folder", Size: 3, SHA256: whole, Mode: 0o600}, "is a directory"},
-		"no folder": {host.PutOptions{Path: folder + "/no/such", Size: 3, SHA256: whole, Mode: 0o600}, "o such file or directory"},
-		"too short": {host.PutOptions{Path: folder + "/x", Size: 4, SHA256: whole, Mode: 0o600}, "4 bytes wanted, 3 read"},
-		"too long":  {host.PutOptions{Path: folder + "/x", Size: 2, SHA256: whole, Mode: 0o600}, "2 bytes wanted, 3 read"},
-		"other sum": {host.PutOptions{Path: folder + "/x", Size: 3, SHA256: strings.Repeat("0", 64), Mode: 0o600}, "damaged or not whole"},
+		"no sum":   {host.PutOptions{Path: folder + "/x", Size: 3}, "64 hex digits"},
+		"relative": {host.PutOptions{Path: "x", Size: 3, SHA256: whole}, "absolute path"},
+		"dots":     {host.PutOptions{Path: "/x/../y", Size: 3, SHA256: whole}, "absolute path"},
+		"size":     {host.PutOptions{Path: folder + "/x", Size: -1, SHA256: whole}, "number of bytes"},
+		"mode": {host.PutOptions{Path: folder + "/x", Size: 3, SHA256: whole, Mode: fs.ModeDir},
+			"permission bits"},
+		"a folder": {host.PutOptions{Path: folder + "/folder", Size: 3, SHA256: whole, Mode: 0o600}, "is a directory"},
+		"no folder": {host.PutOptions{Path: folder + "/no/such", Size: 3, SHA256: whole, Mode: 0o600},
+			"o such file or directory"},
+		"too short": {host.PutOptions{Path: folder + "/x", Size: 4, SHA256: whole, Mode: 0o600},
+			"4 bytes wanted, 3 read"},
+		"too long": {host.PutOptions{Path: folder + "/x", Size: 2, SHA256: whole, Mode: 0o600},
+			"2 bytes wanted, 3 read"},
+		"other sum": {host.PutOptions{Path: folder + "/x", Size: 3, SHA256: strings.Repeat("0", 64), Mode: 0o600},
+			"damaged or not whole"},
 	} {
-		if _, err := h.Put(t.Context(), test.o, strings.NewReader(content)); err == nil || !strings.Contains(err.Error(), test.wrong) {
+		if _, err := h.Put(t.Context(), test.o, strings.NewReader(content)); err == nil ||
+			!strings.Contains(err.Error(), test.wrong) {
 			t.Errorf("%s: %v, want %q", name, err, test.wrong)
 		}
 	}
@@ -267,7 +287,8 @@ func conformGet(t *testing.T, h host.Host, folder string) {
 			}
 		}
 		o.SHA256 = strings.Repeat("0", 64)
-		if err := h.Get(t.Context(), o, io.Discard); err == nil || !strings.Contains(err.Error(), "arrived with the sha256") {
+		if err := h.Get(t.Context(), o, io.Discard); err == nil ||
+			!strings.Contains(err.Error(), "arrived with the sha256") {
 			t.Errorf("%s, with another sum: %v", name, err)
 		}
 	}
@@ -276,7 +297,8 @@ func conformGet(t *testing.T, h host.Host, folder string) {
 		t.Fatal(err)
 	}
 	var linked bytes.Buffer
-	if err := h.Get(t.Context(), host.GetOptions{Path: folder + "/linked"}, &linked); err != nil || linked.Len() != 5<<20+1 {
+	if err := h.Get(t.Context(), host.GetOptions{Path: folder + "/linked"}, &linked); err != nil ||
+		linked.Len() != 5<<20+1 {
 		t.Errorf("through a link: %d bytes, %v", linked.Len(), err)
 	}
 	full := errors.New("disk is full")
@@ -299,7 +321,8 @@ func conformGet(t *testing.T, h host.Host, folder string) {
 		"not there": {host.GetOptions{Path: folder + "/no-such"}, "o such file or directory"},
 	} {
 		err := h.Get(t.Context(), test.o, io.Discard)
-		if err == nil || !strings.Contains(err.Error(), test.wrong) || !strings.HasPrefix(err.Error(), "get "+test.o.Path+": ") {
+		if err == nil || !strings.Contains(err.Error(), test.wrong) ||
+			!strings.HasPrefix(err.Error(), "get "+test.o.Path+": ") {
 			t.Errorf("%s: %v, want %q", name, err, test.wrong)
 		}
 	}
@@ -311,7 +334,8 @@ func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
 
 func conformFiles(t *testing.T, h host.Host, folder string) {
 	file, missing := folder+"/file", folder+"/missing"
-	if _, err := host.PutBytes(t.Context(), h, host.PutOptions{Path: file, Mode: 0o600}, []byte(" text\n\n")); err != nil {
+	if _, err := host.PutBytes(t.Context(), h, host.PutOptions{Path: file, Mode: 0o600},
+		[]byte(" text\n\n")); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{file: "text", missing: "", folder: ""} {
@@ -364,7 +388,8 @@ func conformDial(t *testing.T, h host.Host) {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.DialContext(t.Context(), "tcp", listener.Addr().String()); err == nil || !strings.HasPrefix(err.Error(), h.Name()+": ") {
+	if _, err := h.DialContext(t.Context(), "tcp", listener.Addr().String()); err == nil ||
+		!strings.HasPrefix(err.Error(), h.Name()+": ") {
 		t.Errorf("where nobody listens: %v", err)
 	}
 }

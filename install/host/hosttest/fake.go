@@ -1,8 +1,8 @@
 // Package hosttest has a host for tests of steps, in memory and a folder, and the tests that all kinds of hosts pass.
 //
-// Commands do what they do on a host: scripts are interpreted as a shell does, small tools (mkdir, rm, sha256sum ...) are
-// this machine's own, with their paths kept inside the folder, systemctl works on units that the test describes, and
-// everything else is what the test says it is. What a test has not described is not there: exit code 127.
+// Commands do what they do on a host: scripts are interpreted as a shell does, small tools (mkdir, rm, sha256sum ...)
+// are this machine's own, with their paths kept inside the folder, systemctl works on units that the test describes,
+// and everything else is what the test says it is. What a test has not described is not there: exit code 127.
 package hosttest
 
 import (
@@ -65,7 +65,8 @@ var _ host.Host = (*Fake)(nil)
 // New returns a host without files, programs or units, which is gone when the test ends.
 func New(t testing.TB, name string) *Fake {
 	t.Helper()
-	f := &Fake{name: name, folder: t.TempDir(), left: -1, programs: make(map[string]Program), units: make(map[string]*Unit)}
+	f := &Fake{name: name, folder: t.TempDir(), left: -1, programs: make(map[string]Program),
+		units: make(map[string]*Unit)}
 	f.programs["systemctl"], f.programs["env"], f.programs["id"] = systemctl, env, Prints("0\n")
 	for _, name := range tools {
 		f.programs[name] = tool(name)
@@ -105,7 +106,8 @@ func Fails(code int, message string) Program {
 func (f *Fake) WriteFile(t testing.TB, name, content string, mode fs.FileMode) {
 	t.Helper()
 	path := f.path(name)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), mode), os.Chmod(path, mode)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), mode),
+		os.Chmod(path, mode)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -127,16 +129,16 @@ func (f *Fake) Commands() []string {
 	return slices.Clone(f.commands)
 }
 
-// BreakAfter lets the connection break after n more commands, puts and gets, before the next does anything; below 0 it does
-// not break (any more).
+// BreakAfter lets the connection break after n more commands, puts and gets, before the next does anything; below 0 it
+// does not break (any more).
 func (f *Fake) BreakAfter(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.left = n
 }
 
-// Snapshot describes everything that can change on the host: files with modes and sums, links, and units. What only looks
-// leaves it as it was.
+// Snapshot describes everything that can change on the host: files with modes and sums, links, and units. What only
+// looks leaves it as it was.
 func (f *Fake) Snapshot(t testing.TB) string {
 	t.Helper()
 	var b strings.Builder
@@ -292,7 +294,8 @@ func (f *Fake) run(ctx context.Context, words []string, stdin io.Reader, stdout,
 }
 
 // script interprets a script.
-func (f *Fake) script(ctx context.Context, text string, params []string, stdin io.Reader, stdout, stderr io.Writer) int {
+func (f *Fake) script(ctx context.Context, text string, params []string, stdin io.Reader, stdout,
+	stderr io.Writer) int {
 	parsed, err := syntax.NewParser(syntax.Variant(syntax.LangPOSIX)).Parse(strings.NewReader(text), "")
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "sh:", err) // the caller may have gone
@@ -304,7 +307,8 @@ func (f *Fake) script(ctx context.Context, text string, params []string, stdin i
 		interp.StdIO(stdin, stdout, stderr), interp.Dir(f.folder), interp.Params(append([]string{"--"}, params...)...),
 		interp.ExecHandlers(func(interp.ExecHandlerFunc) interp.ExecHandlerFunc { return f.exec }),
 		interp.CallHandler(func(_ context.Context, args []string) ([]string, error) { return f.moveIn(args), nil }),
-		interp.OpenHandler(func(ctx context.Context, path string, flag int, mode os.FileMode) (io.ReadWriteCloser, error) {
+		interp.OpenHandler(func(ctx context.Context, path string, flag int, mode os.FileMode) (io.ReadWriteCloser,
+			error) {
 			if path == "/dev/null" {
 				return interp.DefaultOpenHandler()(ctx, path, flag, mode)
 			}

@@ -190,7 +190,8 @@ func (u *Unit) startNow() int {
 func (u *Unit) property(name string) string {
 	if u == nil {
 		return map[string]string{
-			"LoadState": "not-found", "ActiveState": "inactive", "NeedDaemonReload": "no", "Result": "success", "NRestarts": "0", "Job": "0",
+			"LoadState": "not-found", "ActiveState": "inactive", "NeedDaemonReload": "no", "Result": "success",
+			"NRestarts": "0", "Job": "0",
 		}[name]
 	}
 	u.host.mu.Lock()

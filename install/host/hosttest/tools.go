@@ -13,7 +13,8 @@ import (
 // are taken as the host's.
 var tools = []string{
 	"cat", "chmod", "cp", "cut", "date", "dirname", "find", "grep", "head", "ln", "ls", "mkdir", "mktemp", "mv",
-	"readlink", "rm", "rmdir", "sed", "seq", "sha256sum", "sleep", "sort", "stat", "sync", "tail", "tar", "tee", "touch",
+	"readlink", "rm", "rmdir", "sed", "seq", "sha256sum", "sleep", "sort", "stat", "sync", "tail", "tar", "tee",
+	"touch",
 	"tr", "uname", "wc",
 }
 

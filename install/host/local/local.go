@@ -51,7 +51,8 @@ func (m *Machine) prepare(ctx context.Context, cmd host.Command) (*exec.Cmd, err
 		return nil, err
 	}
 	if cmd.Root && os.Geteuid() != 0 {
-		return nil, fmt.Errorf("%w: boxlift runs as user %d: run it as root, for example with sudo", ErrNotRoot, os.Geteuid())
+		return nil, fmt.Errorf("%w: boxlift runs as user %d: run it as root, for example with sudo", ErrNotRoot,
+			os.Geteuid())
 	}
 	c := exec.CommandContext(ctx, words[0], words[1:]...)
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -65,7 +66,8 @@ func (m *Machine) prepare(ctx context.Context, cmd host.Command) (*exec.Cmd, err
 }
 
 // failure is what [host.Host] promises for the end of a command.
-func (m *Machine) failure(ctx context.Context, cmd host.Command, err error, stderr, stdout []byte) (code int, failure error) {
+func (m *Machine) failure(ctx context.Context, cmd host.Command, err error, stderr,
+	stdout []byte) (code int, failure error) {
 	if ctx.Err() != nil && err != nil {
 		return -1, fault.OnHost(fmt.Errorf("%s: %w", cmd.Label(), context.Cause(ctx)), m.name)
 	}
@@ -232,7 +234,8 @@ func (m *Machine) Put(ctx context.Context, o host.PutOptions, content io.Reader)
 	defer os.Remove(f.Name()) //nolint:errcheck // after the rename it is not there
 	defer f.Close()           //nolint:errcheck // closed below, where it counts
 	sum := sha256.New()
-	n, err := io.Copy(io.MultiWriter(f, sum), &counted{ctx: ctx, in: io.LimitReader(content, o.Size+1), told: o.Progress})
+	n, err := io.Copy(io.MultiWriter(f, sum), &counted{ctx: ctx, in: io.LimitReader(content, o.Size+1),
+		told: o.Progress})
 	switch {
 	case err != nil:
 		return false, fmt.Errorf("read the content: %w", err)
@@ -293,7 +296,8 @@ func isThere(o host.PutOptions) (bool, error) {
 		return false, fmt.Errorf("%s is a directory", o.Path)
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || !info.Mode().IsRegular() || info.Mode() != o.Mode || info.Size() != o.Size || int(stat.Uid) != os.Geteuid() {
+	if !ok || !info.Mode().IsRegular() || info.Mode() != o.Mode || info.Size() != o.Size ||
+		int(stat.Uid) != os.Geteuid() {
 		return false, nil
 	}
 	f, err := os.Open(o.Path)
