@@ -73,7 +73,8 @@ const (
 	// confirmed or another one begins: the program, its unit and configuration, and keptFile.
 	PreviousDir = wire.FilesDir + "/previous"
 	// KeptFile describes what is in PreviousDir.
-	KeptFile   = PreviousDir + "/kept.json"
+	KeptFile = PreviousDir + "/kept.json"
+	// KeptFormat is the version of the form of KeptFile.
 	KeptFormat = 1
 	// MaxKept bounds keptFile, in bytes: a node has some hundred pods.
 	MaxKept = 1 << 20

@@ -302,7 +302,7 @@ func (l *Deployer) CheckPlatform(platform lock.Platform) error {
 	return nil
 }
 
-// LiteBoxd brings LiteBoxd to the bundle's version and install.yaml's settings, without
+// Deploy brings LiteBoxd to the bundle's version and install.yaml's settings, without
 // harm to the sandboxes that run.
 func (l *Deployer) Deploy(ctx context.Context) error {
 	d := l.Deployment

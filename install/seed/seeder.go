@@ -47,7 +47,8 @@ const (
 	LiteBoxdComponent = "liteboxd"
 	// LiteBoxdRelease is the Helm release that all of LiteBoxd's objects belong to. Its
 	// records lie apart from the objects: their namespaces have names that users choose.
-	LiteBoxdRelease   = "liteboxd"
+	LiteBoxdRelease = "liteboxd"
+	// ReleasesNamespace has the records of LiteBoxd's release.
 	ReleasesNamespace = "kube-system"
 	// MaxManifests bounds the bases in a bundle, in bytes; they have some 50 kB.
 	MaxManifests = 4 << 20

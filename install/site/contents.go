@@ -85,8 +85,10 @@ type Login struct {
 
 const (
 	// K3sComponent is the component of a lock that has k3s; the others are its files.
-	K3sComponent  = "k3s"
-	K3sProgram    = "k3s"
+	K3sComponent = "k3s"
+	// K3sProgram is k3s itself, InstallScript its install.sh.
+	K3sProgram = "k3s"
+	// InstallScript sets up its service.
 	InstallScript = "install.sh"
 )
 

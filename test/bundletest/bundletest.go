@@ -76,8 +76,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
+// What the small lock has.
 const (
-	// PauseRef is the image of the small lock.
 	PauseRef    = "docker.io/rancher/mirrored-pause:3.10.2"           // Docker's media types
 	BusyboxRef  = "docker.io/rancher/mirrored-library-busybox:1.37.0" // arm64 has a variant
 	OperatorRef = "quay.io/cilium/operator-generic:v1.20.0"

@@ -50,8 +50,8 @@ func (c *Crafted) Remove(content string) {
 	c.Blobs = slices.DeleteFunc(c.Blobs, func(b CraftedBlob) bool { return string(b.Content) == content })
 }
 
+// What crafted bundles have.
 const (
-	// CraftedImage is the image of crafted bundles.
 	CraftedImage = "example.com/a/b:1"
 	CraftedLayer = "the layer"
 	CraftedFile  = "the file"

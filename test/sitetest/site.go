@@ -187,14 +187,17 @@ runtime: {removeAbsentAgents: true, sshTimeoutSeconds: 1}
 const (
 	// OwnRegistry is a seeding by boxlift's own registry, with agents that get only what they need to start.
 	OwnRegistry = "seeding: {mode: registry, agents: boot}\n"
-	Harbor      = `seeding:
+	// Harbor is a seeding by a registry of the site's, with rewritten names.
+	Harbor = `seeding:
   mode: external
   external:
     address: harbor.lan
     rewrites: [{registry: docker.io, match: '^(.*)$', replace: plant/$1}]
     pull: {username: robot$pull, password: the-password}
 `
-	Peers  = "seeding: {peerToPeer: true}\n"
+	// Peers is a seeding from node to node.
+	Peers = "seeding: {peerToPeer: true}\n"
+	// OwnLAN are registries of the site's own.
 	OwnLAN = `registries:
   mirrors:
     registry.lan: {}
