@@ -344,7 +344,12 @@ func (u *Upgrader) forgetPrevious(ctx context.Context, h *site.Host) error {
 	if err := u.Engine.Hold(ctx, h); err != nil {
 		return err
 	}
-	return u.Engine.RunSteps(ctx, "confirm", &h.Subject, []run.Step{{
+	return u.Engine.RunSteps(ctx, "confirm", &h.Subject, []run.Step{forgetStep(h)})
+}
+
+// forgetStep removes it.
+func forgetStep(h *site.Host) run.Step {
+	return run.Step{
 		ID: "forget-previous", Title: "forget what k3s was before",
 		Needed: func(ctx context.Context) (string, error) {
 			kept, err := readKept(ctx, h)
@@ -357,7 +362,7 @@ func (u *Upgrader) forgetPrevious(ctx context.Context, h *site.Host) error {
 			_, err := h.Root(ctx, "forget what k3s was before", "rm", "-rf", k3s.PreviousDir)
 			return err
 		},
-	}})
+	}
 }
 
 // Confirm removes what nodes keep to go back to.
