@@ -6,7 +6,6 @@ import (
 
 	"github.com/liteboxd/boxlift/install/certificates"
 	"github.com/liteboxd/boxlift/install/journal"
-	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
 )
@@ -29,8 +28,7 @@ func CheckCertificates(ctx context.Context, o Options) (*certificates.Certificat
 // Done again after an interruption, it begins anew, which harms nothing.
 func RotateCertificates(ctx context.Context, o Options) (*run.Summary, error) {
 	o.Command = "certs rotate"
-	return o.runPhase(ctx, journal.RotateCertificates, "certificates",
-		func(ctx context.Context, in *installation) error { return in.renewer.Rotate(ctx) })
+	return o.run(ctx, journal.RotateCertificates, (*installation).certificatePhases)
 }
 
 // RotateOptions say which tokens to change.
@@ -43,22 +41,25 @@ type RotateOptions struct {
 // that was broken off is gone on with; of the agents' it begins anew, which harms nothing.
 func RotateTokens(ctx context.Context, o RotateOptions) (*run.Summary, error) {
 	o.Command = "token rotate"
-	return o.runPhase(ctx, journal.RotateTokens, k3s.TokensPhase, func(ctx context.Context, in *installation) error {
-		if err := in.cluster.OccupyAll(ctx); err != nil {
-			return err
-		}
-		seed := in.site.SeedServer()
-		if seed == nil {
-			return in.engine.HostErrors()
-		}
-		password, err := in.cluster.AgentToken(ctx, seed)
-		if err != nil {
-			return err
-		}
-		if password == "" && len(in.site.Agents()) > 0 {
-			return fmt.Errorf("%w: agents join with the servers' token: boxlift upgrade gives them one of their own, "+
-				"and the servers another one; it may be to the bundle that the cluster runs", site.ErrRefused)
-		}
-		return in.cluster.RotateTokens(ctx, seed, o.Servers, o.Agents)
-	})
+	return o.run(ctx, journal.RotateTokens, func(in *installation) []run.Phase { return in.tokenPhases(o) })
+}
+
+// rotateTokens changes tokens on hosts that are all looked at first.
+func (in *installation) rotateTokens(ctx context.Context, o RotateOptions) error {
+	if err := in.cluster.OccupyAll(ctx); err != nil {
+		return err
+	}
+	seed := in.site.SeedServer()
+	if seed == nil {
+		return in.engine.HostErrors()
+	}
+	password, err := in.cluster.AgentToken(ctx, seed)
+	if err != nil {
+		return err
+	}
+	if password == "" && len(in.site.Agents()) > 0 {
+		return fmt.Errorf("%w: agents join with the servers' token: boxlift upgrade gives them one of their own, "+
+			"and the servers another one; it may be to the bundle that the cluster runs", site.ErrRefused)
+	}
+	return in.cluster.RotateTokens(ctx, seed, o.Servers, o.Agents)
 }

@@ -171,10 +171,10 @@ func Install(ctx context.Context, o Options) (*run.Summary, error) {
 		if err := in.engine.Recall(); err != nil {
 			return nil, err
 		}
-		err := in.engine.Run(ctx, in.installation())
+		err := in.engine.Run(ctx, in.phases())
 		return in.engine.Summary(), err
 	}
-	err = in.recorded(func() error { return in.record.EndRelease(ctx, in.engine.Run(ctx, in.installation())) })
+	err = in.recorded(func() error { return in.record.EndRelease(ctx, in.engine.Run(ctx, in.phases())) })
 	if in.engine.Phases == nil {
 		return nil, err
 	}
@@ -240,7 +240,7 @@ func (in *installation) begin() error {
 		begun.Command = in.engine.Scope.Command()
 	}
 	if begun.Command == in.engine.Scope.Command() || in.engine.Upgrades {
-		for _, p := range in.installation() {
+		for _, p := range in.phases() {
 			planned := journal.Planned{Phase: p.Name}
 			for _, h := range in.site.Hosts {
 				if p.Name == "servers" && h.Config.Role != config.Server || p.Name == "agents" &&
@@ -358,56 +358,4 @@ func (in *installation) checkConfig() error {
 	differs("k3s", in.site.Config.K3sVersion(), in.site.K3s)
 	differs("Cilium", in.site.Config.Network.Cilium.Version, in.site.Version(site.CiliumComponent))
 	return errors.Join(errs...)
-}
-
-// installation is the whole way to a platform, or the part that is asked for.
-func (in *installation) installation() []run.Phase {
-	if in.upgrader.Upgrade != nil {
-		return in.upgradePhases()
-	}
-	if in.engine.Scope == run.OnlyLiteBoxd {
-		return []run.Phase{
-			{Name: "preflight", Run: in.surveyor.Preflight},
-			{Name: "ship", Run: in.seeder.Ship},
-			{Name: "registry", Run: in.seeder.SeedAnew},
-			{Name: "servers", Run: in.cluster.FindServers},
-			{Name: "images", Run: in.importer.Images},
-			{Name: "liteboxd", Run: in.deployer.Deploy},
-			{Name: "verify", Run: in.inspector.Verify},
-			{Name: "finish", Run: in.inspector.Finish},
-		}
-	}
-	phases := []run.Phase{
-		{Name: "preflight", Run: in.surveyor.Preflight},
-		{Name: "ship", Run: in.seeder.Ship},
-		// Before any node may pull from there.
-		{Name: "registry", Run: in.seeder.Seed},
-		{Name: "place", Run: in.cluster.Place},
-		{Name: "servers", Run: in.cluster.RunServers},
-		// Before the network, so that Cilium comes up on all nodes at the same time.
-		{Name: "agents", Run: in.cluster.RunAgents},
-		{Name: "network", Run: in.network.Network},
-		{Name: "converge", Run: in.members.Converge},
-		// Before anything is to run from them.
-		{Name: "images", Run: in.importer.Images},
-		// Now that the images are there by the way that is asked for.
-		{Name: "retire", Run: in.seeder.Retire},
-		{Name: "liteboxd", Run: in.deployer.Deploy},
-		{Name: "verify", Run: in.inspector.Verify},
-		{Name: "finish", Run: in.inspector.Finish},
-	}
-	if in.judgesEarly() {
-		phases = slices.Insert(phases, 1, run.Phase{Name: "leaving", Run: in.members.JudgeLeaving})
-	}
-	if in.recovery.Restore != nil {
-		phases = slices.Insert(phases, 3, run.Phase{Name: run.RestorePhase, Run: in.recovery.StopToRestore})
-	}
-	return phases
-}
-
-// judgesEarly reports whether the removal of absent agents is judged before anything else is done.
-func (in *installation) judgesEarly() bool {
-	whole := in.engine.Only == nil && in.engine.Scope != run.OnlyLiteBoxd && in.recovery.Restore == nil &&
-		in.upgrader.Upgrade == nil
-	return in.site.Config.Runtime.RemoveAbsentAgents && in.engine.Mode == run.Apply && whole
 }

@@ -61,12 +61,7 @@ func RollbackLiteBoxd(ctx context.Context, o Options, revision int) (*run.Summar
 		return nil, errNoLiteBoxd
 	}
 	o.Command = "rollback liteboxd"
-	return o.runPhase(ctx, journal.RollbackLiteBoxd, "rollback", func(ctx context.Context, in *installation) error {
-		if err := in.engine.ConnectServers(ctx, nil); err != nil {
-			return err
-		}
-		return in.deployer.RollBack(ctx, revision)
-	})
+	return o.run(ctx, journal.RollbackLiteBoxd, func(in *installation) []run.Phase { return in.rollbackPhases(revision) })
 }
 
 // LiteBoxdHistory lists the revisions of LiteBoxd's release, the newest last. It changes

@@ -21,15 +21,13 @@ type RemoveOptions struct {
 // is untouched.
 func RemoveNodes(ctx context.Context, o RemoveOptions) (*run.Summary, error) {
 	o.Command = "node remove"
-	return o.runPhase(ctx, journal.Remove, "remove", func(ctx context.Context,
-		in *installation) error {
-		return in.members.Remove(ctx, o.Settings)
-	})
+	return o.run(ctx, journal.Remove, func(in *installation) []run.Phase { return in.removePhases(o.Settings) })
 }
 
-// runPhase runs work as the only phase.
-func (o Options) runPhase(ctx context.Context, verb journal.Verb, name string,
-	work func(context.Context, *installation) error) (*run.Summary, error) {
+// run goes through the phases of a verb that makes no release.
+func (o Options) run(
+	ctx context.Context, verb journal.Verb, phases func(*installation) []run.Phase,
+) (*run.Summary, error) {
 	in, err := newInstaller(o)
 	if err != nil {
 		return nil, err
@@ -37,8 +35,7 @@ func (o Options) runPhase(ctx context.Context, verb journal.Verb, name string,
 	defer in.engine.Close()
 	in.engine.Verb = verb
 	goThrough := func() error {
-		return in.engine.Run(ctx,
-			[]run.Phase{{Name: name, Run: func(ctx context.Context) error { return work(ctx, in) }}})
+		return in.engine.Run(ctx, phases(in))
 	}
 	started := time.Now()
 	if o.DryRun || o.Config.Runtime.DryRun {

@@ -22,7 +22,7 @@ func Inspect(ctx context.Context, o Options) (*inspect.Status, error) {
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
-	err = in.engine.Run(ctx, in.installation())
+	err = in.engine.Run(ctx, in.phases())
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -60,7 +60,7 @@ func Preflight(ctx context.Context, o Options) ([]preflight.Finding, error) {
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
-	err = in.engine.Run(ctx, []run.Phase{{Name: "preflight", Run: in.surveyor.Preflight}})
+	err = in.engine.Run(ctx, in.preflightPhases())
 	if ctx.Err() != nil {
 		return in.surveyor.Findings, err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"github.com/liteboxd/boxlift/install/journal"
-	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/install/upgrade"
@@ -53,7 +52,7 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (*run.Summary, error) {
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
-	err = in.recorded(func() error { return in.record.EndRelease(ctx, in.engine.Run(ctx, in.installation())) })
+	err = in.recorded(func() error { return in.record.EndRelease(ctx, in.engine.Run(ctx, in.phases())) })
 	if in.engine.Phases == nil {
 		return nil, err
 	}
@@ -68,35 +67,11 @@ func (o *UpgradeOptions) isUnderWay() bool {
 		last.Bundle == o.Bundle.Digest().String()
 }
 
-// upgradePhases are those of an upgrade, in their order.
-func (in *installation) upgradePhases() []run.Phase {
-	return []run.Phase{
-		{Name: "preflight", Run: in.surveyor.Preflight},
-		{Name: "backup", Run: in.upgrader.BackUpFirst},
-		{Name: "ship", Run: in.seeder.Ship},
-		{Name: "registry", Run: in.seeder.Seed},
-		// From here on, every node has all that it is going to run.
-		{Name: "import", Run: in.upgrader.ImportImages},
-		{Name: "servers", Run: in.upgrader.UpgradeServers},
-		{Name: "network", Run: in.network.Network},
-		{Name: "agents", Run: in.upgrader.UpgradeAgents},
-		{Name: k3s.TokensPhase, Run: in.cluster.RotateExposed},
-		{Name: "converge", Run: in.members.Converge},
-		{Name: "images", Run: in.importer.Images},
-		{Name: "retire", Run: in.seeder.Retire},
-		{Name: "liteboxd", Run: in.deployer.Deploy},
-		{Name: "verify", Run: in.inspector.Verify},
-		{Name: "finish", Run: in.inspector.Finish},
-	}
-}
-
 // Confirm takes an upgrade as done: what the nodes keep of the version before is removed. The
 // error wraps [ErrRefused] while the newest release has not succeeded.
 func Confirm(ctx context.Context, o Options) (*run.Summary, error) {
 	o.Command = "upgrade confirm"
-	return o.runPhase(ctx, journal.Confirm, "confirm", func(ctx context.Context, in *installation) error {
-		return in.upgrader.Confirm(ctx)
-	})
+	return o.run(ctx, journal.Confirm, (*installation).confirmPhases)
 }
 
 // WayBack tells how a cluster gets back to a release: in place when backup is "", or else by
