@@ -36,7 +36,7 @@ func History(ctx context.Context, o Options) (*release.Record, error) {
 	return r, errors.Join(err, copyErr)
 }
 
-// isKept tells whether a server keeps what it was before it was to get this bundle.
+// isKept reports whether a server keeps what it was before it was to get this bundle.
 func (o *UpgradeOptions) isKept(ctx context.Context) bool {
 	in, err := newInstaller(o.Options)
 	if err != nil {

@@ -61,7 +61,8 @@ func RollbackLiteBoxd(ctx context.Context, o Options, revision int) (*run.Summar
 		return nil, errNoLiteBoxd
 	}
 	o.Command = "rollback liteboxd"
-	return o.run(ctx, journal.RollbackLiteBoxd, func(in *installation) []run.Phase { return in.rollbackPhases(revision) })
+	return o.run(ctx, journal.RollbackLiteBoxd,
+		func(in *installation) []run.Phase { return in.rollbackPhases(revision) })
 }
 
 // LiteBoxdHistory lists the revisions of LiteBoxd's release, the newest last. It changes

@@ -115,7 +115,10 @@ func (in *installation) certificatePhases() []run.Phase {
 
 // tokenPhases give servers, agents or both another token.
 func (in *installation) tokenPhases(o RotateOptions) []run.Phase {
-	return inOrder(run.Phase{Name: k3s.TokensPhase, Run: func(ctx context.Context) error { return in.rotateTokens(ctx, o) }})
+	return inOrder(run.Phase{Name: k3s.TokensPhase, Run: func(ctx context.Context) error {
+		return in.rotateTokens(ctx,
+			o)
+	}})
 }
 
 // only is a phase that a run has where that is so.

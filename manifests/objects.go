@@ -219,7 +219,7 @@ func annotateDigest(objects []*unstructured.Unstructured, config *unstructured.U
 	}
 }
 
-// takes tells whether an object's containers have a ConfigMap, or one of its keys, as environment.
+// takes reports whether an object's containers have a ConfigMap, or one of its keys, as environment.
 func takes(object *unstructured.Unstructured, config string) bool {
 	found := false
 	template, _, _ := unstructured.NestedMap(object.Object, "spec", "template")

@@ -153,7 +153,7 @@ func (p *part) add(object *resource.Resource, d document, parts []*part) error {
 // rolling are the kinds that replace their pods when the template changes.
 var rolling = []string{"Deployment", "StatefulSet", "DaemonSet"}
 
-// lacksPods tells whether an object should have a pod template and has none with containers:
+// lacksPods reports whether an object should have a pod template and has none with containers:
 // it is a patch for a name that does not exist.
 func lacksPods(object *resource.Resource) bool {
 	if !slices.Contains(rolling, object.GetKind()) && object.GetKind() != "Job" {
@@ -192,7 +192,7 @@ func deletes(node *yaml.Node) bool {
 	return false
 }
 
-// clusterScoped tells whether objects of a kind lie outside namespaces: from Kubernetes' own
+// clusterScoped reports whether objects of a kind lie outside namespaces: from Kubernetes' own
 // schema, from a CustomResourceDefinition of the same site, from Cilium's list, or because
 // their kind begins with Cluster, as is the custom.
 func clusterScoped(object *resource.Resource, parts []*part) bool {

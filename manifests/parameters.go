@@ -148,7 +148,7 @@ func isBaseURL(s string) bool {
 		!strings.ContainsAny(s, "?#")
 }
 
-// completeReference tells whether an image says where it comes from and which one it is.
+// completeReference reports whether an image says where it comes from and which one it is.
 func completeReference(image string) bool {
 	ref, err := name.ParseReference(image, name.StrictValidation)
 	if err != nil {

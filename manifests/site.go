@@ -78,7 +78,7 @@ func (s *site) checkPlace(name string) error {
 
 func isYAML(name string) bool { return path.Ext(name) == ".yaml" || path.Ext(name) == ".yml" }
 
-// ignored tells whether a file is for people or for their tools, such as README.md and .gitkeep.
+// ignored reports whether a file is for people or for their tools, such as README.md and .gitkeep.
 func ignored(name string) bool {
 	return strings.HasPrefix(path.Base(name), ".") || strings.HasPrefix(name, ".") || path.Ext(name) == ".md"
 }

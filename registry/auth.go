@@ -38,7 +38,7 @@ func Token(tokenSHA256 [sha256.Size]byte) *Auth {
 // realmHost are the Host headers that may stand in a challenge.
 var realmHost = regexp.MustCompile(`^[a-zA-Z0-9.:_\[\]-]{1,255}$`)
 
-// admits tells whether a request may be answered.
+// admits reports whether a request may be answered.
 func (a *Auth) admits(r *http.Request) bool {
 	if !a.bearer {
 		username, password, ok := r.BasicAuth()

@@ -132,7 +132,7 @@ func (p *Packs) look(again bool) {
 	p.update(found, again)
 }
 
-// sameFile tells whether nothing about a file or folder has changed.
+// sameFile reports whether nothing about a file or folder has changed.
 func sameFile(a, b os.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil

@@ -23,7 +23,7 @@ type Output struct {
 	VolumeSize int64
 	// Recipients are whom the bundle is encrypted for; none leaves it as it is.
 	Recipients []age.Recipient
-	// Identities open an encrypted bundle that is at the path already, which tells whether
+	// Identities open an encrypted bundle that is at the path already, which reports whether
 	// there is anything to do. Without one of them such a file is not replaced.
 	Identities []age.Identity
 	// WorkDir is the folder for the unfinished bundle, which is not encrypted, when the

@@ -26,7 +26,7 @@ const (
 )
 
 // ErrAnew is wrapped by the errors of a [Stream] that cannot be gone on with, but may be
-// begun anew: it broke and nothing tells whether the server has the same bytes still, or
+// begun anew: it broke and nothing reports whether the server has the same bytes still, or
 // it is known that these have changed.
 var ErrAnew = fault.NewKind(fault.Source, "it has to be begun anew")
 

@@ -82,12 +82,12 @@ func (r *Release) imagesLike(old []lock.Image) []lock.Image {
 	return images
 }
 
-// isSame tells whether an image of a release is listed in a lock already.
+// isSame reports whether an image of a release is listed in a lock already.
 func isSame(mine, theirs lock.Image) bool {
 	return mine.Ref == theirs.Ref && mine.Archive == theirs.Archive && replaces(mine, theirs)
 }
 
-// replaces tells whether an image of a release takes the place of one in a lock.
+// replaces reports whether an image of a release takes the place of one in a lock.
 func replaces(mine, theirs lock.Image) bool {
 	if mine.Ref == "" || theirs.Ref == "" {
 		return mine.Ref == theirs.Ref && mine.Platform.Match(theirs.Platform)

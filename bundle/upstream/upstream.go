@@ -102,7 +102,7 @@ func (e *UnknownError) Hint() string { return e.hint }
 // Unwrap makes it an error of upstream.
 func (e *UnknownError) Unwrap() error { return format.ErrUpstream }
 
-// Check tells whether a version of a component is one that upstream could have. It asks
+// Check reports whether a version of a component is one that upstream could have. It asks
 // nobody.
 func Check(name, version string) error {
 	form, ok := forms[name]

@@ -46,7 +46,7 @@ func parseVersion(s string) (v version, ok bool) {
 	return version{number(m[1]), number(m[2]), number(m[3]), m[4] != "", number(m[5])}, true
 }
 
-// newerPatch tells whether v is a finished release of the same minor version as old, and
+// newerPatch reports whether v is a finished release of the same minor version as old, and
 // a later one.
 func (v version) newerPatch(old version) bool {
 	if v.candidate || v.major != old.major || v.minor != old.minor {

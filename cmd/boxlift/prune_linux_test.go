@@ -300,7 +300,7 @@ func TestPruneOnHost(t *testing.T) {
 	}
 }
 
-// containsInOrder tells whether a text has the parts one after the other.
+// containsInOrder reports whether a text has the parts one after the other.
 func containsInOrder(text string, parts ...string) bool {
 	for _, part := range parts {
 		_, rest, ok := strings.Cut(text, part)

@@ -30,7 +30,7 @@ type Facts struct {
 	Servers []Server
 }
 
-// Encrypts tells whether the servers are to encrypt. What a server that has not begun is configured to do does not
+// Encrypts reports whether the servers are to encrypt. What a server that has not begun is configured to do does not
 // count: nothing was written by it.
 func (f Facts) Encrypts() bool {
 	switch {

@@ -349,7 +349,7 @@ func makeKey(file string) (crypto.Signer, error) {
 
 var password = regexp.MustCompile(`^[0-9a-f]{64}\n?$`)
 
-// IsPassword tells whether a text is what Password returns of an authority.
+// IsPassword reports whether a text is what Password returns of an authority.
 func IsPassword(text string) bool {
 	return password.MatchString(text) && !strings.HasSuffix(text, "\n")
 }

@@ -191,10 +191,10 @@ func (r *Reader) Digest() string { return r.digest }
 // Manifest says what the backup is of.
 func (r *Reader) Manifest() Manifest { return r.manifest }
 
-// Encrypted tells whether the file is encrypted.
+// Encrypted reports whether the file is encrypted.
 func (r *Reader) Encrypted() bool { return r.encrypted }
 
-// Has tells whether there is an entry of that name.
+// Has reports whether there is an entry of that name.
 func (r *Reader) Has(name string) bool {
 	_, ok := r.manifest.Entry(name)
 	return ok

@@ -120,7 +120,7 @@ func (r *Renewer) WarnOfCertificates(ctx context.Context, about func(Certificate
 	}
 }
 
-// NotRenewedByStart tells whether a certificate ends when it ends, however often k3s and
+// NotRenewedByStart reports whether a certificate ends when it ends, however often k3s and
 // boxlift are run.
 func NotRenewedByStart(c Certificate) bool { return c.CA && c.Host != "" }
 

@@ -101,7 +101,7 @@ type Finding struct {
 	Way    string `json:"way,omitempty"`
 }
 
-// IsRefused tells whether a finding refuses the upgrade.
+// IsRefused reports whether a finding refuses the upgrade.
 func IsRefused(findings []Finding) bool {
 	return slices.ContainsFunc(findings, func(f Finding) bool { return f.Outcome == Refused })
 }

@@ -152,7 +152,7 @@ func Via(c Cluster, to Candidate, between []Candidate, a Accept) []Step {
 	return nil
 }
 
-// allowed tells whether the versions allow a step.
+// allowed reports whether the versions allow a step.
 func allowed(c Cluster, t Target, a Accept) bool {
 	return !slices.ContainsFunc(Judge(c, t, a), func(f Finding) bool {
 		return f.Outcome == Refused && slices.Contains(versionGates, f.Gate)

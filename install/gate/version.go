@@ -91,7 +91,7 @@ func (v version) minors(w version) int {
 	return (w.major-v.major)*1000 + w.minor - v.minor
 }
 
-// SameMinor tells whether two versions of Kubernetes or k3s have the same minor version. What
+// SameMinor reports whether two versions of Kubernetes or k3s have the same minor version. What
 // is no version has the same as nothing.
 func SameMinor(a, b string) bool {
 	v, err := parseVersion(a)
@@ -102,7 +102,7 @@ func SameMinor(a, b string) bool {
 	return err == nil && v.minors(w) == 0
 }
 
-// Older tells whether version a comes before b. What is no version is not older.
+// Older reports whether version a comes before b. What is no version is not older.
 func Older(a, b string) bool {
 	v, err := parseVersion(a)
 	if err != nil {
@@ -117,7 +117,7 @@ func (v version) series() string { return fmt.Sprintf("%d.%d", v.major, v.minor)
 
 var boundPattern = regexp.MustCompile(`^(>=|<=|>|<|=)?v?(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?(?:-([0-9A-Za-z.-]{1,100}))?$`)
 
-// inRange tells whether a version is in a range of a lock, such as ">=1.19.0 <1.21.0". Parts
+// inRange reports whether a version is in a range of a lock, such as ">=1.19.0 <1.21.0". Parts
 // that a bound leaves out are 0, but without a comparison or with =, "1.19" means all of 1.19.
 // What is before a release counts as that release: 1.20.0-rc.1 is in the range of 1.20.0's.
 // Nothing is in what is no range.

@@ -245,7 +245,7 @@ func (j *judgement) etcd() {
 	}
 }
 
-// safeEtcd tells whether etcd 3.6 may be reached from what a k3s before 1.34 brings.
+// safeEtcd reports whether etcd 3.6 may be reached from what a k3s before 1.34 brings.
 func safeEtcd(k3s version) bool {
 	return k3s.minor == firstEtcd36-1 && k3s.patch >= etcdSafe && k3s.pre == ""
 }

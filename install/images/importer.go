@@ -61,7 +61,7 @@ func (im *Importer) ImagesOn(ctx context.Context, h *site.Host) error {
 	return im.Engine.RunSteps(ctx, "images", &h.Subject, []run.Step{im.ImagesStep(h)})
 }
 
-// inspectService looks at a host's k3s, and tells whether there is more to see.
+// inspectService looks at a host's k3s, and reports whether there is more to see.
 func (im *Importer) inspectService(ctx context.Context, h *site.Host) (bool, error) {
 	state, err := machine.FindService(ctx, h.Conn, site.Unit(h.Config.Role))
 	if err != nil {

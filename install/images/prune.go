@@ -46,7 +46,7 @@ func (p *Pruning) Bytes() int64 {
 	return sum
 }
 
-// Empty tells whether nothing goes from any host.
+// Empty reports whether nothing goes from any host.
 func (p *Pruning) Empty() bool {
 	goes := func(i images.PruneItem) bool { return i.Remove }
 	return !slices.ContainsFunc(p.Hosts, func(h HostPruning) bool { return slices.ContainsFunc(h.Items, goes) })
@@ -174,7 +174,7 @@ func (im *Importer) RemoveOldPacks(ctx context.Context) {
 	}
 }
 
-// makesRelease tells whether the run makes its bundle the current release. Only the whole of
+// makesRelease reports whether the run makes its bundle the current release. Only the whole of
 // an installation on all hosts does: where a part is left out, what it had before may still
 // run.
 func (im *Importer) makesRelease() bool {

@@ -124,7 +124,7 @@ func (e *examination) askFrom(ctx context.Context, h *site.Host, file *seed.Regi
 	return login.Ask(ctx, from.Conn.DialContext)
 }
 
-// reaches tells whether a host opens connections to a registry.
+// reaches reports whether a host opens connections to a registry.
 func (e *examination) reaches(ctx context.Context, h *site.Host, u *url.URL) error {
 	if err := e.factless[h]; err != nil {
 		return fmt.Errorf("whether the node reaches %s cannot be found out: %w", u.Host, err)

@@ -121,7 +121,7 @@ type State struct {
 	Steps []Step `json:"steps"`
 }
 
-// Unfinished tells whether there was a run that has not ended well.
+// Unfinished reports whether there was a run that has not ended well.
 func (s State) Unfinished() bool { return s.Version != 0 && s.Result != Done }
 
 // Step is one thing that was done, or tried, or found to need nothing.

@@ -129,8 +129,8 @@ func (c *Cluster) tellForeign(h *site.Host) {
 	}
 }
 
-// keepsTokens tells whether the tokens have to stay what they are, because there are hosts whose k3s was adopted: it is
-// not boxlift that tells these of others.
+// keepsTokens reports whether the tokens have to stay what they are, because there are hosts whose k3s was adopted: it
+// is not boxlift that tells these of others.
 func (c *Cluster) keepsTokens() bool {
 	return slices.ContainsFunc(c.Site.Hosts, func(h *site.Host) bool { return h.Adopted != nil })
 }

@@ -79,7 +79,7 @@ type crossing struct {
 	Minor, Moved bool
 }
 
-// MinorStep tells whether nodes and API servers have to go to another minor version of
+// MinorStep reports whether nodes and API servers have to go to another minor version of
 // Kubernetes, and whether an API server has been there already.
 func MinorStep(nodes []kube.Node, apis []string, to string) (minor, moved bool) {
 	see := func(version string, server bool) {
@@ -95,7 +95,7 @@ func MinorStep(nodes []kube.Node, apis []string, to string) (minor, moved bool) 
 	return minor, moved && minor
 }
 
-// mayMove tells whether starting k3s on this host may bring the first API server of a newer
+// mayMove reports whether starting k3s on this host may bring the first API server of a newer
 // minor version.
 func (n *Node) mayMove() bool {
 	return n.Cluster.Crossing.Minor && !n.Cluster.Crossing.Moved && !n.GoingBack && n.Host.Config.Role == config.Server
@@ -131,7 +131,7 @@ func (n *Node) watchAPI(ctx context.Context) (end func(error)) {
 	}
 }
 
-// failedToStart tells whether k3s is known not to have started. Any other error than systemd's
+// failedToStart reports whether k3s is known not to have started. Any other error than systemd's
 // may be that of a connection, through which nobody was asked either.
 func failedToStart(err error) bool {
 	var failed *setup.ServiceError

@@ -52,7 +52,7 @@ func Uninstaller(server bool) string {
 	return "/usr/local/bin/k3s-agent-uninstall.sh"
 }
 
-// IsNew tells whether the host has never been in a cluster, as far as it knows: no run has begun
+// IsNew reports whether the host has never been in a cluster, as far as it knows: no run has begun
 // to set up k3s there. One that has been goes on as the node that it is, whatever its machine-id
 // is now.
 func IsNew(h *site.Host) bool {
@@ -70,13 +70,13 @@ const (
 
 const (
 	// PreviousDir is where a node keeps what its k3s was before an upgrade, until the upgrade is
-	// confirmed or another one begins: the program, its unit and configuration, and keptFile.
+	// confirmed or another one begins: the program, its unit and configuration, and KeptFile.
 	PreviousDir = wire.FilesDir + "/previous"
 	// KeptFile describes what is in PreviousDir.
 	KeptFile = PreviousDir + "/kept.json"
 	// KeptFormat is the version of the form of KeptFile.
 	KeptFormat = 1
-	// MaxKept bounds keptFile, in bytes: a node has some hundred pods.
+	// MaxKept bounds KeptFile, in bytes: a node has some hundred pods.
 	MaxKept = 1 << 20
 	// SteadyTime is how long pods have to stay well. A kubelet before 1.35 that was started
 	// again says of every container that it is not ready, until it has been probed again

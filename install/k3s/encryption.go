@@ -9,7 +9,7 @@ import (
 // IsSet reports whether a value of k3s' config is true, however it is written.
 func IsSet(value any) bool { return value != nil && fmt.Sprint(value) == "true" }
 
-// Encrypts tells whether the servers are to encrypt Secrets in their datastores.
+// Encrypts reports whether the servers are to encrypt Secrets in their datastores.
 func (c *Cluster) Encrypts() bool {
 	f := atrest.Facts{Asked: c.AsksToEncrypt(), Restoring: c.Restoration != nil}
 	if f.Restoring {

@@ -94,7 +94,7 @@ func (c *Cluster) AwaitMajority(ctx context.Context, h *site.Host) error {
 	return err
 }
 
-// runsEtcd tells whether the host is a server that runs and has etcd's data.
+// runsEtcd reports whether the host is a server that runs and has etcd's data.
 func runsEtcd(ctx context.Context, h *site.Host) (bool, error) {
 	const script = `[ ! -d "$1/etcd/member" ] || ! systemctl is-active --quiet "$2" || echo member`
 	out, err := h.Root(ctx, "look for etcd", "/bin/sh", "-c", script, "sh", K3sDatabases, site.Unit(config.Server)+

@@ -45,7 +45,7 @@ type Restoration struct {
 	Token string // the password that the cluster began with
 	// AgentToken is the password that its agents joined with; "" when it was the same one.
 	AgentToken string
-	// Encrypts tells whether its Secrets were encrypted; nil when that is not known.
+	// Encrypts reports whether its Secrets were encrypted; nil when that is not known.
 	Encrypts *bool
 	// Step brings a host's data back, right before k3s starts.
 	Step func(*Node) run.Step

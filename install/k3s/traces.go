@@ -122,7 +122,7 @@ func lookAtResolvers(ctx context.Context, h *site.Host) error {
 	return nil
 }
 
-// usableResolvers tells whether a resolv.conf names nameservers, and none that is of use
+// usableResolvers reports whether a resolv.conf names nameservers, and none that is of use
 // on the host alone.
 func usableResolvers(content string) bool {
 	usable := false

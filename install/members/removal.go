@@ -375,7 +375,7 @@ func (r *removal) drain(ctx context.Context, conn machine.Host) error {
 	return err
 }
 
-// kubeletIsGone tells whether nobody will say of the node's pods that they have ended. Its host
+// kubeletIsGone reports whether nobody will say of the node's pods that they have ended. Its host
 // may answer all the same: what runs there still, the uninstall ends.
 func (r *removal) kubeletIsGone(ctx context.Context, conn machine.Host) (bool, error) {
 	if r.node.Ready || conn == nil {

@@ -116,7 +116,7 @@ func (n *Network) CiliumValues(upgradeCompatibility string, keepDigests bool) ma
 	})
 }
 
-// knowsDigests tells whether the nodes will find a release's images by the digests that its
+// knowsDigests reports whether the nodes will find a release's images by the digests that its
 // chart gives them: k3s gives imported images a name with the digest that they have in the
 // pack, which is the one in the bundle, or else they are pulled by that digest.
 func (n *Network) knowsDigests(ctx context.Context, release helm.Release) (bool, error) {

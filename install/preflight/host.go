@@ -174,7 +174,7 @@ func (j *judgement) kubeProxyReplaced() bool {
 	return j.Need.Config.Network.Cilium.KubeProxyReplacement
 }
 
-// lacks tells whether the kernel certainly cannot do what is needed.
+// lacks reports whether the kernel certainly cannot do what is needed.
 func (n kernelNeed) lacks(k facts.Kernel) bool {
 	missing := n.module != "" && k.Modules[n.module] == "missing"
 	if k.Config == nil {
@@ -218,7 +218,7 @@ func judgeKernelOptions(j *judgement) {
 	}
 }
 
-// AllowsCgroupV1 tells whether the settings in config.yaml have the kubelet run on a host with cgroup v1, which it
+// AllowsCgroupV1 reports whether the settings in config.yaml have the kubelet run on a host with cgroup v1, which it
 // refuses by itself from Kubernetes 1.35 on.
 func AllowsCgroupV1(k3sConfig map[string]any) bool {
 	off, given := kubeletArg(k3sConfig, "fail-cgroupv1")

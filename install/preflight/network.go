@@ -401,7 +401,7 @@ func judgeCloudSetup(j *judgement) {
 	}
 }
 
-// ofCluster tells whether an interface is one that Cilium or another pod network makes. On
+// ofCluster reports whether an interface is one that Cilium or another pod network makes. On
 // a host of the cluster, the ends of its pods' interfaces are among them.
 func (j *judgement) ofCluster(name string) bool {
 	for _, prefix := range []string{"cilium", "lxc", "cni", "flannel", "kube-"} {

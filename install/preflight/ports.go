@@ -145,12 +145,12 @@ func serviceName(r config.Role) string {
 	return "k3s-agent.service"
 }
 
-// k3sService tells whether a unit is k3s'.
+// k3sService reports whether a unit is k3s'.
 func k3sService(unit string) bool {
 	return unit == "k3s.service" || strings.HasPrefix(unit, "k3s-") && strings.HasSuffix(unit, ".service")
 }
 
-// ofK3s tells whether a process is k3s, was started by it, or runs in a pod.
+// ofK3s reports whether a process is k3s, was started by it, or runs in a pod.
 func ofK3s(p facts.Process) bool {
 	return p.Unit == "k3s.service" || p.Unit == "k3s-agent.service" || p.Unit == "kubepods" ||
 		p.Executable == "/usr/local/bin/k3s" || strings.HasPrefix(p.Executable, "/var/lib/rancher/k3s/")
@@ -186,7 +186,7 @@ func judgePorts(j *judgement) {
 	}
 }
 
-// reachesLoopback tells whether who listens on an address also has the port of the
+// reachesLoopback reports whether who listens on an address also has the port of the
 // loopback address.
 func reachesLoopback(address string) bool {
 	a, err := netip.ParseAddr(address)

@@ -140,7 +140,7 @@ func Judge(need Need, subjects []Subject) []Finding {
 	return findings
 }
 
-// Failed tells whether there is an error among findings.
+// Failed reports whether there is an error among findings.
 func Failed(findings []Finding) bool {
 	for _, f := range findings {
 		if f.Severity == Error {

@@ -81,7 +81,7 @@ const (
 	RolledBack State = "rolled_back"
 )
 
-// Finished tells whether nothing more comes of a release by itself.
+// Finished reports whether nothing more comes of a release by itself.
 func (s State) Finished() bool { return s != Created && s != Running }
 
 // Component is a component of a lock.
@@ -231,7 +231,7 @@ func (r *Record) IsOlder(bundle digest.Digest, serial int64) bool {
 // RaiseSerial makes the record's serial at least this one.
 func (r *Record) RaiseSerial(serial int64) { r.Serial = max(r.Serial, serial) }
 
-// Adopt notes that nodes were adopted, and tells whether that is news. What the record says of them otherwise is
+// Adopt notes that nodes were adopted, and reports whether that is news. What the record says of them otherwise is
 // forgotten: a name and a machine are those of one node.
 func (r *Record) Adopt(nodes ...Adopted) (isNews bool) {
 	for _, n := range nodes {
@@ -308,12 +308,12 @@ func (r *Record) Begin(run Release, lockText []byte) (*Release, error) {
 	return r.Newest(), nil
 }
 
-// goesOnWith tells whether a run is another attempt at a release.
+// goesOnWith reports whether a run is another attempt at a release.
 func (r *Release) goesOnWith(run Release) bool {
 	return r.hasSameAim(run) && r.Config == run.Config
 }
 
-// hasSameAim tells whether a run takes the cluster where a release, nil for none, was to and did
+// hasSameAim reports whether a run takes the cluster where a release, nil for none, was to and did
 // not come: with another configuration, perhaps, so that what was backed up is the same.
 func (r *Release) hasSameAim(run Release) bool {
 	return r != nil && (r.State == Created || r.State == Running || r.State == Failed) &&

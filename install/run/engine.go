@@ -68,7 +68,7 @@ type Engine struct {
 	Left []journal.Left
 	// Upgrades tells that the cluster goes to another bundle, restores that a backup is restored.
 	Upgrades, Restores bool
-	// Tolerates tells whether phases go on although agents have failed; nil is yes.
+	// Tolerates reports whether phases go on although agents have failed; nil is yes.
 	Tolerates func() bool
 }
 
@@ -85,7 +85,7 @@ type Record struct {
 	TakesBack int
 }
 
-// Changing tells whether the run carries out its steps.
+// Changing reports whether the run carries out its steps.
 func (en *Engine) Changing() bool { return en.Mode == Apply }
 
 // Phase is one part of a run.
@@ -275,7 +275,7 @@ func (en *Engine) Close() {
 	en.Site.Conns.Close()
 }
 
-// WholeCluster tells whether every host of install.yaml is well so far.
+// WholeCluster reports whether every host of install.yaml is well so far.
 func (en *Engine) WholeCluster() bool {
 	return !slices.ContainsFunc(en.Site.Hosts, func(h *site.Host) bool { return h.Err != nil })
 }

@@ -51,7 +51,7 @@ type recorder struct {
 	failed error
 }
 
-// isPreparing tells whether a phase changes nothing of what runs.
+// isPreparing reports whether a phase changes nothing of what runs.
 func isPreparing(phase string) bool {
 	return slices.Contains([]string{"backup", "ship", "registry", "import"}, phase)
 }
@@ -298,7 +298,7 @@ func (rec *Record) CopyRecord(r *release.Record) error {
 func (rec *Record) RecordCopy() string { return rec.Site.Beside(recordCopies) + ".json" }
 
 // OpenRecord reads the record from the first server whose API gives it. It is nil when the
-// cluster has none. The error wraps errNoCluster when there is no API to ask.
+// cluster has none. The error wraps [site.ErrNoCluster] when there is no API to ask.
 func (rec *Record) OpenRecord(ctx context.Context) (*kube.Cluster, *release.Record, string, error) {
 	if rec.Site.API != nil {
 		r, version, err := ReadRecord(ctx, rec.Site.API)

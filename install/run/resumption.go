@@ -17,20 +17,20 @@ import (
 // began it, the cluster's record, and what its servers keep to go back to. The last one is
 // there for everybody, also while no API answers.
 
-// UpgradeBegan tells whether the last run is an upgrade, or a rollback in place, that has
+// UpgradeBegan reports whether the last run is an upgrade, or a rollback in place, that has
 // worked on k3s of a server and not ended.
 func UpgradeBegan(last journal.State) bool {
 	return last.Verb.IsUpgrade() && last.Unfinished() &&
 		slices.ContainsFunc(last.Steps, func(s journal.Step) bool { return s.Phase == "servers" && s.Attempts > 0 })
 }
 
-// MustWait tells whether the run would take the place of an upgrade in the state that has begun
+// MustWait reports whether the run would take the place of an upgrade in the state that has begun
 // and not ended. Other upgrades are judged by the cluster's record, and a restore is a way out.
 func (en *Engine) MustWait(last journal.State) bool {
 	return !en.Upgrades && !en.Restores && UpgradeBegan(last) && last.Cluster == en.Site.Config.Cluster.Name
 }
 
-// IsBeside tells whether the run leaves the state to such an upgrade, with which resume goes on,
+// IsBeside reports whether the run leaves the state to such an upgrade, with which resume goes on,
 // and is done all the same: a host that is gone may be what holds it up, and users that cannot
 // work do not have to wait for its end. Its steps are noted among those of the upgrade.
 func (en *Engine) IsBeside(last journal.State) bool {
@@ -201,7 +201,7 @@ const (
 	RestorePhase = "restore"
 )
 
-// RestoreBegan tells whether the last run is a restore that hosts wait for. Another run would
+// RestoreBegan reports whether the last run is a restore that hosts wait for. Another run would
 // take its place in the state, and with it the id by which it is gone on with.
 func RestoreBegan(last journal.State) bool {
 	return last.Unfinished() && slices.ContainsFunc(last.Steps,

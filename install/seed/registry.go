@@ -526,7 +526,7 @@ func (sd *Seeder) Retire(ctx context.Context) error {
 	})
 }
 
-// hasAuthority tells whether hosts have a file with the registry's authority.
+// hasAuthority reports whether hosts have a file with the registry's authority.
 func hasAuthority(s config.Seeding) bool {
 	return s.Mode == config.SeedRegistry || s.External != nil && s.External.CAFile != ""
 }

@@ -281,7 +281,7 @@ func (sd *Seeder) warnOfDigests(r *push.Result) {
 		r.Registry, site.Counted(len(changed), "image"), strings.Join(names, ", "), more)
 }
 
-// ServesDigests tells whether nodes can pull images by the digests that they have upstream.
+// ServesDigests reports whether nodes can pull images by the digests that they have upstream.
 func (sd *Seeder) ServesDigests(images []string) bool {
 	switch sd.Site.Config.Seeding.Mode {
 	case config.SeedRegistry:

@@ -41,7 +41,7 @@ const (
 	MaxChart = 8 << 20
 )
 
-// NamesDigests tells whether a version of k3s names imported images by digest too (k3s
+// NamesDigests reports whether a version of k3s names imported images by digest too (k3s
 // pull request 13221: v1.32.11, v1.33.7, v1.34.3, and all from v1.35.0 on).
 func NamesDigests(k3s string) bool {
 	var minor, patch int

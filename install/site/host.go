@@ -34,7 +34,7 @@ type Host struct {
 	Facts *facts.Facts
 	Packs []bundle.Pack
 	// Joined is the URL of the server that the host's k3s was told to join, and member
-	// tells whether it is a server that is in a cluster.
+	// reports whether it is a server that is in a cluster.
 	Joined string
 	Member bool
 	// AwaitsRestore tells that a restore of a backup has begun there and not ended.
@@ -176,7 +176,7 @@ func (h *Host) Put(ctx context.Context, name string, mode uint32, content []byte
 	return machine.Write(ctx, h.Conn, name, mode, content)
 }
 
-// HasHelper tells whether the helper on the host is this one.
+// HasHelper reports whether the helper on the host is this one.
 func (h *Host) HasHelper(ctx context.Context, file bundle.File) (bool, error) {
 	digests, err := machine.Digests(ctx, h.Conn, HelperPath)
 	if err != nil {

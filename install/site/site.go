@@ -90,7 +90,7 @@ func (s *Site) Agents() []*Host { return s.Hosts[len(s.Config.Cluster.Servers):]
 // Short is as much of a digest as people compare.
 func Short(digest string) string { return digest[:min(len(digest), len("sha256:")+12)] }
 
-// IsCalled tells whether a host goes by a name or address in install.yaml. Most hosts have
+// IsCalled reports whether a host goes by a name or address in install.yaml. Most hosts have
 // no name there: "" is nobody's.
 func IsCalled(h config.Host, name string) bool {
 	return name != "" && (name == h.Host || name == h.Name || h.NodeIP.IsValid() && name == h.NodeIP.String())

@@ -287,7 +287,7 @@ func storedFile(f bundle.File) facts.StoredFile {
 	return facts.StoredFile{Name: path.Base(site.StoredPath(f)), Size: f.Size}
 }
 
-// triesReach tells whether the hosts are to try if they reach each other: when one of them is
+// triesReach reports whether the hosts are to try if they reach each other: when one of them is
 // new to the cluster, since those that are in it have shown it. Who runs preflight alone wants to
 // know, also of a firewall that came later; no run has its state open then.
 func (sv *Surveyor) triesReach() bool {

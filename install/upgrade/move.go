@@ -31,7 +31,7 @@ import (
 	"github.com/liteboxd/boxlift/node/wire"
 )
 
-// kept describes what is in previousDir, and how the node was.
+// kept describes what is in [k3s.PreviousDir], and how the node was.
 type kept struct {
 	Format int `json:"format"`
 	// Bundle is what the node was to get, K3s the version that it ran.
@@ -237,13 +237,13 @@ func (m *move) keepPods(ctx context.Context) error {
 	return m.writeKept(ctx, &k)
 }
 
-// drains tells whether the node is to be drained. Without an API nothing is.
+// drains reports whether the node is to be drained. Without an API nothing is.
 func (m *move) drains() bool {
 	return m.upgrader.Upgrade.Accept.Drain && m.upgrader.Cluster.Crossing.Minor && m.replaces &&
 		m.upgrader.Site.API != nil
 }
 
-// keep copies what k3s is into previousDir, and notes which pods are ready. The program is
+// keep copies what k3s is into [k3s.PreviousDir], and notes which pods are ready. The program is
 // linked: it is replaced by rename.
 func (m *move) keep(ctx context.Context) error {
 	k := kept{Format: k3s.KeptFormat, Bundle: m.upgrader.Site.Bundle.Digest(), Pods: []keptPod{}}
@@ -329,7 +329,7 @@ func (m *move) notePods(ctx context.Context, k *kept) error {
 	return nil
 }
 
-// wasCordoned tells whether pods were kept off the node by somebody else than an upgrade.
+// wasCordoned reports whether pods were kept off the node by somebody else than an upgrade.
 func (m *move) wasCordoned(n *kube.Node) bool {
 	return n.Unschedulable && !m.drained && (m.before == nil || m.before.Cordoned)
 }
@@ -601,7 +601,7 @@ func (m *move) goBack(ctx context.Context, because error) error {
 	return &wentBackError{because: because, previous: m.previous()}
 }
 
-// restorePrevious puts back what is in previousDir and starts it.
+// restorePrevious puts back what is in [k3s.PreviousDir] and starts it.
 func (m *move) restorePrevious(ctx context.Context) error {
 	const script = `set -e
 dir="$1" binary="$2"

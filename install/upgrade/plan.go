@@ -53,7 +53,7 @@ type Plan struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// Refused tells whether a gate refuses the upgrade.
+// Refused reports whether a gate refuses the upgrade.
 func (p *Plan) Refused() bool { return gate.IsRefused(p.Gates) }
 
 // ComponentChange is the way of one component. From are the versions that run, none when the
@@ -64,7 +64,7 @@ type ComponentChange struct {
 	To   string   `json:"to"`
 }
 
-// changes tells whether the component moves at all.
+// changes reports whether the component moves at all.
 func (c ComponentChange) changes() bool {
 	return slices.ContainsFunc(c.From, func(from string) bool {
 		return strings.TrimPrefix(from,
@@ -581,7 +581,7 @@ func (u *planner) order(p *Plan) []Step {
 	return steps
 }
 
-// movesMinor tells whether Kubernetes moves by a minor version.
+// movesMinor reports whether Kubernetes moves by a minor version.
 func (u *planner) movesMinor() bool {
 	return slices.ContainsFunc(u.found.Nodes, func(n kube.Node) bool {
 		return !gate.SameMinor(n.Kubelet,

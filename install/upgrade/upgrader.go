@@ -194,7 +194,7 @@ func (u *Upgrader) BackUpFirst(ctx context.Context) error {
 	}})
 }
 
-// hasBegun tells whether an upgrade, which ended or was broken off, has changed what runs: then a
+// hasBegun reports whether an upgrade, which ended or was broken off, has changed what runs: then a
 // backup made now is not one of the cluster from before. current is the release from before, nil
 // when it is not known; moved tells that an API server has another minor version.
 func hasBegun(upgrade, current *release.Release, found *inspect.Running, moved bool) bool {
@@ -331,7 +331,7 @@ func hostNames(hosts []*site.Host) []string {
 	return names
 }
 
-// ToleratesFailures tells whether an upgrade goes on although hosts have failed.
+// ToleratesFailures reports whether an upgrade goes on although hosts have failed.
 func (u *Upgrader) ToleratesFailures() bool {
 	return u.Upgrade.agentsDone && u.failedAgents() <= u.Upgrade.MaxFailures
 }

@@ -100,7 +100,7 @@ func (c *check) blocked(it *item, budget *policyv1.PodDisruptionBudget, selected
 	}
 }
 
-// bound tells whether pods use a volume that only one node can have.
+// bound reports whether pods use a volume that only one node can have.
 func (c *check) bound(it *item) bool {
 	return slices.ContainsFunc(it.pods.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.PersistentVolumeClaim != nil && c.oneNode(it.namespace(), v.PersistentVolumeClaim.ClaimName)

@@ -273,7 +273,7 @@ func (c *check) spread(it *item, at, claim string) {
 	}
 }
 
-// together tells whether pods ask to be on the node of others.
+// together reports whether pods ask to be on the node of others.
 func (it *item) together() bool {
 	a := it.pods.Spec.Affinity
 	return a != nil && a.PodAffinity != nil &&
@@ -300,7 +300,7 @@ func (c *check) claim(namespace, name string) *corev1.PersistentVolumeClaim {
 	return nil
 }
 
-// oneNode tells whether a claim's volume can be attached to one node only.
+// oneNode reports whether a claim's volume can be attached to one node only.
 func (c *check) oneNode(namespace, name string) bool {
 	claim := c.claim(namespace, name)
 	return claim != nil && !slices.ContainsFunc(claim.Spec.AccessModes,
@@ -309,7 +309,7 @@ func (c *check) oneNode(namespace, name string) bool {
 		})
 }
 
-// pinned tells whether the volume itself lies on a node, so that the scheduler cannot spread
+// pinned reports whether the volume itself lies on a node, so that the scheduler cannot spread
 // its pods.
 func (c *check) pinned(namespace, name string) bool {
 	claim := c.claim(namespace, name)

@@ -165,7 +165,7 @@ type Route struct {
 	Metric      int    `json:"metric"`
 }
 
-// Default tells whether it is a default route.
+// Default reports whether it is a default route.
 func (r Route) Default() bool { return r.Destination == "0.0.0.0/0" || r.Destination == "::/0" }
 
 // Systemd is empty on a host without systemd.

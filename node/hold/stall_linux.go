@@ -142,7 +142,7 @@ func awaitRestart(ctx context.Context, o StallOptions) {
 	}
 }
 
-// isReady tells whether the API server would answer a client.
+// isReady reports whether the API server would answer a client.
 func isReady(ctx context.Context, o StallOptions) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()

@@ -215,7 +215,7 @@ func (p *pruner) eachEntry(dir string, each func(name string, info fs.FileInfo))
 	return nil
 }
 
-// isArchive tells whether k3s takes images from a file of that name, or a list of them.
+// isArchive reports whether k3s takes images from a file of that name, or a list of them.
 func isArchive(name string) bool {
 	return slices.ContainsFunc(
 		[]string{".tar", ".tar.lz4", ".tar.bz2", ".tbz", ".tar.gz", ".tgz", ".tar.zst", ".tzst", ".txt"},
@@ -310,7 +310,7 @@ func (p *pruner) look(ctx context.Context) ([]PruneItem, error) {
 // clipName shortens the long hexadecimal names that containers have.
 func clipName(name string) string { return name[:min(len(name), 12)] }
 
-// staysElsewhere tells whether a pack that stays brings the same image under the same name.
+// staysElsewhere reports whether a pack that stays brings the same image under the same name.
 func (p *pruner) staysElsewhere(wanted promise) bool {
 	return slices.ContainsFunc(p.promises, func(other promise) bool {
 		return p.stays[other.pack] != "" && other.name == wanted.name && other.target == wanted.target
@@ -480,14 +480,14 @@ func (p *pruner) addOtherNames(items map[string]PruneItem) {
 	}
 }
 
-// neededID tells whether an image of a pack that stays has this ID.
+// neededID reports whether an image of a pack that stays has this ID.
 func (p *pruner) neededID(id digest.Digest) bool {
 	return slices.ContainsFunc(p.promises, func(other promise) bool {
 		return p.stays[other.pack] != "" && slices.Contains(other.blobs, id)
 	})
 }
 
-// isCopy tells whether k3s gives such a name to an image that it imports: its name with
+// isCopy reports whether k3s gives such a name to an image that it imports: its name with
 // the digest instead of the tag, or either of the two in another registry.
 func isCopy(name string, of promise) bool {
 	path := func(name string) string {

@@ -342,7 +342,7 @@ func (l *listener) serveUDP(ctx context.Context, socket net.PacketConn) {
 }
 
 // pause keeps an error that comes again and again from taking all of the processor. It
-// tells whether to go on.
+// reports whether to go on.
 func pause(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():

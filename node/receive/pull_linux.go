@@ -158,7 +158,7 @@ func (p *puller) close() {
 	}
 }
 
-// offers tells whether a peer may have the blob.
+// offers reports whether a peer may have the blob.
 func (p *puller) offers(d digest.Digest) bool {
 	if p.absent[d] {
 		return false

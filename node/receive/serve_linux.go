@@ -236,7 +236,7 @@ func (s *server) close() {
 	s.requests.Wait()
 }
 
-// begin tells whether a request may be answered; then s.requests must be told of its end.
+// begin reports whether a request may be answered; then s.requests must be told of its end.
 func (s *server) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

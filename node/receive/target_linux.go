@@ -164,7 +164,7 @@ func (t *target) part() string {
 
 func (t *target) dir() string { return path.Dir(t.rel) }
 
-// isHeld tells whether the target is in place. A pack is when its name, its size, its
+// isHeld reports whether the target is in place. A pack is when its name, its size, its
 // members and its index.json are the wanted ones: as it got its name only after every
 // byte had been checked, reading it all again is left to Check. A file has no digest in
 // its name and is hashed.

@@ -307,7 +307,7 @@ func PackName(component string, index []byte) string {
 
 var packName = regexp.MustCompile(`^boxlift-[a-z0-9][a-z0-9._-]{0,99}-[0-9a-f]{12}\.tar$`)
 
-// IsPackName tells whether a file of this name can be a pack.
+// IsPackName reports whether a file of this name can be a pack.
 func IsPackName(name string) bool { return packName.MatchString(name) }
 
 // Validate checks everything about w that can be told without looking at the node.

@@ -108,7 +108,7 @@ func (f *fixture) craneJobs() (jobs []craneJob, err error) {
 	return jobs, nil
 }
 
-// isWhole tells whether an image is an index of which everything is there.
+// isWhole reports whether an image is an index of which everything is there.
 func isWhole(r *bundle.Reader, image bundle.Image) (bool, error) {
 	blob, err := r.Content(image.Digest, image.Size)
 	if err != nil {

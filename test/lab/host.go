@@ -237,7 +237,7 @@ func (h *Host) start(ctx context.Context) error {
 	return <-began
 }
 
-// lostRace tells whether nspawn gave up because of the folder that it shares with those
+// lostRace reports whether nspawn gave up because of the folder that it shares with those
 // that start at the same time.
 func (h *Host) lostRace() bool { return strings.Contains(h.console(), "/run/systemd/nspawn/propagate") }
 

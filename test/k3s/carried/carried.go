@@ -50,7 +50,7 @@ func unpack(files []*zip.File, folder, name string) error {
 	return fs.ErrNotExist
 }
 
-// is tells whether a file is what is carried.
+// is reports whether a file is what is carried.
 func is(path string, carried *zip.File) (bool, error) {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
