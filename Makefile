@@ -1,7 +1,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
-.PHONY: build demo release check test test-long test-longer lint bench fuzz clean
+.PHONY: build demo release check test test-long test-longer test-longest lint bench fuzz clean
 
 export GOTOOLCHAIN := local
 
@@ -75,10 +75,12 @@ define begin_tests
 	clusters() { BOXLIFT_CLUSTERS=$(CLUSTERS) go test "$${race[@]}" -count=1 -timeout=100m -json "$$@" ./test/e2e; }
 endef
 
-# Tests of clusters that are upgraded and restored, and of LiteBoxd on them; and of those that are killed at every step,
-# seeded in every way, have three servers, or are upgraded in every way. They take longer than all others together.
-LONG := ^Test(Backup|LiteBoxd|Upgrade)$$
-LONGER := ^Test(KilledAtEveryStep|LiteBoxdKilled|Seeding|ThreeServers|Upgrade(Adopted|Killed|Minor))$$
+# Tests of clusters that are restored, and of LiteBoxd on them; the one of an upgrade under load, which has the machine
+# for itself; and those of clusters that are killed at every step, seeded in every way, have three servers, or are upgraded
+# in every other way. They take longer than all others together.
+LONG := ^Test(Backup|LiteBoxd)$$
+LONGER := ^TestUpgrade$$
+LONGEST := ^Test(KilledAtEveryStep|LiteBoxdKilled|Seeding|ThreeServers|Upgrade(Adopted|Killed|Minor))$$
 
 # All tests but the long ones. What cannot run here is named at the end; where
 # BOXLIFT_REQUIRE_HOSTS=1, it fails.
@@ -95,9 +97,9 @@ test:
 	  ( cd tools/release && go test -count=1 -json . ) || failed=1
 	  ( cd tools/vulncheck && go test -count=1 -json . ) || failed=1
 	  ( cd tools/bounds && go test -count=1 -json . ) || failed=1
-	  CGO_ENABLED=0 go run ./test/prepare >&2 && clusters -skip '$(LONG)|$(LONGER)' || failed=1
+	  CGO_ENABLED=0 go run ./test/prepare >&2 && clusters -skip '$(LONG)|$(LONGER)|$(LONGEST)' || failed=1
 	  exit $$failed ) | CGO_ENABLED=0 go run ./test/summary $$require
-	echo 'make test-long and make test-longer have the tests of clusters that take longer.'
+	echo 'make test-long, test-longer and test-longest have the tests of clusters that take longer.'
 
 # The long ones, in the same way.
 test-long:
@@ -105,11 +107,15 @@ test-long:
 	CGO_ENABLED=0 go run ./test/prepare
 	clusters -run '$(LONG)' | CGO_ENABLED=0 go run ./test/summary $$require
 
-# Those that take longer still.
 test-longer:
 	$(begin_tests)
-	CGO_ENABLED=0 go run ./test/prepare -all
+	CGO_ENABLED=0 go run ./test/prepare
 	clusters -run '$(LONGER)' | CGO_ENABLED=0 go run ./test/summary $$require
+
+test-longest:
+	$(begin_tests)
+	CGO_ENABLED=0 go run ./test/prepare -all
+	clusters -run '$(LONGEST)' | CGO_ENABLED=0 go run ./test/summary $$require
 
 # govulncheck is left out, and says so, where its database does not answer within seconds. What comes last are the bounds
 # of this house: how large its parts may become, and which of its rooms may import which.
