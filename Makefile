@@ -45,7 +45,7 @@ demo: build
 # What is quick: the linter, and all tests that need no hosts, with the results of those whose code has not changed.
 check:
 	CGO_ENABLED=0 go tool -modfile=tools/lint/go.mod golangci-lint run ./...
-	cd tools/bounds && CGO_ENABLED=0 go run . ../..
+	( cd tools/bounds && CGO_ENABLED=0 go run . ../.. )
 	CGO_ENABLED=0 GOFLAGS="-trimpath $${GOFLAGS:-}" go test -short -p=$$(($$(nproc) + 2)) $$(go list ./... | grep -v "/test/") | { grep -v "no test files" || :; }
 
 # The race detector lets each program sleep for a second before it ends, and tests start hundreds.
@@ -121,8 +121,8 @@ test-longest:
 # of this house: how large its parts may become, and which of its rooms may import which.
 lint:
 	CGO_ENABLED=0 go tool -modfile=tools/lint/go.mod golangci-lint run ./...
-	cd tools/vulncheck && CGO_ENABLED=0 go run . -module ../..
-	cd tools/bounds && CGO_ENABLED=0 go run . ../..
+	( cd tools/vulncheck && CGO_ENABLED=0 go run . -module ../.. )
+	( cd tools/bounds && CGO_ENABLED=0 go run . ../.. )
 
 bench:
 	go run ./test/bench
