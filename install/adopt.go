@@ -41,7 +41,7 @@ type Adoption struct {
 // Adopt records a bundle as the one that a cluster runs, when its versions are those of the
 // bundle and its nodes the hosts of install.yaml, and the hosts whose k3s boxlift has not set up, when it can be kept
 // as it is. Nothing but the record is written. The error
-// wraps [ErrRefused] and lists all that does not match, when something does not.
+// wraps [site.ErrRefused] and lists all that does not match, when something does not.
 func Adopt(ctx context.Context, o Options) (*Adoption, error) {
 	in, err := newInstaller(o)
 	if err != nil {

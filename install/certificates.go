@@ -11,7 +11,7 @@ import (
 )
 
 // CheckCertificates reads when the certificates of a cluster end. The error wraps
-// [ErrCertificates] when any does within [CertificateWarning], and [ErrHosts] when a host
+// [certificates.ErrCertificates] when any does within [CertificateWarning], and [site.ErrHosts] when a host
 // could not be asked; what was found is there all the same.
 func CheckCertificates(ctx context.Context, o Options) (*certificates.Certificates, error) {
 	in, err := newInstaller(o)

@@ -10,7 +10,7 @@ import (
 
 // Have finds out what the hosts of install.yaml hold of bundles: blobs in packs, files that
 // were shipped, and boxlift-node. It only looks, and needs nothing of boxlift's on the hosts.
-// Every host has to answer, or else the error wraps [ErrHosts] and there is no result but the
+// Every host has to answer, or else the error wraps site.ErrHosts and there is no result but the
 // list of hosts.
 func Have(ctx context.Context, o Options) (*have.Have, []seed.Holding, error) {
 	in, err := newInstaller(o)

@@ -50,7 +50,7 @@ func (o *UpgradeOptions) isKept(ctx context.Context) bool {
 // FindUnfinished asks the cluster for the run with this bundle and configuration that has begun
 // and not ended, for those who have no state of it. When no API answers, the copy of the record
 // beside the state is read, if there is one, and then what servers keep. The error wraps
-// [ErrNothingToResume] when there is none, and [ErrChanged] when it was one of something else.
+// [site.ErrNothingToResume] when there is none, and [site.ErrChanged] when it was one of something else.
 func FindUnfinished(ctx context.Context, o Options) (*run.Unfinished, error) {
 	in, err := newInstaller(o)
 	if err != nil {

@@ -16,7 +16,7 @@ var errNoLiteBoxd = fmt.Errorf("%w: install.yaml has no section liteboxd: add on
 	site.ErrConfig)
 
 // RenderLiteBoxd makes LiteBoxd's objects from the manifests in a bundle and what
-// install.yaml and its configDir say. It asks no host. The error wraps [ErrConfig] when the
+// install.yaml and its configDir say. It asks no host. The error wraps [site.ErrConfig] when the
 // two do not go together, among them when an image is asked for that the bundle does not
 // carry.
 func RenderLiteBoxd(o Options) (*liteboxd.Deployment, error) {

@@ -21,7 +21,7 @@ const plainSite = "cluster: {servers: [{host: 192.0.2.1, agent: true}]}\nlitebox
 // CheckLock makes sure that a lock has a LiteBoxd that its manifests are for, and pins every image
 // that a site with no settings of its own needs: those of Cilium's chart and of LiteBoxd's manifests. What a site sets
 // later is checked by [Install] and [Preflight]. chart is the archive of Cilium's chart, empty when
-// the lock has none. The error wraps [ErrLock].
+// the lock has none. The error wraps [site.ErrLock].
 func CheckLock(ctx context.Context, l *lock.Lock, chart []byte) error {
 	asked, _, err := config.Parse("install.yaml", []byte(plainSite), func(string) (string, bool) { return "", false })
 	if err != nil {

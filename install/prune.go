@@ -23,7 +23,7 @@ type PruneOptions struct {
 }
 
 // Prune removes from all hosts what neither the current release nor the previous one needs.
-// A host that fails keeps the others from nothing; the error then wraps [ErrHosts], and the
+// A host that fails keeps the others from nothing; the error then wraps [site.ErrHosts], and the
 // result is complete.
 //
 // While an installation is not finished, its packs are not yet recorded as those of a

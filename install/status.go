@@ -10,7 +10,7 @@ import (
 
 // Inspect compares a cluster with what it is to be and changes nothing. It goes through
 // the same steps as [Install] and asks each whether it is needed. The error is
-// [ErrDifferent] when something differs, and wraps [ErrHosts] when a host cannot be looked
+// site.ErrDifferent when something differs, and wraps site.ErrHosts when a host cannot be looked
 // at; the result is complete in both cases.
 func Inspect(ctx context.Context, o Options) (*inspect.Status, error) {
 	in, err := newInstaller(o)
@@ -32,7 +32,7 @@ func Inspect(ctx context.Context, o Options) (*inspect.Status, error) {
 // CheckHealth tries out what a platform is for: nodes, network, DNS, LiteBoxd, the way from
 // outside to LiteBoxd and from there to sandboxes, and what sandboxes must not reach. It
 // needs no bundle and changes nothing: a few pods that it makes for it are gone at the end.
-// The error is [ErrUnhealthy] when a check failed, and wraps [ErrHosts] or [ErrCluster] when
+// The error is [inspect.ErrUnhealthy] when a check failed, and wraps site.ErrHosts or site.ErrCluster when
 // a host or the cluster could not be reached; the result is complete in all these cases.
 //
 // Only names the checks to make, as [HealthChecks] has them; nil means all but sandbox-to-internet,
@@ -49,7 +49,7 @@ func CheckHealth(ctx context.Context, o Options, only []string) (*inspect.Health
 }
 
 // Preflight looks at all hosts and judges them, and changes nothing on them but that it
-// puts boxlift's own helper there. The error wraps [ErrHosts] when a host cannot be looked
+// puts boxlift's own helper there. The error wraps site.ErrHosts when a host cannot be looked
 // at or has a finding that stops an installation.
 func Preflight(ctx context.Context, o Options) ([]preflight.Finding, error) {
 	in, err := newInstaller(o)

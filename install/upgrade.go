@@ -22,7 +22,7 @@ type UpgradeOptions struct {
 }
 
 // Upgrade takes a cluster to another bundle, if the gates let it through and a backup has been
-// made and proven. The summary is nil when nothing was begun. The error wraps [ErrRefused]
+// made and proven. The summary is nil when nothing was begun. The error wraps [site.ErrRefused]
 // when a gate refuses; nothing is changed then.
 func Upgrade(ctx context.Context, o UpgradeOptions) (*run.Summary, error) {
 	o.Command = o.Verb()
@@ -68,7 +68,7 @@ func (o *UpgradeOptions) isUnderWay() bool {
 }
 
 // Confirm takes an upgrade as done: what the nodes keep of the version before is removed. The
-// error wraps [ErrRefused] while the newest release has not succeeded.
+// error wraps [site.ErrRefused] while the newest release has not succeeded.
 func Confirm(ctx context.Context, o Options) (*run.Summary, error) {
 	o.Command = "upgrade confirm"
 	return o.run(ctx, journal.Confirm, (*installation).confirmPhases)
@@ -77,8 +77,8 @@ func Confirm(ctx context.Context, o Options) (*run.Summary, error) {
 // WayBack tells how a cluster gets back to a release: in place when backup is "", or else by
 // restoring this backup, with the bundle of that release. Servers that have run a newer minor
 // version of Kubernetes have written what the older one cannot read. When the cluster cannot
-// be asked, its record's copy beside the state is. The error wraps [ErrRefused] when there is
-// no way back, and [ErrNoBackup] besides when it would take a backup that nobody knows of.
+// be asked, its record's copy beside the state is. The error wraps [site.ErrRefused] when there is
+// no way back, and [upgrade.ErrNoBackup] besides when it would take a backup that nobody knows of.
 func WayBack(ctx context.Context, o UpgradeOptions) (backupFile string, err error) {
 	in, err := newInstaller(o.Options)
 	if err != nil {
@@ -91,7 +91,7 @@ func WayBack(ctx context.Context, o UpgradeOptions) (backupFile string, err erro
 
 // PlanUpgrade finds out what an upgrade to a bundle would do, and whether the gates let it
 // through. It touches nothing: no file on a host, no object, no state. The error wraps
-// [ErrRefused] when a gate refuses, [ErrHosts] when a host cannot be looked at, and
+// [site.ErrRefused] when a gate refuses, [site.ErrHosts] when a host cannot be looked at, and
 // [bundle.ErrIncomplete] when nobody has what a delta leaves out; the plan is complete in these
 // cases.
 func PlanUpgrade(ctx context.Context, o UpgradeOptions) (*upgrade.Plan, error) {

@@ -67,7 +67,7 @@ func findRemains(ctx context.Context, h *site.Host) (remains, error) {
 }
 
 // ownRemains is what a host has of the cluster whose API was reached. The error wraps
-// [ErrRefused] when that is of another cluster, or may be.
+// [site.ErrRefused] when that is of another cluster, or may be.
 func (m *Members) ownRemains(ctx context.Context, h *site.Host, needsToken bool) (remains, error) {
 	own, err := k3s.ClusterCA(ctx, m.Site.APIServer)
 	if err != nil {

@@ -61,7 +61,7 @@ func New(ctx context.Context, o Options) (*Testbed, error) {
 	}
 	t.Upstream, err = upstream.Start(ctx, upstream.Options{Size: o.Size, Releases: o.Releases, Dir: o.Dir, Logf: o.Logf})
 	if err != nil {
-		return nil, fmt.Errorf("start the stand-in for the internet: %w", err)
+		return nil, err
 	}
 	return t, nil
 }
