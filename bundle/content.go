@@ -18,8 +18,11 @@ import (
 // without an error has read the blob. It fails with a [*MissingError] when a delta leaves
 // the blob out.
 //
-// There is no other way to read a blob: what was proven by another read, such as that of
-// [Reader.Verify], says nothing about this one, as the file may have changed since.
+// What was proven by another read, such as that of [Reader.Verify], says nothing about this
+// one, as the file may have changed since. So all that gives bytes of a blob proves them in
+// the same read: this, [Reader.ContentFrom], and what decodes a blob, as [Reader.ReadJSON]
+// does. The exceptions are [Reader.Unproven] and [Reader.Whole], for those who prove
+// themselves what they take; who may call them is in TestUnprovenReads.
 func (r *Reader) Content(d digest.Digest, size int64) (io.Reader, error) {
 	c, err := r.open(d)
 	if err != nil {
@@ -53,7 +56,11 @@ func (r *Reader) ContentFrom(d digest.Digest, offset int64) (io.Reader, error) {
 }
 
 func (r *Reader) open(d digest.Digest) (*content, error) {
-	blob, err := r.Blob(d)
+	e, ok := r.tar.Blob(d)
+	if !ok {
+		return nil, fmt.Errorf("bundle %s: %w: it has no blob %s", r.path, ErrInvalid, d)
+	}
+	blob, err := r.find(e.Member)
 	if err != nil {
 		return nil, fmt.Errorf("bundle %s: %w", r.path, err)
 	}

@@ -26,6 +26,8 @@ type File struct {
 	MediaType string        `json:"mediaType"`
 	Digest    digest.Digest `json:"digest"`
 	Size      int64         `json:"size"`
+	// Package says which package of an operating system it is; zero for other files.
+	Package OSPackage `json:"package,omitzero"`
 }
 
 // Image is an image that a bundle carries, for one platform or several.
@@ -72,6 +74,11 @@ func (c *Contents) fileItems() []Item {
 			key:   strings.Join([]string{f.Component, string(f.Platform), f.Name}, " "),
 			kin:   strings.Join([]string{f.Component, string(f.Platform), withoutVersion(f.Name, f.Version)}, " "),
 			blobs: map[digest.Digest]int64{f.Digest: f.Size},
+		}
+		if f.IsOSPackage() {
+			item.Name = f.Package.Release() + " " + f.Name
+			item.key = strings.Join([]string{f.Component, string(f.Platform), item.Name}, " ")
+			item.kin = strings.Join([]string{f.Component, string(f.Platform), f.Package.Release(), f.Package.Name}, " ")
 		}
 		if f.Platform != "" {
 			item.Platforms = []lock.Platform{f.Platform}
@@ -252,6 +259,15 @@ func (c *Contents) addFile(d ocispec.Descriptor, read format.JSONReader) error {
 	if d.Platform != nil {
 		f.Platform = format.PlatformOf(*d.Platform)
 	}
+	if d.ArtifactType == format.PackageArtifactType {
+		if f.Package, err = packageOf(d); err != nil {
+			return err
+		}
+		p := f.Package
+		if err := checkNames(p.Family, p.Suite, p.Name, p.Version, p.Architecture); err != nil {
+			return err
+		}
+	}
 	if err := checkNames(f.Component, f.Version, f.Name, string(f.Platform)); err != nil {
 		return err
 	}
@@ -275,10 +291,11 @@ func checkNames(names ...string) error {
 	return nil
 }
 
-// File finds a file for a platform, or one that serves all.
+// File finds a file for a platform, or one that serves all. [Contents.HostPackages] finds packages of operating
+// systems.
 func (c *Contents) File(component, name string, platform lock.Platform) (File, bool) {
 	i := slices.IndexFunc(c.Files, func(f File) bool {
-		return f.Component == component && f.Name == name &&
+		return f.Component == component && f.Name == name && !f.IsOSPackage() &&
 			(f.Platform == "" || platform != "" && f.Platform.Match(platform))
 	})
 	if i < 0 {

@@ -135,9 +135,9 @@ func isDelta(index []byte) bool {
 	return boundedjson.Unmarshal(index, &own, maxDeltaValues) == nil && own.ArtifactType == format.DeltaArtifactType
 }
 
-// assemble makes of the reader of a delta one of its bundle. Unless key is nil, the bundle has
-// to be signed with it.
-func (r *Reader) assemble(key *signature.PublicKey) error {
+// assemble makes of the reader of a delta one of its bundle. Unless by is nil, it
+// has to take the signatures of the bundle.
+func (r *Reader) assemble(by Verifier) error {
 	d := &delta{index: r.index, signed: r.signed}
 	if err := d.parse(); err != nil {
 		return fmt.Errorf("%w: index.json of the delta: %w", ErrInvalid, err)
@@ -149,8 +149,8 @@ func (r *Reader) assemble(key *signature.PublicKey) error {
 	if err != nil {
 		return err
 	}
-	if key != nil {
-		if err := verifySignature(key, signed, d.whole); err != nil {
+	if by != nil {
+		if err := (&payload{d.whole, signed}).verify(by, r.beside); err != nil {
 			return err
 		}
 	}
@@ -388,8 +388,10 @@ func (r *Reader) find(m ocitar.Member) (*supply, error) {
 	return nil, r.missing(MissingBlob{Digest: m.Digest(), Size: m.Size})
 }
 
-// Section is Blob for a blob of a size, which a delta need not have listed.
-func (r *Reader) Section(m ocitar.Member) (*io.SectionReader, error) {
+// Unproven returns what lies where a blob should be, for who proves it by the blob's digest and
+// uses the bytes that were proven, not others that are read later. A delta need not have listed
+// the blob. Only planning and building call it: for all others there is [Reader.Content].
+func (r *Reader) Unproven(m ocitar.Member) (*io.SectionReader, error) {
 	found, err := r.find(m)
 	if err != nil {
 		return nil, err

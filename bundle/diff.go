@@ -33,7 +33,7 @@ type Difference struct {
 	Kept Amount `json:"kept"`
 }
 
-// Same says whether both bundles are the same, signatures aside.
+// Same reports whether both bundles are the same, signatures aside.
 func (d *Difference) Same() bool { return d.From.Digest == d.To.Digest }
 
 // Side is one of the two bundles.
@@ -175,7 +175,7 @@ func withoutVersion(name, version string) string {
 	return strings.ReplaceAll(name, version, "")
 }
 
-// same says whether nothing became of an item.
+// same reports whether nothing became of an item.
 func (i *Item) same(o *Item) bool {
 	return i.Name == o.Name && i.Digest == o.Digest && slices.Equal(i.Platforms, o.Platforms)
 }

@@ -30,8 +30,9 @@ type Reader struct {
 	parsed ocispec.Index
 	// validity is what index.json says of when and where to use the bundle.
 	validity lock.Validity
-	signed   *signature.Signature // over index, nil for none; of a delta, that in the outline
-	delta    *delta               // nil for a whole bundle
+	signed   *signature.Signature  // over index, nil for none; of a delta, that in the outline
+	beside   []signature.Signature // from the file beside it, over whatever
+	delta    *delta                // nil for a whole bundle
 	bases    []*Reader
 }
 
@@ -47,7 +48,20 @@ func Open(path string, identities ...age.Identity) (*Reader, error) {
 // before anything that it covers is decoded: until then, only the headers of the tar are looked
 // at. Where it is why the bundle is not opened, the error is a [*SignatureError].
 func OpenSigned(path string, key *signature.PublicKey, identities ...age.Identity) (*Reader, error) {
-	r, err := open(path, key, identities)
+	return OpenVerified(path, SignedWith(key), identities...)
+}
+
+// Verifier proves who signed a bundle.
+type Verifier interface {
+	// VerifySignatures proves that an index.json is signed by whom it has to be signed by. The
+	// signatures are in the form that [signature.Signature.CheckForm] asks for. It is asked twice for
+	// a delta: for its own index.json, and for that of its bundle.
+	VerifySignatures(index []byte, signatures []signature.Signature) error
+}
+
+// OpenVerified is OpenSigned for a bundle with signatures that a verifier takes; nil takes any or none.
+func OpenVerified(path string, by Verifier, identities ...age.Identity) (*Reader, error) {
+	r, err := open(path, by, identities)
 	if errors.As(err, new(*SignatureError)) {
 		return nil, fmt.Errorf("bundle %s: %w", path, err)
 	}
@@ -57,6 +71,29 @@ func OpenSigned(path string, key *signature.PublicKey, identities ...age.Identit
 	return r, nil
 }
 
+// oneKey is the verifier of those who know one key: it has to be among those that have signed.
+type oneKey struct{ key *signature.PublicKey }
+
+// SignedWith is the verifier of those who know one key; nil for no key.
+func SignedWith(key *signature.PublicKey) Verifier {
+	if key == nil {
+		return nil
+	}
+	return oneKey{key}
+}
+
+// VerifySignatures is that of [Verifier]. What others have signed beside the key is not looked at.
+func (o oneKey) VerifySignatures(index []byte, signatures []signature.Signature) error {
+	s := signatures[0]
+	for _, other := range signatures {
+		if id, _, err := other.Claim(); err == nil && id == signature.KeyID(o.key) {
+			s = other
+			break
+		}
+	}
+	return signature.Verify(o.key, index, s.Bundle, s.Base64)
+}
+
 // SignatureError says that a bundle is not signed with the key that it has to be signed with.
 type SignatureError struct{ Err error }
 
@@ -64,7 +101,7 @@ func (e *SignatureError) Error() string { return e.Err.Error() }
 
 func (e *SignatureError) Unwrap() error { return e.Err }
 
-func open(path string, key *signature.PublicKey, identities []age.Identity) (*Reader, error) {
+func open(path string, by Verifier, identities []age.Identity) (*Reader, error) {
 	f, err := volume.Open(path, identities...)
 	if err != nil {
 		var failed *fs.PathError
@@ -73,7 +110,12 @@ func open(path string, key *signature.PublicKey, identities []age.Identity) (*Re
 		}
 		return nil, err
 	}
-	r, err := newReader(f, f.Size(), path, key)
+	beside, err := readBeside(signaturesPath(path))
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	r, err := newReader(f, f.Size(), path, by, beside)
 	if err != nil {
 		_ = f.Close()
 		return nil, err
@@ -85,12 +127,14 @@ func open(path string, key *signature.PublicKey, identities []age.Identity) (*Re
 // NewReader is Open for a bundle of size bytes, not encrypted and not in volumes, that lies
 // in something else than a file. The path is what messages call it.
 func NewReader(source io.ReaderAt, size int64, path string) (*Reader, error) {
-	return newReader(source, size, path, nil)
+	return newReader(source, size, path, nil, nil)
 }
 
-// newReader checks the signature unless key is nil.
-func newReader(source io.ReaderAt, size int64, path string, key *signature.PublicKey) (*Reader, error) {
-	r := &Reader{path: path, source: source}
+// newReader checks the signatures unless by is nil.
+func newReader(
+	source io.ReaderAt, size int64, path string, by Verifier, beside []signature.Signature,
+) (*Reader, error) {
+	r := &Reader{path: path, source: source, beside: beside}
 	var err error
 	if r.stored, err = ocitar.NewReader(source, size); err != nil {
 		return nil, err
@@ -101,13 +145,13 @@ func newReader(source io.ReaderAt, size int64, path string, key *signature.Publi
 	if r.signed, err = readSignature(r.stored); err != nil {
 		return nil, err
 	}
-	if key != nil {
-		if err := verifySignature(key, r.signed, r.index); err != nil {
+	if by != nil {
+		if err := (&payload{r.index, r.signed}).verify(by, beside); err != nil {
 			return nil, err
 		}
 	}
 	if r.tar = r.stored; isDelta(r.index) {
-		if err := r.assemble(key); err != nil {
+		if err := r.assemble(by); err != nil {
 			return nil, err
 		}
 	}
@@ -166,61 +210,52 @@ func (r *Reader) Index() []byte { return r.index }
 // Entries returns the entries of index.json.
 func (r *Reader) Entries() []ocispec.Descriptor { return r.parsed.Manifests }
 
-// Tar returns the members of the bundle, those that a delta leaves out among them.
-func (r *Reader) Tar() *ocitar.Reader { return r.tar }
+// Tar returns where the members of the bundle are, those that a delta leaves out among them.
+func (r *Reader) Tar() *ocitar.Places { return &r.tar.Places }
 
-// Stored returns the members of the file as it is: of a delta, those of its own.
-func (r *Reader) Stored() *ocitar.Reader { return r.stored }
+// Stored returns where the members of the file are as it is: of a delta, those of its own.
+func (r *Reader) Stored() *ocitar.Places { return &r.stored.Places }
 
-// Signature returns the signature over index.json, or nil when there is none; of a delta, that
+// Fixed returns the members of the file that are no blobs, by their names, as they were when it was opened.
+func (r *Reader) Fixed() map[string][]byte {
+	index, signed := r.index, r.signed
+	if r.delta != nil {
+		index, signed = r.delta.index, r.delta.signed
+	}
+	fixed := map[string][]byte{ocitar.LayoutFile: []byte(ocitar.LayoutContent), ocitar.IndexFile: index}
+	if signed != nil {
+		fixed[ocitar.SigstoreBundleFile], fixed[ocitar.SignatureFile] = signed.Bundle, signed.Base64
+	}
+	return fixed
+}
+
+// Signature returns the signature over index.json that is in the file, or nil when there is none; of a delta, that
 // of its bundle.
 func (r *Reader) Signature() *signature.Signature { return r.signed }
 
-// Blob returns the bytes of a blob, which are not verified by reading them. It fails with a
-// [*MissingError] when a delta leaves them out.
-func (r *Reader) Blob(d digest.Digest) (*io.SectionReader, error) {
-	e, ok := r.tar.Blob(d)
-	if !ok {
-		return nil, fmt.Errorf("%w: it has no blob %s", ErrInvalid, d)
-	}
-	found, err := r.find(e.Member)
-	if err != nil {
-		return nil, err
-	}
-	return found.SectionReader, nil
-}
-
-// Signed reports whether the bundle carries a signature, whoever made it. A delta has one of
-// its own, and that of its bundle.
-func (r *Reader) Signed() bool {
-	return r.signed != nil && (r.delta == nil || r.delta.signed != nil)
-}
+// Signed reports whether the bundle is signed, in the file or beside it, whoever did. A delta has
+// a signature of its own, and that of its bundle.
+func (r *Reader) Signed() bool { return len(r.Signatures().Keys()) > 0 }
 
 // VerifySignature checks that index.json was signed with the key; of a delta, its own and
 // that of its bundle. The errors are [*SignatureError] and wrap those of [signature.Verify], and
 // [ErrInvalid] too when there is a signature.
 func (r *Reader) VerifySignature(key *signature.PublicKey) error {
-	if r.delta != nil {
-		if err := verifySignature(key, r.delta.signed, r.delta.index); err != nil {
-			return fmt.Errorf("bundle %s: the delta: %w", r.path, err)
-		}
-	}
-	if err := verifySignature(key, r.signed, r.index); err != nil {
-		return fmt.Errorf("bundle %s: %w", r.path, err)
-	}
-	return nil
+	return r.VerifySignatures(oneKey{key})
 }
 
-func verifySignature(key *signature.PublicKey, signed *signature.Signature, index []byte) error {
-	if signed == nil {
-		return &SignatureError{signature.ErrNotSigned}
-	}
-	err := signature.Verify(key, index, signed.Bundle, signed.Base64)
-	if err == nil {
-		err = signed.CheckForm()
-	}
-	if err != nil {
-		return &SignatureError{fmt.Errorf("%w: %w", ErrInvalid, err)}
+// VerifySignatures is VerifySignature for whoever a verifier takes. The errors wrap those of the verifier.
+func (r *Reader) VerifySignatures(by Verifier) error {
+	s := r.Signatures()
+	for i := range s.over {
+		p := &s.over[len(s.over)-1-i] // the delta's own first
+		err := p.verify(by, s.beside)
+		switch {
+		case err != nil && p != &s.over[0]:
+			return fmt.Errorf("bundle %s: the delta: %w", r.path, err)
+		case err != nil:
+			return fmt.Errorf("bundle %s: %w", r.path, err)
+		}
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func check(t testing.TB, file []byte, key *signature.PublicKey) error {
 	return r.Verify(t.Context(), nil)
 }
 
-// refused says whether an error is one of those for which a bundle is refused.
+// refused reports whether an error is one of those for which a bundle is refused.
 func refused(err error) bool {
 	return errors.Is(err, bundle.ErrInvalid) || errors.Is(err, ocitar.ErrMalformed)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -102,6 +103,9 @@ func hasAll(l *lock.Lock, contents *Contents) []error {
 	files := make(map[string]bool)
 	for _, f := range contents.Files {
 		files[f.Component+" "+f.Digest.Encoded()] = true
+		if f.IsOSPackage() {
+			files[packageKey(f.Component, f.Package.Release(), f.Platform, f.Name, f.Digest.Encoded())] = true
+		}
 	}
 	var errs []error
 	fail := func(component, format string, args ...any) {
@@ -117,6 +121,15 @@ func hasAll(l *lock.Lock, contents *Contents) []error {
 		for _, chart := range c.Charts {
 			if !files[c.Name+" "+chart.SHA256] {
 				fail(c.Name, "chart %s is in the lock but not in the bundle", chart.Name)
+			}
+		}
+		for _, s := range c.Packages {
+			for _, p := range s.Contents {
+				if format.Wanted(s.Platform, platforms) &&
+					!files[packageKey(c.Name, s.Release(), s.Platform, p.FileName(), p.SHA256)] {
+					fail(c.Name, "the package %s for %s %s is in the lock but not in the bundle", p.FileName(), s.Release(),
+						s.Platform)
+				}
 			}
 		}
 		for _, want := range c.Images {
@@ -147,6 +160,11 @@ func hasAll(l *lock.Lock, contents *Contents) []error {
 		}
 	}
 	return errs
+}
+
+// packageKey is what makes a package one of the lock's.
+func packageKey(component, release string, platform lock.Platform, name, sha256 string) string {
+	return strings.Join([]string{component, release, lock.DebianArchitecture(platform), name, sha256}, " ")
 }
 
 // verifyBlobs hashes all blobs on all cores, the largest first, so that none is left

@@ -10,6 +10,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/inspect"
+	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/release"
@@ -48,7 +49,6 @@ func Adopt(ctx context.Context, o Options) (*Adoption, error) {
 		return nil, err
 	}
 	defer in.engine.Close()
-	in.engine.Mode = run.Plan
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
@@ -129,12 +129,15 @@ func (in *installation) recordAdoption(ctx context.Context, a *Adoption, nodes [
 		if now := r.Newest(); now != nil && (newest == nil || now.Number != newest.Number) {
 			return fmt.Errorf("%w: somebody else has recorded a release meanwhile", site.ErrRefused)
 		}
+		if err := in.record.Admit(r); err != nil {
+			return err
+		}
 		r.Adopt(nodes...)
 		if a.New = true; newest != nil {
 			a.Release = *newest
 			return nil
 		}
-		run, text, err := in.record.NewRelease("adopt", release.Running)
+		run, text, err := in.record.NewRelease(journal.Adopt, "adopt", release.Running)
 		if err != nil {
 			return err
 		}

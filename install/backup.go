@@ -2,16 +2,14 @@ package install
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"path/filepath"
 	"time"
 
-	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/recovery"
 	"github.com/liteboxd/boxlift/install/run"
-	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/install/schedule"
+	"github.com/liteboxd/boxlift/internal/backup"
 )
 
 // BackupOptions say what backup to make. Options.Bundle is not needed.
@@ -36,20 +34,30 @@ func CreateBackup(ctx context.Context, o BackupOptions) (*backup.Report, error) 
 		return nil, err
 	}
 	defer j.Close() //nolint:errcheck // it only holds a lock
-	if err := in.engine.ConnectServers(ctx, nil); err != nil {
-		return nil, err
-	}
 	started := time.Now()
 	in.engine.Command = "backup create"
-	report, err := in.recovery.CreateBackup(ctx, o.Settings)
-	if err != nil && ctx.Err() == nil && !errors.Is(err, site.ErrRefused) {
-		err = fmt.Errorf("%w: %w", site.ErrCluster, err)
-	}
+	var report *backup.Report
+	err = in.engine.Apply(ctx, in.backupPhases(o.Settings, &report))
 	if report != nil {
 		in.record.Note(ctx, started, filepath.Base(report.Path), err)
 	}
 	in.tellWarnings()
 	return report, err
+}
+
+// ScheduledBackups asks all servers for the backups that they make by themselves. It changes nothing. What could be
+// asked is returned also with an error.
+func ScheduledBackups(ctx context.Context, o Options) (list []schedule.OnServer, err error) {
+	in, err := newInstaller(o)
+	if err != nil {
+		return nil, err
+	}
+	defer in.engine.Close()
+	err = in.engine.Look(ctx, []run.Phase{{Name: "backups", Look: func(ctx context.Context) (err error) {
+		list, err = in.schedule.List(ctx)
+		return err
+	}}})
+	return list, err
 }
 
 // tellWarnings tells what stopped nothing, for verbs whose results have no place for it.
@@ -67,6 +75,5 @@ func LossesOf(ctx context.Context, o Options, r *backup.Reader) (*recovery.Losse
 		return nil, err
 	}
 	defer in.engine.Close()
-	in.engine.Mode = run.Plan
 	return in.recovery.Losses(ctx, r)
 }

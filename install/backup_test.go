@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/recovery"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/backup"
 	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
@@ -31,7 +31,7 @@ func TestRestoreID(t *testing.T) {
 	begin := func(command string, end error) string {
 		t.Helper()
 		in.engine.Command = command
-		if err := in.begin(); err != nil {
+		if err := in.begin(nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := in.engine.Journal.End(end); err != nil {
@@ -78,7 +78,7 @@ func TestRestoreKeepsState(t *testing.T) {
 			}
 		}
 		in.engine.Command = "install"
-		err = in.begin()
+		err = in.begin(nil)
 		if refused := errors.Is(err, site.ErrRefused); refused != began || err != nil && !refused {
 			t.Errorf("begun on hosts: %t; got %v", began, err)
 		}

@@ -10,17 +10,17 @@ import (
 	"github.com/liteboxd/boxlift/install/site"
 )
 
-// CheckCertificates reads when the certificates of a cluster end. The error wraps
-// [certificates.ErrCertificates] when any does within [CertificateWarning], and [site.ErrHosts] when a host
-// could not be asked; what was found is there all the same.
-func CheckCertificates(ctx context.Context, o Options) (*certificates.Certificates, error) {
+// CheckCertificates reads when the certificates of a cluster end: those of k3s on all hosts, of the registry, in
+// Secrets, and of kubeconfigs, which are files on this machine. The error wraps [certificates.ErrCertificates] when any
+// does within [CertificateWarning], and [site.ErrHosts] when a host could not be asked; what was found is there all the
+// same.
+func CheckCertificates(ctx context.Context, o Options, kubeconfigs []string) (*certificates.Certificates, error) {
 	in, err := newInstaller(o)
 	if err != nil {
 		return nil, err
 	}
 	defer in.engine.Close()
-	in.engine.Mode = run.Plan
-	return in.renewer.Check(ctx)
+	return in.renewer.Check(ctx, kubeconfigs)
 }
 
 // RotateCertificates lets k3s make its certificates anew, on one host after the other,

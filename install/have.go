@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/liteboxd/boxlift/bundle/have"
-	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 )
 
@@ -18,6 +17,5 @@ func Have(ctx context.Context, o Options) (*have.Have, []seed.Holding, error) {
 		return nil, nil, err
 	}
 	defer in.engine.Close()
-	in.engine.Mode = run.Inspect
 	return in.seeder.Have(ctx)
 }

@@ -19,7 +19,6 @@ func History(ctx context.Context, o Options) (*release.Record, error) {
 		return nil, err
 	}
 	defer in.engine.Close()
-	in.engine.Mode = run.Plan
 	if err = in.engine.ConnectServers(ctx, nil); err == nil {
 		var r *release.Record
 		if r, _, err = run.ReadRecord(ctx, in.site.API); err == nil {
@@ -43,7 +42,6 @@ func (o *UpgradeOptions) isKept(ctx context.Context) bool {
 		return false
 	}
 	defer in.engine.Close()
-	in.engine.Mode = run.Plan
 	return in.upgrader.IsKept(ctx)
 }
 
@@ -57,7 +55,6 @@ func FindUnfinished(ctx context.Context, o Options) (*run.Unfinished, error) {
 		return nil, err
 	}
 	defer in.engine.Close()
-	in.engine.Mode = run.Plan
 	var r *release.Record
 	if err = in.engine.ConnectServers(ctx, nil); err == nil {
 		r, _, err = run.ReadRecord(ctx, in.site.API)

@@ -62,7 +62,7 @@ func TestUpgradeKeepsItsState(t *testing.T) {
 			before := writeState(t, in.site.StatePath, began, test.phase, test.ended)
 
 			worked := false
-			err := in.recorded(func() error {
+			err := in.recorded(nil, func() error {
 				worked = true
 				end, err := in.engine.Journal.Start(journal.Step{Phase: "remove", Host: "10.0.0.12", ID: "uninstall-k3s"})
 				return errors.Join(err, end(nil))

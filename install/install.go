@@ -14,7 +14,6 @@
 package install
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -26,20 +25,33 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/approval"
+	"github.com/liteboxd/boxlift/install/anchors"
 	"github.com/liteboxd/boxlift/install/certificates"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/front"
 	"github.com/liteboxd/boxlift/install/images"
 	"github.com/liteboxd/boxlift/install/inspect"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/liteboxd"
 	"github.com/liteboxd/boxlift/install/members"
+	"github.com/liteboxd/boxlift/install/names"
+	"github.com/liteboxd/boxlift/install/nameserver"
 	"github.com/liteboxd/boxlift/install/network"
+	"github.com/liteboxd/boxlift/install/packages"
+	"github.com/liteboxd/boxlift/install/preflight"
+	"github.com/liteboxd/boxlift/install/prepare"
 	"github.com/liteboxd/boxlift/install/recovery"
+	"github.com/liteboxd/boxlift/install/relocation"
+	"github.com/liteboxd/boxlift/install/renewal"
 	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/schedule"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/install/sitekey"
 	"github.com/liteboxd/boxlift/install/survey"
+	"github.com/liteboxd/boxlift/install/timekeeping"
 	"github.com/liteboxd/boxlift/install/upgrade"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
@@ -52,6 +64,10 @@ type Options struct {
 	// ConfigPath is where Config was read from; it is noted in the state.
 	ConfigPath string
 	Bundle     *bundle.Reader
+	// Demand is what the bundle's signatures were asked for, and Approval what came of it; nil where the user does
+	// without. Without a bundle, its policy is the trust file that the user names.
+	Demand   approval.Demand
+	Approval *approval.Approval
 	// Version is that of this boxlift, for the cluster's record.
 	Version string
 	// StatePath is where state.json lies. A dry run does not touch it.
@@ -86,6 +102,10 @@ type Options struct {
 	GiveUpDataOn []string
 	// Restore is the backup that the cluster is brought back from; nil for none.
 	Restore *recovery.Restore
+	// backup is what LiteBoxd's database alone is put back from; nil for nothing.
+	backup *relocation.Source
+	// Dial reaches hosts in another way than install.yaml says; nil is that way.
+	Dial site.Dial
 	// Reporter is told of the work; nil discards it.
 	Reporter progress.Reporter
 	// Log is told of every connection and command, at level debug; nil discards it.
@@ -94,25 +114,39 @@ type Options struct {
 
 // installation has all rooms, for the verbs.
 type installation struct {
-	site      *site.Site
-	engine    *run.Engine
-	record    *run.Record
-	seeder    *seed.Seeder
-	cluster   *k3s.Cluster
-	importer  *images.Importer
-	network   *network.Network
-	deployer  *liteboxd.Deployer
-	renewer   *certificates.Renewer
-	members   *members.Members
-	recovery  *recovery.Recovery
-	surveyor  *survey.Surveyor
-	inspector *inspect.Inspector
-	upgrader  *upgrade.Upgrader
+	site       *site.Site
+	engine     *run.Engine
+	record     *run.Record
+	seeder     *seed.Seeder
+	preparer   *prepare.Preparer
+	namer      *names.Namer
+	nameserver *nameserver.Keeper
+	cluster    *k3s.Cluster
+	importer   *images.Importer
+	network    *network.Network
+	deployer   *liteboxd.Deployer
+	renewer    *certificates.Renewer
+	anchors    *anchors.Keeper
+	renewal    *renewal.Keeper
+	members    *members.Members
+	siteKey    *sitekey.Keeper
+	front      *front.Keeper
+	packages   *packages.Room
+	timekeeper *timekeeping.Keeper
+	schedule   *schedule.Scheduler
+	recovery   *recovery.Recovery
+	surveyor   *survey.Surveyor
+	inspector  *inspect.Inspector
+	upgrader   *upgrade.Upgrader
+	relocation *relocation.Relocation
+	// backup is what LiteBoxd's database alone is put back from; nil for nothing.
+	backup *relocation.Source
 }
 
 // newRooms makes the rooms for what is asked for. Nothing is looked at.
 func newRooms(o Options) *installation {
 	in := &installation{
+		backup: o.backup,
 		site: &site.Site{Config: o.Config, Bundle: o.Bundle, StatePath: o.StatePath, Reporter: o.Reporter, Log: o.Log,
 			Misfit: site.ErrConfig},
 	}
@@ -123,28 +157,43 @@ func newRooms(o Options) *installation {
 		Scope:  o.Scope, Holds: run.NewHolds(), Restores: o.Restore != nil,
 	}
 	engine := in.engine
-	in.record = &run.Record{Site: site, Engine: engine, AcceptOlderBundle: o.AcceptOlderBundle, Version: o.Version}
+	in.record = &run.Record{Site: site, Engine: engine, AcceptOlderBundle: o.AcceptOlderBundle, Version: o.Version,
+		Demand: o.Demand, Approval: o.Approval}
 	engine.Record = in.record
 	in.seeder = &seed.Seeder{Site: site, Engine: engine}
 	in.cluster = &k3s.Cluster{Site: site, Engine: engine, Record: in.record, Seeder: in.seeder}
+	in.preparer = &prepare.Preparer{Site: site, Engine: engine}
+	in.namer = &names.Namer{Site: site, Engine: engine, Cluster: in.cluster}
+	in.nameserver = &nameserver.Keeper{Site: site, Engine: engine, Namer: in.namer}
 	in.importer = &images.Importer{Site: site, Engine: engine, Seeder: in.seeder}
 	in.network = &network.Network{Site: site, Engine: engine, Seeder: in.seeder}
 	in.deployer = &liteboxd.Deployer{Site: site, Engine: engine, Cluster: in.cluster, NoRollback: o.NoRollback,
 		ForceAfter: o.ForceAfter}
 	in.renewer = &certificates.Renewer{Site: site, Engine: engine, Cluster: in.cluster, Seeder: in.seeder}
+	in.packages = &packages.Room{Site: site, Engine: engine}
+	in.timekeeper = &timekeeping.Keeper{Site: site, Engine: engine}
+	in.anchors = &anchors.Keeper{Site: site, Engine: engine}
+	in.renewal = &renewal.Keeper{Site: site, Engine: engine}
+	in.front = &front.Keeper{Site: site, Engine: engine}
 	in.members = &members.Members{Site: site, Engine: engine, Cluster: in.cluster, Deployer: in.deployer,
-		GiveUpDataOn: o.GiveUpDataOn}
+		Preparer: in.preparer, Namer: in.namer, Timekeeper: in.timekeeper, Packages: in.packages, Renewal: in.renewal,
+		Front: in.front, GiveUpDataOn: o.GiveUpDataOn}
+	in.schedule = &schedule.Scheduler{Site: site, Engine: engine}
+	in.siteKey = &sitekey.Keeper{Site: site, Engine: engine}
 	in.recovery = &recovery.Recovery{Site: site, Engine: engine, Cluster: in.cluster, Deployer: in.deployer,
 		Restore: o.Restore}
+	in.relocation = &relocation.Relocation{Site: site, Engine: engine, Deployer: in.deployer, Members: in.members}
 	in.surveyor = &survey.Surveyor{
 		Site: site, Engine: engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Network: in.network,
 		Deployer: in.deployer,
-		Recovery: in.recovery,
+		Recovery: in.recovery, Packages: in.packages, Front: in.front,
 	}
+	surveyor := in.surveyor
+	in.preparer.Judged = func() (preflight.Need, []preflight.Subject) { return surveyor.Needs(), surveyor.Subjects() }
 	in.inspector = &inspect.Inspector{
 		Site: site, Engine: engine, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer,
-		Deployer: in.deployer, Renewer: in.renewer,
-		Kubeconfig: o.Kubeconfig, MergeKubeconfig: o.MergeKubeconfig,
+		Deployer: in.deployer, Renewer: in.renewer, Namer: in.namer, Nameserver: in.nameserver, Front: in.front,
+		Kubeconfig: o.Kubeconfig, MergeKubeconfig: o.MergeKubeconfig, Trust: o.Demand.Policy,
 	}
 	in.upgrader = &upgrade.Upgrader{
 		Site: site, Engine: engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer,
@@ -166,15 +215,31 @@ func Install(ctx context.Context, o Options) (*run.Summary, error) {
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
-	if o.DryRun {
-		in.engine.Mode = run.Plan
+	in.deployer.WarnOfManifests()
+	if in.engine.Verb = o.Scope.Verb(); o.Only != nil {
+		in.engine.Verb = journal.AddNodes
+	}
+	phases := in.installPhases()
+	switch {
+	case o.Restore != nil:
+		phases = in.restorePhases()
+	case o.Scope == run.OnlyLiteBoxd:
+		phases = in.liteboxdPhases()
+	}
+	return in.release(ctx, phases, o.DryRun)
+}
+
+// release goes through the phases of a verb that makes a release, or says what they would do. The summary is nil when
+// nothing was begun.
+func (in *installation) release(ctx context.Context, phases []run.Phase, dryRun bool) (*run.Summary, error) {
+	if dryRun {
 		if err := in.engine.Recall(); err != nil {
 			return nil, err
 		}
-		err := in.engine.Run(ctx, in.phases())
+		err := in.engine.Look(ctx, phases)
 		return in.engine.Summary(), err
 	}
-	err = in.recorded(func() error { return in.record.EndRelease(ctx, in.engine.Run(ctx, in.phases())) })
+	err := in.recorded(phases, func() error { return in.record.EndRelease(ctx, in.engine.Apply(ctx, phases)) })
 	if in.engine.Phases == nil {
 		return nil, err
 	}
@@ -207,14 +272,14 @@ func (in *installation) check(ctx context.Context) (err error) {
 	return err
 }
 
-// recorded runs work with the state open: nobody else can work with it meanwhile.
-func (in *installation) recorded(work func() error) (err error) {
+// recorded runs work with the state open: nobody else can work with it meanwhile. The state has the phases as the plan.
+func (in *installation) recorded(plan []run.Phase, work func() error) (err error) {
 	if in.engine.Journal, err = journal.Open(in.site.StatePath); err != nil {
 		return err
 	}
 	defer in.engine.Journal.Close() //nolint:errcheck // it only holds a lock
 	beside := in.engine.IsBeside(in.engine.Journal.State())
-	if err := in.begin(); err != nil {
+	if err := in.begin(plan); err != nil {
 		return err
 	}
 	if err = work(); beside {
@@ -225,11 +290,14 @@ func (in *installation) recorded(work func() error) (err error) {
 
 // begin notes what the run works on, or compares it with the run that is to be gone on
 // with.
-func (in *installation) begin() error {
+func (in *installation) begin(plan []run.Phase) error {
 	begun := journal.Run{
-		Command: in.engine.Command, Verb: cmp.Or(in.engine.Verb, journal.Install), RollbackTo: in.record.TakesBack,
+		Command: in.engine.Command, Verb: in.engine.Verb, RollbackTo: in.record.TakesBack,
 		Cluster: in.site.Config.Cluster.Name, Config: in.site.Config.Fingerprint(), ConfigFile: in.engine.ConfigPath,
 		Flags: in.engine.Flags,
+	}
+	if in.backup != nil {
+		begun.BackupFile, begun.Config = in.backup.Path, restoringLiteBoxd(in.site.Config, in.backup)
 	}
 	if in.deployer.Deployment != nil {
 		// What the site's own folder says is part of what is asked for.
@@ -239,19 +307,14 @@ func (in *installation) begin() error {
 	if begun.Command == "" {
 		begun.Command = in.engine.Scope.Command()
 	}
-	if begun.Command == in.engine.Scope.Command() || in.engine.Upgrades {
-		for _, p := range in.phases() {
-			planned := journal.Planned{Phase: p.Name}
-			for _, h := range in.site.Hosts {
-				if p.Name == "servers" && h.Config.Role != config.Server || p.Name == "agents" &&
-					h.Config.Role != config.Agent ||
-					p.Name == "registry" && in.site.Config.Seeding.Mode == config.SeedImages {
-					continue
-				}
+	for _, p := range plan {
+		planned := journal.Planned{Phase: p.Name}
+		for _, h := range in.site.Hosts {
+			if in.worksOn(p.Name, h.Config.Role) {
 				planned.Hosts = append(planned.Hosts, h.Name)
 			}
-			begun.Plan = append(begun.Plan, planned)
 		}
+		begun.Plan = append(begun.Plan, planned)
 	}
 	if in.site.Bundle != nil {
 		begun.Bundle, begun.BundleFile = in.site.Bundle.Digest().String(), in.site.Bundle.Path()
@@ -287,7 +350,7 @@ func (in *installation) begin() error {
 	case !last.Unfinished():
 		return fmt.Errorf("%w: the last run (%s, ended %s) was finished", site.ErrNothingToResume, last.Command,
 			last.Ended.Format(time.RFC3339))
-	case last.Command != begun.Command:
+	case last.Verb != begun.Verb || last.RollbackTo != begun.RollbackTo:
 		return fmt.Errorf("%w: the last run was boxlift %s: run that command again", site.ErrNothingToResume,
 			last.Command)
 	case last.Bundle != begun.Bundle:
@@ -318,8 +381,9 @@ func newInstaller(o Options) (*installation, error) {
 		if err := in.checkConfig(); err != nil {
 			return nil, err
 		}
+		in.packages.Use(o.Bundle, in.site.Contents)
 	}
-	in.site.Conns = site.NewConnections(o.Config, o.Log)
+	in.site.Conns = site.NewConnections(o.Config, o.Log, o.Dial)
 	left := slices.Clone(o.Only)
 	for _, h := range o.Config.Hosts() {
 		named := func(name string) bool { return site.IsCalled(h, name) }
@@ -327,6 +391,15 @@ func newInstaller(o Options) (*installation, error) {
 		left = slices.DeleteFunc(left, named)
 		if o.Only == nil || chosen || h.Role == config.Server {
 			in.site.Hosts = append(in.site.Hosts, &site.Host{Config: h, Subject: site.Subject{Name: site.HostName(h)}})
+		}
+	}
+	in.nameserver.NeedPackages(in.packages.Need)
+	for _, h := range in.front.Hosts() {
+		in.packages.Need(h, front.Package)
+	}
+	if o.Config.Time != nil {
+		for _, h := range in.site.Hosts {
+			in.packages.Need(h, timekeeping.Package)
 		}
 	}
 	if len(left) > 0 {

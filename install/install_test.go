@@ -23,7 +23,8 @@ func TestCheckConfig(t *testing.T) {
 		{name: "no versions named", config: sitetest.ExampleConfig, components: []string{"k3s=v1.36.4+k3s1", "cilium=1.20.0"}},
 		{name: "the same versions", config: named("v1.36.4+k3s1", "1.20.0"), components: []string{"k3s=v1.36.4+k3s1", "cilium=1.20.0"}},
 		{
-			name: "other versions", config: named("v1.30.6+k3s1", "1.18.6"), components: []string{"k3s=v1.36.4+k3s1", "cilium=1.20.0"},
+			name: "other versions", config: named("v1.30.6+k3s1",
+				"1.18.6"), components: []string{"k3s=v1.36.4+k3s1", "cilium=1.20.0"},
 			want: []string{"asks for k3s v1.30.6+k3s1, the bundle carries v1.36.4+k3s1", "asks for Cilium 1.18.6, the bundle carries 1.20.0"},
 		},
 		{name: "no k3s", config: sitetest.ExampleConfig, components: []string{"cilium=1.20.0"}, want: []string{`carries no component "k3s"`}},

@@ -2,12 +2,10 @@ package install
 
 import (
 	"context"
-	"time"
 
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/members"
 	"github.com/liteboxd/boxlift/install/run"
-	"github.com/liteboxd/boxlift/install/site"
 )
 
 // RemoveOptions say which hosts leave a cluster. Options.Bundle is not needed.
@@ -34,27 +32,5 @@ func (o Options) run(
 	}
 	defer in.engine.Close()
 	in.engine.Verb = verb
-	goThrough := func() error {
-		return in.engine.Run(ctx, phases(in))
-	}
-	started := time.Now()
-	if o.DryRun || o.Config.Runtime.DryRun {
-		in.engine.Mode = run.Plan
-		if err := in.engine.Recall(); err != nil {
-			return nil, err
-		}
-		err := goThrough()
-		return in.engine.Summary(), err
-	}
-	err = in.recorded(func() error {
-		err := goThrough()
-		if n := in.engine.Summary().ChangeCount(); n > 0 {
-			in.record.Note(ctx, started, site.Counted(n, "change"), err)
-		}
-		return err
-	})
-	if in.engine.Phases == nil {
-		return nil, err // it did not get as far as doing anything
-	}
-	return in.engine.Summary(), err
+	return in.unrecorded(ctx, phases(in), o.DryRun || o.Config.Runtime.DryRun)
 }

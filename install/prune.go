@@ -7,7 +7,6 @@ import (
 
 	"github.com/liteboxd/boxlift/install/images"
 	"github.com/liteboxd/boxlift/install/journal"
-	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
@@ -36,7 +35,6 @@ func Prune(ctx context.Context, o PruneOptions) (*images.Pruning, error) {
 	defer in.engine.Close()
 	var last journal.State
 	if o.DryRun {
-		in.engine.Mode = run.Plan
 		last, err = journal.Read(o.StatePath)
 	} else {
 		// It is not noted as a run: an installation that was broken off can be gone on with.
@@ -56,7 +54,15 @@ func Prune(ctx context.Context, o PruneOptions) (*images.Pruning, error) {
 	}
 	started := time.Now()
 	in.engine.Command = "prune"
-	pruning, err := in.importer.PruneAll(ctx, o.DropPrevious)
+	apply := in.engine.Apply
+	if o.DryRun {
+		apply = in.engine.Look
+	}
+	var pruning *images.Pruning
+	err = apply(ctx, in.prunePhases(o, &pruning))
+	if ctx.Err() != nil {
+		return nil, err
+	}
 	if pruning != nil && !o.DryRun && !pruning.Empty() {
 		in.record.Note(ctx, started, progress.Bytes(pruning.Bytes())+" were freed", err)
 	}

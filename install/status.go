@@ -3,9 +3,10 @@ package install
 import (
 	"context"
 
+	"github.com/liteboxd/boxlift/install/diagnosis"
+	"github.com/liteboxd/boxlift/install/doctor"
 	"github.com/liteboxd/boxlift/install/inspect"
 	"github.com/liteboxd/boxlift/install/preflight"
-	"github.com/liteboxd/boxlift/install/run"
 )
 
 // Inspect compares a cluster with what it is to be and changes nothing. It goes through
@@ -18,11 +19,10 @@ func Inspect(ctx context.Context, o Options) (*inspect.Status, error) {
 		return nil, err
 	}
 	defer in.engine.Close()
-	in.engine.Mode = run.Inspect
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
-	err = in.engine.Run(ctx, in.phases())
+	err = in.engine.Look(ctx, in.statusPhases())
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -44,8 +44,19 @@ func CheckHealth(ctx context.Context, o Options, only []string) (*inspect.Health
 		return nil, err
 	}
 	defer in.engine.Close()
-	in.engine.Mode = run.Inspect
 	return in.inspector.Health(ctx, only)
+}
+
+// CheckHardening compares hosts and cluster with the CIS Kubernetes Benchmark, item by item. It needs no bundle and
+// changes nothing. The error is [inspect.ErrUnhealthy] when an item is not as it is to be, and wraps site.ErrHosts or
+// site.ErrCluster when a host or the cluster could not be looked at; the result is complete in all these cases.
+func CheckHardening(ctx context.Context, o Options) (*inspect.Hardening, error) {
+	in, err := newInstaller(o)
+	if err != nil {
+		return nil, err
+	}
+	defer in.engine.Close()
+	return in.inspector.Harden(ctx)
 }
 
 // Preflight looks at all hosts and judges them, and changes nothing on them but that it
@@ -60,9 +71,24 @@ func Preflight(ctx context.Context, o Options) ([]preflight.Finding, error) {
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
-	err = in.engine.Run(ctx, in.preflightPhases())
+	in.deployer.WarnOfManifests()
+	err = in.engine.Apply(ctx, in.preflightPhases())
 	if ctx.Err() != nil {
 		return in.surveyor.Findings, err
 	}
 	return append(in.surveyor.Findings, in.surveyor.Unseen()...), err
+}
+
+// Observe gathers what is to be seen of a platform that may not be well, for package diagnosis to judge. It needs no
+// bundle, and changes nothing but what [CheckHealth] does. The error wraps site.ErrHosts or site.ErrCluster when a host
+// or the cluster could not be reached; the observation is complete then as well.
+func Observe(ctx context.Context, o Options) (*diagnosis.Observation, error) {
+	in, err := newInstaller(o)
+	if err != nil {
+		return nil, err
+	}
+	defer in.engine.Close()
+	d := doctor.Doctor{Site: in.site, Engine: in.engine, Cluster: in.cluster, Renewer: in.renewer,
+		Inspector: in.inspector}
+	return d.Observe(ctx)
 }

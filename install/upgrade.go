@@ -25,7 +25,7 @@ type UpgradeOptions struct {
 // made and proven. The summary is nil when nothing was begun. The error wraps [site.ErrRefused]
 // when a gate refuses; nothing is changed then.
 func Upgrade(ctx context.Context, o UpgradeOptions) (*run.Summary, error) {
-	o.Command = o.Verb()
+	o.Command = o.Name()
 	underWay := o.isUnderWay()
 	plan, err := PlanUpgrade(ctx, o)
 	if plan == nil && errors.Is(err, site.ErrCluster) && !underWay {
@@ -41,9 +41,7 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (*run.Summary, error) {
 	defer in.engine.Close()
 	in.upgrader.Upgrade = &upgrade.Upgrading{Settings: o.Settings, UnderWay: underWay}
 	in.engine.Upgrades, in.record.TakesBack = true, o.RollbackTo
-	if in.engine.Verb = journal.Upgrade; o.RollbackTo > 0 {
-		in.engine.Verb = journal.Rollback
-	}
+	in.engine.Verb = o.Verb()
 	in.engine.Tolerates = in.upgrader.ToleratesFailures
 	in.cluster.SplitsToken = true
 	if plan == nil {
@@ -52,18 +50,15 @@ func Upgrade(ctx context.Context, o UpgradeOptions) (*run.Summary, error) {
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
-	err = in.recorded(func() error { return in.record.EndRelease(ctx, in.engine.Run(ctx, in.phases())) })
-	if in.engine.Phases == nil {
-		return nil, err
-	}
-	return in.engine.Summary(), err
+	in.deployer.WarnOfManifests()
+	return in.release(ctx, in.upgradePhases(), false)
 }
 
 // isUnderWay tells, by the state alone, whether this upgrade has begun and not ended. A cluster
 // whose servers were hit in the middle of it cannot be asked.
 func (o *UpgradeOptions) isUnderWay() bool {
 	last, err := journal.Read(o.StatePath)
-	return err == nil && run.UpgradeBegan(last) && last.Command == o.Command &&
+	return err == nil && run.UpgradeBegan(last) && last.Verb == o.Verb() && last.RollbackTo == o.RollbackTo &&
 		last.Bundle == o.Bundle.Digest().String()
 }
 
@@ -85,7 +80,6 @@ func WayBack(ctx context.Context, o UpgradeOptions) (backupFile string, err erro
 		return "", err
 	}
 	defer in.engine.Close()
-	in.engine.Mode = run.Plan
 	return in.upgrader.WayBack(ctx, o.Settings)
 }
 
@@ -104,9 +98,10 @@ func PlanUpgrade(ctx context.Context, o UpgradeOptions) (*upgrade.Plan, error) {
 		return nil, err
 	}
 	defer in.engine.Close()
-	in.engine.Mode, in.cluster.SplitsToken = run.Plan, true
+	in.cluster.SplitsToken = true
 	if err := in.check(ctx); err != nil {
 		return nil, err
 	}
-	return in.upgrader.Plan(ctx, o.Settings)
+	in.deployer.WarnOfManifests()
+	return in.upgrader.Plan(ctx, o.Settings, in.upgradePhases())
 }

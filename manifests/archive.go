@@ -17,6 +17,7 @@ const (
 	maxFiles    = 1000
 	maxFile     = 1 << 20
 	maxTotal    = 8 << 20
+	maxValues   = 1 << 18 // of a file, and punctuation of its texts
 	maxPathSize = 200
 )
 

@@ -4,10 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"path"
-	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -15,6 +14,8 @@ import (
 	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
+	"github.com/liteboxd/boxlift/internal/outsideyaml"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -129,6 +130,9 @@ func (c *kustomizationCheck) follow(folder string, k *kustomizationFile) error {
 	var loaded, opaque []string
 	for _, p := range k.Patches {
 		loaded = append(loaded, p.Path)
+		if err := inline(p.Patch); err != nil {
+			return err
+		}
 	}
 	for _, r := range k.Replacements {
 		loaded = append(loaded, r.Path)
@@ -162,6 +166,16 @@ func (c *kustomizationCheck) follow(folder string, k *kustomizationFile) error {
 	for _, p := range k.Components {
 		if err := c.subfolder(folder, p); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// inline looks at a patch that is written into a kustomization. What is no YAML is left to kustomize: it may be JSON.
+func inline(patch string) error {
+	for _, err := range bounded.Documents([]byte(patch)) {
+		if refusal := (*outsideyaml.Refusal)(nil); errors.As(err, &refusal) {
+			return fmt.Errorf("a patch in it: %w", unreadable(err))
 		}
 	}
 	return nil
@@ -208,7 +222,7 @@ func (c *kustomizationCheck) file(folder, p string) (string, error) {
 
 // localPath is a path that kustomize cannot take for a URL or a repository: those have a colon,
 // an @ or a dot before the last segment (github.com/…).
-var localPath = regexp.MustCompile(`^(\.{1,2}/)*([A-Za-z0-9_-]+/)*[A-Za-z0-9_-][A-Za-z0-9._-]*$|^\.{1,2}(/\.\.)*$`)
+var localPath = lazyregexp.New(`^(\.{1,2}/)*([A-Za-z0-9_-]+/)*[A-Za-z0-9_-][A-Za-z0-9._-]*$|^\.{1,2}(/\.\.)*$`)
 
 func (c *kustomizationCheck) local(folder, p string) (string, error) {
 	if !localPath.MatchString(p) {
@@ -283,13 +297,9 @@ func documents(file string, data []byte) ([]document, error) {
 // with them a few lines can stand for gigabytes.
 func read(file string, data []byte) ([]document, error) {
 	var all []document
-	for decoder := yaml.NewDecoder(bytes.NewReader(data)); ; {
-		var root yaml.Node
-		switch err := decoder.Decode(&root); {
-		case errors.Is(err, io.EOF):
-			return all, nil
-		case err != nil:
-			return nil, at(file, oneLine(err))
+	for root, err := range bounded.Documents(data) {
+		if err != nil {
+			return nil, at(file, unreadable(err))
 		}
 		if len(root.Content) == 0 {
 			continue
@@ -301,12 +311,25 @@ func read(file string, data []byte) ([]document, error) {
 		if err := plain(node); err != nil {
 			return nil, at(file, err)
 		}
-		var check any // finds keys that are there twice
+		var check any // finds values that are not what their tags say
 		if err := node.Decode(&check); err != nil {
 			return nil, at(file, oneLine(err))
 		}
 		all = append(all, document{file, node})
 	}
+	return all, nil
+}
+
+// bounded reads what kustomize will read after it, which looks at every pair of a mapping's keys.
+var bounded = outsideyaml.Reader{MaxSize: maxFile, MaxNodes: maxValues}
+
+// unreadable names the key that a file has twice: there are no secrets in it.
+func unreadable(err error) error {
+	if refusal := (*outsideyaml.Refusal)(nil); errors.As(err, &refusal) && refusal.First > 0 {
+		return fmt.Errorf("line %d: %s is there already, on line %d", refusal.Line,
+			strconv.Quote(printable.Short(refusal.Key, 100)), refusal.First)
+	}
+	return oneLine(err)
 }
 
 func plain(node *yaml.Node) error {

@@ -39,6 +39,8 @@ const (
 	AuthSecret = "liteboxd-auth"   // keys ADMIN_USERNAME and ADMIN_INITIAL_PASSWORD
 	KeysSecret = "liteboxd-keys"   // key SANDBOX_TOKEN_ENCRYPTION_KEY
 	DataClaim  = "liteboxd-api-data"
+	// IngressSecret has the certificate of LiteBoxd's names: keys tls.crt and tls.key
+	IngressSecret = "liteboxd-ingress-tls"
 
 	API               = "liteboxd-api" // Deployment, Service and the value of its pods' label app
 	Gateway           = "liteboxd-gateway"

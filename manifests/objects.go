@@ -201,6 +201,44 @@ func mergeHosts(objects []*unstructured.Unstructured) {
 	}
 }
 
+// Traefik's annotation for the entry points of an Ingress, and what k3s' Traefik calls them.
+const (
+	entryPoints       = "traefik.ingress.kubernetes.io/router.entrypoints"
+	plainEntryPoint   = "web"
+	encryptedAlsoOpen = "web,websecure"
+)
+
+// serveTLS has Traefik serve the Ingresses that are for these names alone with TLS, too. One for which the site's
+// folder says that already stays as it is.
+func serveTLS(objects []*unstructured.Unstructured, names []string) {
+	for _, object := range objects {
+		class, _, _ := unstructured.NestedString(object.Object, "spec", "ingressClassName")
+		_, said, _ := unstructured.NestedSlice(object.Object, "spec", "tls")
+		rules, _, _ := unstructured.NestedSlice(object.Object, "spec", "rules")
+		if object.GetKind() != "Ingress" || class != "traefik" || said || len(rules) == 0 {
+			continue
+		}
+		var hosts []any
+		for _, rule := range rules {
+			m, _ := rule.(map[string]any)
+			if host, _ := m["host"].(string); slices.Contains(names, host) {
+				hosts = append(hosts, host)
+			}
+		}
+		if len(hosts) < len(rules) {
+			continue
+		}
+		tls := []any{map[string]any{"hosts": hosts, "secretName": IngressSecret}}
+		_ = unstructured.SetNestedSlice(object.Object, tls, "spec", "tls") // it is an object
+		annotations := object.GetAnnotations()
+		if annotations[entryPoints] == plainEntryPoint {
+			// The second one of k3s' Traefik has TLS by itself.
+			annotations[entryPoints] = encryptedAlsoOpen
+			object.SetAnnotations(annotations)
+		}
+	}
+}
+
 // annotateDigest marks the pods that take their environment from config with what they take.
 func annotateDigest(objects []*unstructured.Unstructured, config *unstructured.Unstructured, username string) {
 	data, _, _ := unstructured.NestedStringMap(config.Object, "data")

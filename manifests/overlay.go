@@ -137,7 +137,8 @@ func (p *part) add(object *resource.Resource, d document, parts []*part) error {
 		return fmt.Errorf("%s: is to be deleted, and is not there%s", describe(object), p.suggest(object))
 	}
 	if lacksPods(object) {
-		return fmt.Errorf("%s: nothing of this name is there to be patched, and it is not complete enough to be added%s", describe(object), p.suggest(object))
+		return fmt.Errorf("%s: nothing of this name is there to be patched, and it is not complete enough to be added%s",
+			describe(object), p.suggest(object))
 	}
 	if object.GetNamespace() == "" && !clusterScoped(object, parts) {
 		if err := object.SetNamespace(p.namespace); err != nil {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // preStop is how long API and gateway are let alone before they are asked to leave.
@@ -54,6 +55,7 @@ type Parameters struct {
 	MetadataRetentionDays int           // 7
 	EncryptionKeyID       string        // "v1"
 	AdminUsername         string        // "admin"; in no object, but another one rolls the pods out
+	TLS                   bool          // the names are served with TLS, too, by the certificate in IngressSecret
 	SandboxResources      bool          // false: nothing of the sandbox base, nor of the site's sandbox folder
 }
 
@@ -140,7 +142,7 @@ func (p Parameters) check() error {
 	return errors.Join(errs...)
 }
 
-var keyID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)
+var keyID = lazyregexp.New(`^[A-Za-z0-9._-]{1,63}$`)
 
 func isBaseURL(s string) bool {
 	u, err := url.Parse(s)

@@ -109,13 +109,17 @@ func setParameters(files map[string][]byte, base string, values map[string]strin
 		Metadata   any               `json:"metadata"`
 		Data       map[string]string `json:"data"`
 	}
+	if _, err := documents(file, files[file]); err != nil {
+		return err
+	}
 	if err := yaml.UnmarshalStrict(files[file], &object); err != nil {
 		return fmt.Errorf("%s: %w", file, oneLine(err))
 	}
 	for _, key := range slices.Sorted(maps.Keys(object.Data)) {
 		value, known := values[key]
 		if !known {
-			return fmt.Errorf("%s: asks for %q, which this boxlift does not know: use the boxlift that built the bundle", file, key)
+			return fmt.Errorf("%s: asks for %q, which this boxlift does not know: use the boxlift that built the bundle",
+				file, key)
 		}
 		object.Data[key] = value
 	}
@@ -155,6 +159,9 @@ func finish(parts []*part, p Parameters) (*Rendered, error) {
 			p.SystemNamespace, ConfigMap)
 	}
 	mergeHosts(r.System)
+	if p.TLS {
+		serveTLS(r.System, []string{p.Host, p.GatewayHost})
+	}
 	annotateDigest(r.System, config, p.AdminUsername)
 	sortObjects(r.System)
 	sortObjects(r.Sandbox)

@@ -25,6 +25,15 @@ func folder(archive string) fstest.MapFS {
 	return files
 }
 
+// manyKeys is a mapping whose keys would be compared pair by pair.
+var manyKeys = func() string {
+	var text strings.Builder
+	for i := range 2000 {
+		fmt.Fprintf(&text, "key%d: v\n", i)
+	}
+	return text.String()
+}()
+
 func TestSiteErrors(t *testing.T) {
 	for _, c := range []struct{ name, archive, want string }{
 		{"stray file", "-- values.yaml --\n", "values.yaml: not a place for files"},
@@ -34,7 +43,15 @@ func TestSiteErrors(t *testing.T) {
 		{"other name", "-- system/kustomization.yml --\n", "call it kustomization.yaml"},
 		{"empty patch", "-- system/patches/a.yaml --\n# nothing\n", "system/patches/a.yaml: empty"},
 		{"broken YAML", "-- system/patches/a.yaml --\na: [\n", "system/patches/a.yaml: line"},
-		{"double key", "-- system/patches/a.yaml --\nkind: A\nkind: B\n", `mapping key "kind" already defined`},
+		{"double key", "-- system/patches/a.yaml --\nkind: A\nkind: B\n",
+			`system/patches/a.yaml: line 2: "kind" is there already, on line 1`},
+		{"very many keys", "-- system/patches/a.yaml --\n" + manyKeys,
+			"system/patches/a.yaml: line 1: a mapping has more than 1000 keys"},
+		{"very many keys in a kustomization's patch", "-- system/kustomization.yaml --\npatches:\n- patch: |\n    " +
+			strings.ReplaceAll(manyKeys, "\n", "\n    ") + "\n",
+			"system/kustomization.yaml: a patch in it: line 1: a mapping has more than 1000 keys"},
+		{"double key in a kustomization's patch", "-- system/kustomization.yaml --\npatches:\n- patch: '{kind: A, kind: B}'\n",
+			`system/kustomization.yaml: a patch in it: line 1: "kind" is there already, on line 1`},
 		{"no object", "-- system/patches/a.yaml --\n- 1\n", "want an object"},
 		{"alias", "-- system/patches/a.yaml --\na: &x 1\nb: *x\n", "anchors and aliases are refused"},
 		{"no name", "-- system/patches/a.yaml --\n\nkind: Service\napiVersion: v1\n", "system/patches/a.yaml:2: metadata.name is missing"},
@@ -283,12 +300,13 @@ func TestBases(t *testing.T) {
 		bases fstest.MapFS
 		want  string
 	}{
-		"empty":             {fstest.MapFS{}, "there is no system/kustomization.yaml"},
-		"unknown parameter": {with("system/parameters.yaml", "host:", "hots:"), `asks for "hots", which this boxlift does not know`},
-		"missing field":     {with("system/data.yaml", "storageClassName: local-path", ""), "spec.storageClassName"},
-		"image forgotten":   {with("system/web.yaml", "name: liteboxd-web", "name: liteboxd-page"), "still has the placeholder boxlift.invalid/web:placeholder"},
-		"remote":            {with("system/kustomization.yaml", "- web.yaml", "- https://example.com/web.yaml"), "not a plain relative path"},
-		"plugin":            {with("system/kustomization.yaml", "replacements:", "generators:"), `"generators" is refused`},
+		"empty":                 {fstest.MapFS{}, "there is no system/kustomization.yaml"},
+		"unknown parameter":     {with("system/parameters.yaml", "host:", "hots:"), `asks for "hots", which this boxlift does not know`},
+		"aliases of parameters": {with("system/parameters.yaml", "kind: ConfigMap", "kind: &a ConfigMap"), "anchors and aliases are refused"},
+		"missing field":         {with("system/data.yaml", "storageClassName: local-path", ""), "spec.storageClassName"},
+		"image forgotten":       {with("system/web.yaml", "name: liteboxd-web", "name: liteboxd-page"), "still has the placeholder boxlift.invalid/web:placeholder"},
+		"remote":                {with("system/kustomization.yaml", "- web.yaml", "- https://example.com/web.yaml"), "not a plain relative path"},
+		"plugin":                {with("system/kustomization.yaml", "replacements:", "generators:"), `"generators" is refused`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := manifests.Render(manifests.Overlay{Bases: c.bases, Parameters: p})

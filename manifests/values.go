@@ -2,10 +2,11 @@ package manifests
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // valuesFile is the file of a site's folder that is merged into ConfigMap's data.
@@ -36,7 +37,7 @@ var refusedVariables = func() map[string]string {
 // secretVariables are those of them whose value nobody may read.
 var secretVariables = []string{"SANDBOX_TOKEN_ENCRYPTION_KEY", "ADMIN_PASSWORD", "ADMIN_INITIAL_PASSWORD"}
 
-var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+var variableName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
 // parseValues reads lines of KEY=VALUE. Lines that begin with # are comments; a value reaches to
 // the end of its line, without the spaces around it. Nothing is expanded and nothing unquoted.

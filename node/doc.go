@@ -9,6 +9,7 @@
 //   - database copies a SQLite database that is in use.
 //   - reach finds out what can be reached, from hosts and from within pods.
 //   - hold keeps a host for one run of boxlift, and lets clients of an API server wait.
+//   - readyz asks an API server whether it is ready.
 //   - clean deletes what runs that were cut short have left.
 //
 // All of them stand on wire, the forms that travel, so that both programs are built from

@@ -5,10 +5,10 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"net/http"
-	"regexp"
 	"strings"
 
 	"github.com/liteboxd/boxlift/internal/bulktls"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // tokenPath is where clients that have the token as a password exchange it, as the Bearer
@@ -36,7 +36,7 @@ func Token(tokenSHA256 [sha256.Size]byte) *Auth {
 }
 
 // realmHost are the Host headers that may stand in a challenge.
-var realmHost = regexp.MustCompile(`^[a-zA-Z0-9.:_\[\]-]{1,255}$`)
+var realmHost = lazyregexp.New(`^[a-zA-Z0-9.:_\[\]-]{1,255}$`)
 
 // admits reports whether a request may be answered.
 func (a *Auth) admits(r *http.Request) bool {

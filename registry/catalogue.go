@@ -4,20 +4,21 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // Grammar of the distribution specification 1.1, "Pulling manifests".
 var (
-	pathPattern = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
-	tagPattern  = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
-	hostPattern = regexp.MustCompile(`^[a-zA-Z0-9.-]+(:[0-9]{1,5})?$`)
+	pathPattern = lazyregexp.New(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
+	tagPattern  = lazyregexp.New(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
+	hostPattern = lazyregexp.New(`^[a-zA-Z0-9.-]+(:[0-9]{1,5})?$`)
 )
 
 const (
@@ -174,8 +175,11 @@ type artifact struct {
 
 func artifactOf(d ocispec.Descriptor) (artifact, bool) {
 	title, component := d.Annotations[ocispec.AnnotationTitle], d.Annotations[annotationComponent]
-	a := artifact{Descriptor: d, path: artifacts + "/" + pathOf(component) + "/" + pathOf(title),
-		tag: tagOf(d.Annotations[annotationVersion])}
+	folder := artifacts + "/" + pathOf(component)
+	if suite := d.Annotations[annotationSuite]; suite != "" { // packages of several releases may have one name
+		folder += "/" + pathOf(d.Annotations[annotationFamily]) + "/" + pathOf(suite)
+	}
+	a := artifact{Descriptor: d, path: folder + "/" + pathOf(title), tag: tagOf(d.Annotations[annotationVersion])}
 	return a, d.ArtifactType != "" && title != "" && component != "" && len(a.path) <= maxName &&
 		pathPattern.MatchString(a.path)
 }

@@ -31,8 +31,8 @@ const maxTransfers = 256
 // the answer has to begin.
 const maxTurn = 20 * time.Second
 
-// Source is what a registry serves: [File] or [Packs].
-type Source interface {
+// Content is what a registry serves: [File] or [Packs].
+type Content interface {
 	// current returns what there is now.
 	current() *catalogue
 }
@@ -47,13 +47,13 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// New returns the handler of a registry that serves what the source has.
-func New(source Source, o Options) http.Handler {
-	return &handler{source: source, options: o, transfers: make(chan struct{}, maxTransfers)}
+// New returns the handler of a registry that serves what the content has.
+func New(content Content, o Options) http.Handler {
+	return &handler{content: content, options: o, transfers: make(chan struct{}, maxTransfers)}
 }
 
 type handler struct {
-	source    Source
+	content   Content
 	options   Options
 	transfers chan struct{}
 }
@@ -108,7 +108,7 @@ func (h *handler) serve(w *response, r *http.Request) *failure {
 	}
 	for range 3 {
 		// What is retired while a request looks at it has a successor, or is gone.
-		if f := h.route(w, r, h.source.current(), rest); f == nil || !errors.Is(f.cause, errRetired) {
+		if f := h.route(w, r, h.content.current(), rest); f == nil || !errors.Is(f.cause, errRetired) {
 			return f
 		}
 	}

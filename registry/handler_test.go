@@ -538,7 +538,7 @@ func TestAccessLog(t *testing.T) {
 // TestTurns has one more who wants a blob than are served at a time.
 func TestTurns(t *testing.T) {
 	s := newSample(t)
-	h := &handler{source: s.open(), options: Options{Log: discard}, transfers: make(chan struct{}, 1)}
+	h := &handler{content: s.open(), options: Options{Log: discard}, transfers: make(chan struct{}, 1)}
 	path := "/v2/library/ubuntu/blobs/" + digest.FromBytes(s.layer).String()
 	h.transfers <- struct{}{}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -32,6 +32,8 @@ const (
 	annotationImageName = "io.containerd.image.name"
 	annotationComponent = "dev.boxlift.component"
 	annotationVersion   = "dev.boxlift.version"
+	annotationFamily    = "dev.boxlift.os.family"
+	annotationSuite     = "dev.boxlift.os.suite"
 )
 
 // Docker's media types, which image-spec does not have.

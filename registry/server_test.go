@@ -266,7 +266,11 @@ func TestCertificateIsReadAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		return string(c.(*tls.Conn).ConnectionState().PeerCertificates[0].Raw)
+		state := c.(*tls.Conn).ConnectionState()
+		if state.CurveID != tls.X25519MLKEM768 {
+			t.Errorf("the key exchange is %s, which is not post-quantum", state.CurveID)
+		}
+		return string(state.PeerCertificates[0].Raw)
 	}
 	first := shown()
 	for range 3 {

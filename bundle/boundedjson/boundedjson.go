@@ -3,7 +3,9 @@
 package boundedjson
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/liteboxd/boxlift/internal/fault"
@@ -25,6 +27,26 @@ func Unmarshal(content []byte, v any, most int) error {
 		return fmt.Errorf("%w: a string of %d bytes, %d are allowed", ErrTooMuch, longest, maxString)
 	}
 	return json.Unmarshal(content, v)
+}
+
+// UnmarshalExact is Unmarshal of content that says nothing but what v then holds, in the one spelling that
+// [json.Marshal] has for it: it refuses unknown fields, repeated ones, and other spellings. White space may differ.
+func UnmarshalExact(content []byte, v any, most int) error {
+	if err := Unmarshal(content, v, most); err != nil {
+		return err
+	}
+	var got bytes.Buffer
+	if err := json.Compact(&got, content); err != nil {
+		return err
+	}
+	want, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(got.Bytes(), want) {
+		return errors.New("it has unknown or repeated fields, or values in another spelling")
+	}
+	return nil
 }
 
 // Count returns how many values JSON has at most: one for each object, array, and comma outside

@@ -79,3 +79,32 @@ func FuzzCount(f *testing.F) {
 		}
 	})
 }
+
+func TestUnmarshalExact(t *testing.T) {
+	for name, test := range map[string]struct {
+		content string
+		says    string // "" for content that is taken
+	}{
+		"exact":               {`{"a":1,"b":"x"}`, ""},
+		"white space":         {" {\n \"a\": 1, \"b\": \"x\" }\n", ""},
+		"an unknown field":    {`{"a":1,"b":"x","c":0}`, "unknown or repeated"},
+		"a repeated field":    {`{"a":2,"a":1,"b":"x"}`, "unknown or repeated"},
+		"other capitals":      {`{"A":1,"b":"x"}`, "unknown or repeated"},
+		"another spelling":    {`{"a":1,"b":"\u0078"}`, "another spelling"},
+		"another order":       {`{"b":"x","a":1}`, "another spelling"},
+		"too many values":     {`{"a":1,"b":"x","c":[1,2,3,4]}`, "too much JSON"},
+		"something behind it": {`{"a":1,"b":"x"}{}`, "invalid character"},
+	} {
+		var v struct {
+			A int    `json:"a"`
+			B string `json:"b"`
+		}
+		err := boundedjson.UnmarshalExact([]byte(test.content), &v, 4)
+		if test.says == "" && (err != nil || v.A != 1 || v.B != "x") {
+			t.Errorf("%s: %+v, %v", name, v, err)
+		}
+		if test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)) {
+			t.Errorf("%s: %v, want %q", name, err, test.says)
+		}
+	}
+}

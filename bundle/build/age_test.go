@@ -17,10 +17,38 @@ import (
 )
 
 // TestAge has the age program decrypt what boxlift encrypts, volumes too when they are put
-// one after another, and boxlift read what the age program encrypts.
+// one after another, and boxlift read what the age program encrypts: with the keys that age had from
+// the beginning, and with post-quantum ones.
 func TestAge(t *testing.T) {
 	program := toolbin.Build(t, "age")
-	identity := bundletest.NewIdentity(t)
+	t.Run("X25519", func(t *testing.T) {
+		first, second := bundletest.NewIdentity(t), bundletest.NewIdentity(t)
+		testAge(t, program, first.Recipient(), second.Recipient(), second)
+	})
+	t.Run("post-quantum", func(t *testing.T) {
+		first, err := age.GenerateHybridIdentity()
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := age.GenerateHybridIdentity()
+		if err != nil {
+			t.Fatal(err)
+		}
+		testAge(t, program, first.Recipient(), second.Recipient(), second)
+	})
+}
+
+// textual is what both kinds of identities and recipients of age are.
+type textual interface{ String() string }
+
+// testAge encrypts for recipient, to whom identity belongs, and for another one too.
+func testAge[R interface {
+	age.Recipient
+	textual
+}, I interface {
+	age.Identity
+	textual
+}](t *testing.T, program string, other, recipient R, identity I) {
 	dir := t.TempDir()
 	key := filepath.Join(dir, "identity")
 	bundletest.MustWrite(t, key, []byte(identity.String()+"\n"))
@@ -39,7 +67,7 @@ func TestAge(t *testing.T) {
 
 	one := filepath.Join(dir, "one.tar.age")
 	if _, err := buildAs(t, one, func(o *build.Options) {
-		o.Recipients = []age.Recipient{bundletest.NewIdentity(t).Recipient(), identity.Recipient()}
+		o.Recipients = []age.Recipient{other, recipient}
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +77,7 @@ func TestAge(t *testing.T) {
 
 	set := filepath.Join(dir, "set.tar.age")
 	result, err := buildAs(t, set, func(o *build.Options) {
-		o.Recipients, o.VolumeSize = []age.Recipient{identity.Recipient()}, bundletest.VolumeSize
+		o.Recipients, o.VolumeSize = []age.Recipient{recipient}, bundletest.VolumeSize
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +95,7 @@ func TestAge(t *testing.T) {
 	}
 
 	theirs := filepath.Join(dir, "theirs.age")
-	if out, err := exec.CommandContext(t.Context(), program, "--encrypt", "--recipient", identity.Recipient().String(),
+	if out, err := exec.CommandContext(t.Context(), program, "--encrypt", "--recipient", recipient.String(),
 		"--output", theirs, bundletest.Reference(t)).CombinedOutput(); err != nil {
 		t.Fatalf("age --encrypt: %v\n%s", err, out)
 	}

@@ -55,26 +55,34 @@ type Result struct {
 // blob of which it finds the beginning.
 func Write(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
 	defer p.Chart.Stop()
+	result, err := write(ctx, p, o)
+	if err != nil {
+		return nil, err
+	}
+	return result, o.forgetSignature()
+}
+
+func write(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
 	if p.SBOM != nil {
 		return buildWithSBOM(ctx, p, o)
 	}
-	b, result, err := newBuilder(p, o.Signer)
+	b, result, err := newBuilder(p, o.sign)
 	if err != nil {
 		return nil, err
 	}
 	return b.build(ctx, o, result)
 }
 
-// newBuilder lays out the bundle, or the delta of it, and signs that unless signer is nil.
-func newBuilder(p *plan.Plan, signer *signature.Signer) (*builder, *Result, error) {
+// newBuilder lays out the bundle, or the delta of it, as sign has signed it: with nil, where nobody signs.
+func newBuilder(p *plan.Plan, sign func(p *plan.Plan) (*signature.Signature, error)) (*builder, *Result, error) {
 	b := &builder{plan: p, check: p.Chart}
 	result := &Result{Digest: p.Digest()}
-	signed, err := sign(p, signer)
+	signed, err := sign(p)
 	if err == nil && p.Since != nil {
 		if b.plan, result.LeftOut, err = p.Delta(signed); err != nil {
 			return nil, nil, fmt.Errorf("plan the delta: %w", err)
 		}
-		signed, err = sign(b.plan, signer)
+		signed, err = sign(b.plan)
 	}
 	if err == nil {
 		err = b.layOut(signed)
@@ -85,17 +93,8 @@ func newBuilder(p *plan.Plan, signer *signature.Signer) (*builder, *Result, erro
 	return b, result, nil
 }
 
-// sign signs index.json, unless signer is nil.
-func sign(p *plan.Plan, signer *signature.Signer) (*signature.Signature, error) {
-	if signer == nil {
-		return nil, nil
-	}
-	s, err := signer.Sign(p.Index)
-	if err != nil {
-		return nil, fmt.Errorf("sign index.json: %w", err)
-	}
-	return &s, nil
-}
+// unsigned signs nothing.
+func unsigned(*plan.Plan) (*signature.Signature, error) { return nil, nil }
 
 // Partials returns the names of unfinished bundles that lie beside path, and in the folder
 // workDir, if there is one, of those that were to be encrypted.

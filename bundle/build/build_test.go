@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -23,6 +22,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/build"
 	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/pins"
 	"github.com/liteboxd/boxlift/bundle/plan"
 	"github.com/liteboxd/boxlift/internal/progress"
@@ -137,14 +137,7 @@ func checkFiles(t *testing.T, s *upstream.Server, r *bundle.Reader, contents *bu
 		if size, ok := known[f.Digest.Encoded()]; !ok || size != f.Size {
 			t.Errorf("file %s: %s of %d bytes is not what the server has", f.Name, f.Digest, f.Size)
 		}
-		section, err := r.Blob(f.Digest)
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		if got, err := digest.FromReader(section); err != nil || got != f.Digest {
-			t.Errorf("file %s: read %s, %v", f.Name, got, err)
-		}
+		bundletest.MustContent(t, r, ocitar.Blob(f.Digest, f.Size))
 	}
 	if f, ok := contents.File("k3s", "k3s", "linux/arm64/v8"); !ok || f.Platform != "linux/arm64" {
 		t.Errorf("k3s for linux/arm64/v8: %+v, %t", f, ok)
@@ -751,12 +744,8 @@ func TestManifests(t *testing.T) {
 			t.Errorf("the file for %q (-expected +got):\n%s", platform, diff)
 		}
 	}
-	section, err := r.Blob(want.Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := io.ReadAll(section); err != nil || !bytes.Equal(got, manifests) {
-		t.Errorf("%d bytes came out, %d went in: %v", len(got), len(manifests), err)
+	if got := bundletest.MustContent(t, r, ocitar.Blob(want.Digest, want.Size)); !bytes.Equal(got, manifests) {
+		t.Errorf("%d bytes came out, %d went in", len(got), len(manifests))
 	}
 
 	// Other manifests are another bundle.

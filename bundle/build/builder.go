@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -11,7 +12,6 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle"
-	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/pieces"
 	"github.com/liteboxd/boxlift/bundle/plan"
@@ -115,10 +115,8 @@ func (b *builder) isAt(ctx context.Context, o Options, result *Result) bool {
 	if r.Size() != b.layout.Size || !o.isForm(r.File()) {
 		return false
 	}
-	for name, content := range b.fixed {
-		if got, err := r.Stored().ReadAll(name, format.MaxIndexSize); err != nil || !bytes.Equal(got, content) {
-			return false
-		}
+	if !maps.EqualFunc(b.fixed, r.Fixed(), bytes.Equal) {
+		return false
 	}
 	result.Stored, result.Volumes = r.File().Stored(), r.File().Volumes()
 	return r.Verify(ctx, b.plan.Reporter) == nil

@@ -5,14 +5,15 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/liteboxd/boxlift/bundle/archive"
+	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/test/bundletest"
 	"github.com/liteboxd/boxlift/test/imagearchive"
@@ -43,11 +44,8 @@ func TestDockerForm(t *testing.T) {
 			if layer.MediaType != ocispec.MediaTypeImageLayerZstd {
 				t.Errorf("%s has a layer of the type %s", image.Name, layer.MediaType)
 			}
-			section, err := r.Blob(layer.Digest)
-			if err != nil {
-				t.Fatal(err)
-			}
-			z, err := zstd.NewReader(section)
+			content := bundletest.MustContent(t, r, ocitar.Blob(layer.Digest, layer.Size))
+			z, err := zstd.NewReader(bytes.NewReader(content))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -59,10 +57,10 @@ func TestDockerForm(t *testing.T) {
 			got[image.Name] = append(got[image.Name], plain)
 		}
 	}
-	if diff := cmp.Diff(map[string][][]byte{
+	if want := (map[string][][]byte{
 		"docker.io/library/first:1": {shared}, "quay.io/a/first:1": {shared},
 		"docker.io/library/second:2": {shared, own},
-	}, got); diff != "" {
+	}); !reflect.DeepEqual(want, got) {
 		t.Error("the images do not have the layers of the archive")
 	}
 

@@ -69,11 +69,11 @@ func (b *builder) copyAll(ctx context.Context) (int64, error) {
 	return copied.Load(), err
 }
 
-// oldSections returns where older bundles hold a blob.
+// oldSections returns where older bundles hold a blob. What is copied from there is proven at its new place.
 func (b *builder) oldSections(e ocitar.Entry) []*io.SectionReader {
 	var sections []*io.SectionReader
 	for _, r := range b.plan.Reuse {
-		if section, err := r.Blob(e.Digest()); err == nil && section.Size() == e.Size {
+		if section, err := r.Unproven(e.Member); err == nil {
 			sections = append(sections, section)
 		}
 	}

@@ -9,13 +9,14 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/plan"
+	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/volume"
 	"github.com/liteboxd/boxlift/internal/fault"
 )
 
 // buildWithSBOM builds the bundle of the plan with the list of its software.
 func buildWithSBOM(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
-	step, result, err := newBuilder(p, nil)
+	step, result, err := newBuilder(p, unsigned)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +49,7 @@ func buildWithSBOM(ctx context.Context, p *plan.Plan, o Options) (*Result, error
 	if err != nil {
 		return nil, err
 	}
-	b, final, err := builderWithSBOM(p, document, o)
+	b, final, err := builderWithSBOM(p, document, o.sign)
 	if err != nil {
 		return nil, err
 	}
@@ -61,12 +62,14 @@ func buildWithSBOM(ctx context.Context, p *plan.Plan, o Options) (*Result, error
 	return final, nil
 }
 
-func builderWithSBOM(p *plan.Plan, document []byte, o Options) (*builder, *Result, error) {
+func builderWithSBOM(
+	p *plan.Plan, document []byte, sign func(*plan.Plan) (*signature.Signature, error),
+) (*builder, *Result, error) {
 	full, err := p.WithSBOM(document)
 	if err != nil {
 		return nil, nil, err
 	}
-	return newBuilder(full, o.Signer)
+	return newBuilder(full, sign)
 }
 
 // withoutSBOM is the unfinished file of the first step. It is cut like the bundle, as the disk
@@ -93,7 +96,7 @@ func isAtWithSBOM(ctx context.Context, p *plan.Plan, o Options) *Result {
 	if err != nil || !ok {
 		return nil
 	}
-	b, result, err := builderWithSBOM(p, document, o)
+	b, result, err := builderWithSBOM(p, document, o.signAgain)
 	if err != nil {
 		return nil
 	}
@@ -127,7 +130,7 @@ func checkListable(p, delta *plan.Plan) error {
 		if kept[m] || p.Content[m.Digest()] != nil {
 			continue
 		}
-		if !slices.ContainsFunc(p.Reuse, func(r *bundle.Reader) bool { _, err := r.Section(m); return err == nil }) {
+		if !slices.ContainsFunc(p.Reuse, func(r *bundle.Reader) bool { _, err := r.Unproven(m); return err == nil }) {
 			missing = append(missing, bundle.MissingBlob{Digest: m.Digest(), Size: m.Size})
 		}
 	}

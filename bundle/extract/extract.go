@@ -197,7 +197,8 @@ func (s start) isProgram() bool {
 
 // Component writes the files of a component to a folder, which must not be there
 // before, and its images to ImagesFile in it. Files for one platform are in a folder of that
-// platform's name, such as linux-amd64. The empty platform takes all of them.
+// platform's name, such as linux-amd64, and OS packages below that in one of the release's, such as
+// debian-bookworm. The empty platform takes all of them.
 func Component(ctx context.Context, r *bundle.Reader, path, component string, platform lock.Platform) error {
 	contents, err := r.Contents()
 	if err != nil {
@@ -213,7 +214,7 @@ func Component(ctx context.Context, r *bundle.Reader, path, component string, pl
 				continue
 			}
 			count++
-			name := filepath.Join(folder, strings.ReplaceAll(string(f.Platform), "/", "-"), f.Name)
+			name := filepath.Join(folder, folderOf(f), f.Name)
 			if err := makeFolders(folder, filepath.Dir(name)); err != nil {
 				return err
 			}
@@ -234,6 +235,15 @@ func Component(ctx context.Context, r *bundle.Reader, path, component string, pl
 		return fmt.Errorf("extract component %s to %s: %w", component, path, err)
 	}
 	return nil
+}
+
+// folderOf is the folder of a component that a file goes to; "" for that of the component itself.
+func folderOf(f bundle.File) string {
+	folder := strings.ReplaceAll(string(f.Platform), "/", "-")
+	if f.IsOSPackage() {
+		return filepath.Join(folder, f.Package.Family+"-"+f.Package.Suite)
+	}
+	return folder
 }
 
 // requireComponent names all at once that a delta leaves out of a component.

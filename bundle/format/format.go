@@ -26,10 +26,15 @@ const (
 	// SBOMArtifactType is what such documents have in registries too.
 	SBOMArtifactType = SBOMMediaType
 
+	// PackageArtifactType is that of a package of an operating system.
+	PackageArtifactType = "application/vnd.boxlift.package.v1"
+
 	LockMediaType  = "application/vnd.boxlift.lock.v1+yaml"
 	FileMediaType  = "application/octet-stream"
 	ChartMediaType = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 	SBOMMediaType  = "application/vnd.cyclonedx+json"
+	// DebianMediaType is registered for packages of Debian's form.
+	DebianMediaType = "application/vnd.debian.binary-package"
 	// OutlineMediaType is that of the outline of a delta.
 	OutlineMediaType = "application/vnd.boxlift.outline.v1.tar+zstd"
 )
@@ -40,6 +45,19 @@ const (
 	AnnotationComponent = "dev.boxlift.component"
 	// AnnotationVersion is that component's version.
 	AnnotationVersion = "dev.boxlift.version"
+	// AnnotationFamily and AnnotationSuite, of OS packages, are ID and VERSION_CODENAME in the os-release of
+	// the hosts that a package is for.
+	AnnotationFamily = "dev.boxlift.os.family"
+	AnnotationSuite  = "dev.boxlift.os.suite"
+	// AnnotationPackage, AnnotationPackageVersion and AnnotationPackageArchitecture are what the package
+	// says of itself.
+	AnnotationPackage             = "dev.boxlift.package.name"
+	AnnotationPackageVersion      = "dev.boxlift.package.version"
+	AnnotationPackageArchitecture = "dev.boxlift.package.architecture"
+	// AnnotationPackageAsked is "true" on what the lock asks for by name.
+	AnnotationPackageAsked = "dev.boxlift.package.asked"
+	// AnnotationPackageRemoves is on these what hosts may lose for them, names with commas between them.
+	AnnotationPackageRemoves = "dev.boxlift.package.removes"
 	// AnnotationImageName is the full name by which containerd imports an image.
 	AnnotationImageName = "io.containerd.image.name"
 )

@@ -4,6 +4,10 @@
 //
 // The file is JSON. Its reader is strict: fields that are unknown, there twice or in another
 // order are refused, and so is anything out of bounds. White space may differ.
+//
+// A file that a site signs also says when it was written, and how far the cluster's record of
+// releases was then ([Have.Date]), so that an old one can be told from a new one. It has another
+// apiVersion, which a boxlift that does not know these fields refuses.
 package have
 
 import (
@@ -12,9 +16,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 
@@ -22,10 +25,11 @@ import (
 	"github.com/liteboxd/boxlift/internal/fault"
 )
 
-// The values of apiVersion and kind.
+// The values of apiVersion and kind. DatedAPIVersion is that of files with Written and Record.
 const (
-	APIVersion = "boxlift.dev/v1"
-	Kind       = "Have"
+	APIVersion      = "boxlift.dev/v1"
+	DatedAPIVersion = "boxlift.dev/v2"
+	Kind            = "Have"
 )
 
 // Bounds of a file.
@@ -51,10 +55,25 @@ type Have struct {
 	Kind       string `json:"kind"`
 	// Cluster is the name of the cluster.
 	Cluster string `json:"cluster"`
+	// Written is when the file was written, by the clock of the machine that did, in UTC and whole seconds. It and
+	// Record are there in dated files only.
+	Written time.Time `json:"written,omitzero"`
+	Record  *Record   `json:"record,omitempty"`
 	// Bundles are the digests of the bundles that the hosts have on record: what they hold
 	// came in these.
 	Bundles   []digest.Digest `json:"bundles"`
 	Platforms []Platform      `json:"platforms"`
+}
+
+// Record is how far a cluster's record of releases was.
+type Record struct {
+	// Release is the number of the newest release. Of two files of a cluster, the one with the higher number is newer,
+	// whatever clocks say.
+	Release int `json:"release"`
+	// Bundle is the digest of the bundle of the last release that succeeded; "" when none has.
+	Bundle digest.Digest `json:"bundle,omitempty"`
+	// Serial is the highest serial of a bundle that the cluster has had; 0 for none.
+	Serial int64 `json:"serial,omitempty"`
 }
 
 // Platform is what hosts of one platform hold.
@@ -128,6 +147,11 @@ func Of(cluster string, hosts []Host) *Have {
 	return h
 }
 
+// Date says when the file is written, and how far the record of the cluster is.
+func (h *Have) Date(now time.Time, r Record) {
+	h.APIVersion, h.Written, h.Record = DatedAPIVersion, now.UTC().Truncate(time.Second), &r
+}
+
 // Encode returns the file: one line for each blob, in an order that does not change.
 func (h *Have) Encode() ([]byte, error) {
 	if err := h.validate(); err != nil {
@@ -138,8 +162,12 @@ func (h *Have) Encode() ([]byte, error) {
 		text, _ := json.Marshal(v) // strings and numbers have no errors
 		return string(text)
 	}
-	fmt.Fprintf(&b, "{\n\"apiVersion\": %s,\n\"kind\": %s,\n\"cluster\": %s,\n\"bundles\": %s,\n\"platforms\": [",
-		line(h.APIVersion), line(h.Kind), line(h.Cluster), line(h.Bundles))
+	fmt.Fprintf(&b, "{\n\"apiVersion\": %s,\n\"kind\": %s,\n\"cluster\": %s,\n", line(h.APIVersion), line(h.Kind),
+		line(h.Cluster))
+	if h.Record != nil {
+		fmt.Fprintf(&b, "\"written\": %s,\n\"record\": %s,\n", line(h.Written), line(h.Record))
+	}
+	fmt.Fprintf(&b, "\"bundles\": %s,\n\"platforms\": [", line(h.Bundles))
 	for i, p := range h.Platforms {
 		if i > 0 {
 			b.WriteString(",")
@@ -160,37 +188,24 @@ func (h *Have) Encode() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// ReadFile reads a file. Errors about its content wrap [ErrInvalid].
-func ReadFile(path string) (*Have, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() //nolint:errcheck // it was only read
-	content, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	h, err := Parse(content)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	return h, nil
-}
-
 // Parse reads what Encode wrote. Errors wrap [ErrInvalid].
 func Parse(content []byte) (*Have, error) {
 	if len(content) > MaxSize {
 		return nil, fmt.Errorf("%w: it has more than %d bytes", ErrInvalid, MaxSize)
+	}
+	// What is of another version is told so, whatever fields it has. Nothing follows the object: this reads all.
+	var form struct{ APIVersion, Kind string }
+	if err := json.Unmarshal(content, &form); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if err := checkForm(form.APIVersion, form.Kind); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	decoder := json.NewDecoder(bytes.NewReader(content))
 	decoder.DisallowUnknownFields()
 	var h Have
 	if err := decoder.Decode(&h); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: something follows the object", ErrInvalid)
 	}
 	written, err := h.Encode()
 	if err != nil {
@@ -209,10 +224,13 @@ func Parse(content []byte) (*Have, error) {
 }
 
 func (h *Have) validate() error {
-	if h.APIVersion != APIVersion || h.Kind != Kind {
-		return fmt.Errorf("apiVersion %.40q and kind %.40q, expected %s and %s", h.APIVersion, h.Kind, APIVersion, Kind)
+	if err := checkForm(h.APIVersion, h.Kind); err != nil {
+		return err
 	}
 	if err := checkName("cluster", h.Cluster); err != nil {
+		return err
+	}
+	if err := h.checkDate(); err != nil {
 		return err
 	}
 	switch {
@@ -242,6 +260,39 @@ func (h *Have) validate() error {
 		}
 		if blobs += len(p.Blobs); blobs > maxBlobs {
 			return fmt.Errorf("more than %d blobs", maxBlobs)
+		}
+	}
+	return nil
+}
+
+func checkForm(apiVersion, kind string) error {
+	if apiVersion != APIVersion && apiVersion != DatedAPIVersion || kind != Kind {
+		return fmt.Errorf("apiVersion %.40q and kind %.40q, expected %s or %s, and %s", apiVersion, kind, APIVersion,
+			DatedAPIVersion, Kind)
+	}
+	return nil
+}
+
+// checkDate finds what dated files have to have, and others must not.
+func (h *Have) checkDate() error {
+	isDated := h.APIVersion == DatedAPIVersion
+	switch {
+	case isDated == h.Written.IsZero(), isDated == (h.Record == nil):
+		return fmt.Errorf("written and record are of %s, and go together", DatedAPIVersion)
+	case !isDated:
+		return nil
+	case !h.Written.Equal(h.Written.Truncate(time.Second)) || h.Written.Location() != time.UTC:
+		return errors.New("written: it is not in UTC and whole seconds")
+	case h.Written.Year() < 1 || h.Written.Year() > 9999:
+		return fmt.Errorf("written: the year %d", h.Written.Year())
+	case h.Record.Release < 1:
+		return fmt.Errorf("record: release %d", h.Record.Release)
+	case h.Record.Serial < 0 || h.Record.Serial > lock.MaxSerial:
+		return fmt.Errorf("record: the serial is %d", h.Record.Serial)
+	}
+	if h.Record.Bundle != "" {
+		if err := checkDigest(h.Record.Bundle); err != nil {
+			return fmt.Errorf("record: bundle: %w", err)
 		}
 	}
 	return nil

@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"net/url"
 	"path"
-	"regexp"
 	"strings"
 
 	"github.com/distribution/reference"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // A check returns "" for a good value, or else the rest of a sentence that begins with
@@ -15,24 +16,24 @@ import (
 type check func(s string) string
 
 var (
-	componentPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
-	namePattern      = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
-	versionPattern   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$`)
-	rangePattern     = regexp.MustCompile(`^(>=|<=|>|<|=)?v?\d+(\.\d+){0,2}(-[0-9A-Za-z.-]+)?( ` +
+	componentPattern = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,62}$`)
+	namePattern      = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+	versionPattern   = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$`)
+	rangePattern     = lazyregexp.New(`^(>=|<=|>|<|=)?v?\d+(\.\d+){0,2}(-[0-9A-Za-z.-]+)?( ` +
 		`(>=|<=|>|<|=)?v?\d+(\.\d+){0,2}(-[0-9A-Za-z.-]+)?)*$`)
-	sha256Pattern    = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	digestPattern    = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	mediaTypePattern = regexp.MustCompile(`^[a-z0-9]+/[A-Za-z0-9][A-Za-z0-9.+_-]{0,126}$`)
-	memberPattern    = regexp.MustCompile(`^[A-Za-z0-9._][A-Za-z0-9._/+@=:-]{0,255}$`)
-	urlPattern       = regexp.MustCompile(`^[A-Za-z0-9._~:/?@!$&()*,;=%\[\]-]+$`)
-	variantPattern   = regexp.MustCompile(`^v[0-9]{1,2}$`)
+	sha256Pattern    = lazyregexp.New(`^[0-9a-f]{64}$`)
+	digestPattern    = lazyregexp.New(`^sha256:[0-9a-f]{64}$`)
+	mediaTypePattern = lazyregexp.New(`^[a-z0-9]+/[A-Za-z0-9][A-Za-z0-9.+_-]{0,126}$`)
+	memberPattern    = lazyregexp.New(`^[A-Za-z0-9._][A-Za-z0-9._/+@=:-]{0,255}$`)
+	urlPattern       = lazyregexp.New(`^[A-Za-z0-9._~:/?@!$&()*,;=%\[\]-]+$`)
+	variantPattern   = lazyregexp.New(`^v[0-9]{1,2}$`)
 )
 
 const notPlatform = "is not a platform: expected linux/ARCHITECTURE or linux/ARCHITECTURE/VARIANT, for example " +
 	"linux/amd64"
 
 // matches makes a check of a pattern.
-func matches(pattern *regexp.Regexp, otherwise string) check {
+func matches(pattern *lazyregexp.Regexp, otherwise string) check {
 	return func(s string) string {
 		if pattern.MatchString(s) {
 			return ""

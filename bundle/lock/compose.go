@@ -88,6 +88,7 @@ func (d *Document) Update(next Component) error {
 			d.name)
 	}
 	next.RequiresDrain = old.RequiresDrain // people say so, and take it back
+	next.Packages = old.Packages           // no release of upstream has any
 	node := lookup(d.root, "components", next.Name)
 	var edits []edit
 	var keys []pair
@@ -198,6 +199,8 @@ func (c Component) render(indent int) string {
 	list("files", len(c.Files), func(i int, _ bool, _ int) string { return c.Files[i].render() })
 	list("charts", len(c.Charts), func(i int, _ bool, _ int) string { return c.Charts[i].render() })
 	list("images", len(c.Images), func(i int, flow bool, indent int) string { return c.Images[i].render(flow, indent) })
+	list("packages", len(c.Packages),
+		func(i int, flow bool, indent int) string { return c.Packages[i].render(flow, indent) })
 	return b.String()
 }
 

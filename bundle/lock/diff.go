@@ -77,6 +77,9 @@ func (d *differ) component(old, next *Component) {
 		d.entry(p.either().entry(), p.old != nil, p.next != nil, p.old.address(), p.next.address(), p.old.pin(),
 			p.next.pin())
 	}
+	for _, p := range pairUp(old.Packages, next.Packages, OSPackages.same, OSPackages.same) {
+		d.packages(p.old, p.next)
+	}
 }
 
 // entry reports the pins of an entry, and its addresses where only these differ.

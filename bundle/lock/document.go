@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // Document is the text of a lock that pins can be written into. Only the text of the
@@ -107,7 +108,7 @@ func plain(key, value string) pair {
 }
 
 // bare matches what means itself without quotes, in braces too, unless it is a number.
-var bare = regexp.MustCompile(`^[A-Za-z0-9._/][A-Za-z0-9._/:@%~=+-]*$`)
+var bare = lazyregexp.New(`^[A-Za-z0-9._/][A-Za-z0-9._/:@%~=+-]*$`)
 
 // quoted writes a value as YAML reads it: in quotes where it would be taken for a number
 // or has a character that means something. No value of a lock has a quote or a backslash.
@@ -379,6 +380,10 @@ func (c Component) withoutLines() Component {
 	}
 	for i := range c.Images {
 		c.Images[i].Line = 0
+	}
+	c.Packages = slices.Clone(c.Packages)
+	for i := range c.Packages {
+		c.Packages[i] = c.Packages[i].withoutLine()
 	}
 	return c
 }

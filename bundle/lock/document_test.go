@@ -46,6 +46,10 @@ func pinAll(t *testing.T, d *Document, sha256 string) {
 				check(d.SetImageDigest(c.Name, i, digest.Digest("sha256:"+sha256)))
 			}
 		}
+		for i := range c.Packages {
+			check(d.SetPackages(c.Name, i, []OSPackage{{Name: "a1", Version: "1:2.0", Architecture: "all",
+				URL: "https://example.com/a1.deb", SHA256: sha256, Size: 44}}))
+		}
 	}
 }
 
@@ -320,6 +324,7 @@ func TestDocumentRefuses(t *testing.T) {
 // pinned everywhere without any other change to what it says. Its components can be moved,
 // or else are as they were.
 func FuzzParse(f *testing.F) {
+	f.Add([]byte(withPackages))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		d, err := ParseDocument("fuzz.lock", data)
 		if err != nil {

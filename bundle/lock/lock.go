@@ -48,6 +48,7 @@ type Component struct {
 	Files         []File
 	Charts        []Chart
 	Images        []Image
+	Packages      []OSPackages
 	Line          int // of its name in the file, from 1
 }
 
@@ -105,8 +106,8 @@ type ArchiveBlob struct {
 	MediaType string
 }
 
-// Addresses lists what files, charts and image archives are fetched from, each once, in the order
-// of the file.
+// Addresses lists what files, charts, image archives and packages are fetched from, each once, in the
+// order of the file.
 func (l *Lock) Addresses() []string {
 	var all []string
 	add := func(address string) {
@@ -123,6 +124,11 @@ func (l *Lock) Addresses() []string {
 		}
 		for _, i := range c.Images {
 			add(i.Archive)
+		}
+		for _, s := range c.Packages {
+			for _, p := range s.Contents {
+				add(p.URL)
+			}
 		}
 	}
 	return all
@@ -183,6 +189,9 @@ func (l *Lock) Unpinned() []Missing {
 			add(m.Line, "images", m.Archive, m.Platform, "sha256", m.SHA256 == "")
 			add(m.Line, "images", m.Archive, m.Platform, "size", m.Size == 0)
 			add(m.Line, "images", m.Archive, m.Platform, "contents", m.Contents == nil)
+		}
+		for _, s := range c.Packages {
+			add(s.Line, "packages", s.Release(), s.Platform, "contents", s.Contents == nil)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Missing) int { return a.Line - b.Line })

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 	"github.com/liteboxd/boxlift/internal/strictyaml"
 )
 
@@ -145,6 +145,10 @@ func (r *reader) component(c *Component, v value, refs map[string]pin) {
 		field{"images", optional, func(v value) {
 			seen := make(map[string]int)
 			r.list(func(v value) { c.Images = append(c.Images, r.image(v, seen, refs)) })(v)
+		}},
+		field{"packages", optional, func(v value) {
+			seen := make(map[string][]OSPackages)
+			r.list(func(v value) { c.Packages = append(c.Packages, r.osPackages(v, seen)) })(v)
 		}},
 	)
 }
@@ -474,7 +478,7 @@ func (r *reader) once(v value, seen map[string]int, name string) {
 	seen[name] = v.YAML.Line
 }
 
-var userPattern = regexp.MustCompile(`//.*@`)
+var userPattern = lazyregexp.New(`//.*@`)
 
 // found says what a node is, for errors. A password in a URL is not repeated, and
 // control characters do not reach the terminal.

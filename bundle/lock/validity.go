@@ -3,7 +3,6 @@ package lock
 import (
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 	"github.com/liteboxd/boxlift/internal/strictyaml"
 )
 
@@ -105,7 +105,7 @@ func ParseValidity(serial, audience, notAfter string) (Validity, error) {
 }
 
 // clusterPattern matches the names of clusters, with * in them.
-var clusterPattern = regexp.MustCompile(`^[a-z0-9*]([a-z0-9*-]{0,61}[a-z0-9*])?$`)
+var clusterPattern = lazyregexp.New(`^[a-z0-9*]([a-z0-9*-]{0,61}[a-z0-9*])?$`)
 
 func checkPattern(s string) string {
 	return matches(clusterPattern, "is not a cluster's name: expected lower-case letters, digits and hyphens, "+

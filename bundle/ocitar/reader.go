@@ -14,7 +14,12 @@ import (
 // Reader gives access to the members of one file. It holds their places, never their
 // contents, and may be used by several goroutines at once.
 type Reader struct {
+	Places
 	source io.ReaderAt
+}
+
+// Places say where the members of a file are. They give nothing of what is there.
+type Places struct {
 	layout Layout
 	byName map[string]Entry
 }
@@ -23,7 +28,7 @@ type Reader struct {
 // Every byte outside the contents is compared with the one value it may have; an error
 // wraps [ErrMalformed] and says what is wrong at which offset, unless reading failed.
 func NewReader(source io.ReaderAt, size int64) (*Reader, error) {
-	r := &Reader{source: source, byName: make(map[string]Entry)}
+	r := &Reader{source: source, Places: Places{byName: make(map[string]Entry)}}
 	r.layout.Size = size
 	if size%BlockSize != 0 || size < TrailerSize {
 		return nil, fmt.Errorf("%w: its length of %d bytes is not that of a tar file: it is cut off or something else",
@@ -88,7 +93,7 @@ func NewReader(source io.ReaderAt, size int64) (*Reader, error) {
 }
 
 // Layout returns the members in the order of the file. The caller must not change it.
-func (r *Reader) Layout() *Layout { return &r.layout }
+func (p *Places) Layout() *Layout { return &p.layout }
 
 // Open returns the content of the member with that name, or false.
 func (r *Reader) Open(name string) (*io.SectionReader, bool) {
@@ -100,11 +105,11 @@ func (r *Reader) Open(name string) (*io.SectionReader, bool) {
 }
 
 // Blob returns the entry of a blob, or false.
-func (r *Reader) Blob(d digest.Digest) (Entry, bool) {
+func (p *Places) Blob(d digest.Digest) (Entry, bool) {
 	if d.Validate() != nil || d.Algorithm() != digest.SHA256 {
 		return Entry{}, false
 	}
-	e, ok := r.byName[BlobName(d)]
+	e, ok := p.byName[BlobName(d)]
 	return e, ok
 }
 

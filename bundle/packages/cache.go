@@ -9,8 +9,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/google/renameio/v2"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/internal/ownfile"
 )
 
 // Cache keeps what was found, by the digest of what was read, in a folder of the user's.
@@ -87,8 +88,7 @@ func (c Cache) store(kind string, d digest.Digest, v any) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("keep what was found in %s: %w", d, err)
 	}
-	if err := renameio.WriteFile(path, append(content, '\n'), 0o600, renameio.WithStaticPermissions(0o600),
-		renameio.WithTempDir(filepath.Dir(path))); err != nil {
+	if err := ownfile.Replace(path, append(content, '\n'), 0o600); err != nil {
 		return fmt.Errorf("keep what was found in %s: %w", d, err)
 	}
 	return nil

@@ -21,7 +21,7 @@ const (
 
 // reader reads a file of a kind. Errors are those of the layer; what is wrong with the
 // file itself becomes a note.
-type reader func(name string, r *bufio.Reader, f *Finding) error
+type reader func(name string, r *bufio.Reader, f *File) error
 
 // readerFor returns what reads a file of that name, or nil.
 func readerFor(name string) reader {
@@ -69,7 +69,7 @@ func readerFor(name string) reader {
 
 // noteJournal says that there is a journal, with changes to an RPM database that are not in it
 // yet: nothing here reads these.
-func noteJournal(name string, _ *bufio.Reader, f *Finding) error {
+func noteJournal(name string, _ *bufio.Reader, f *File) error {
 	f.Notes = []string{fmt.Sprintf("%s, a part of an RPM database, is not read", name)}
 	return nil
 }
@@ -105,7 +105,7 @@ func tooLarge(name string, limit int) string {
 }
 
 // readOSRelease reads os-release(5).
-func readOSRelease(_ string, r *bufio.Reader, f *Finding) error {
+func readOSRelease(_ string, r *bufio.Reader, f *File) error {
 	var d Distribution
 	_, err := lines(r, maxDocument, func(line string) bool {
 		key, value, _ := strings.Cut(line, "=")
@@ -128,7 +128,7 @@ func readOSRelease(_ string, r *bufio.Reader, f *Finding) error {
 }
 
 // readDpkg reads dpkg's database: paragraphs of fields (deb-control(5)).
-func readDpkg(name string, r *bufio.Reader, f *Finding) error {
+func readDpkg(name string, r *bufio.Reader, f *File) error {
 	var p Package
 	installed := true
 	flush := func() {
@@ -166,7 +166,7 @@ func readDpkg(name string, r *bufio.Reader, f *Finding) error {
 }
 
 // end finishes a database, of which a note says when it was not read to its end.
-func (f *Finding) end(name string, complete bool, err error, limit int) error {
+func (f *File) end(name string, complete bool, err error, limit int) error {
 	if err == nil && !complete {
 		f.Notes = append(f.Notes, tooLarge(name, limit))
 	}
@@ -175,7 +175,7 @@ func (f *Finding) end(name string, complete bool, err error, limit int) error {
 
 // readApk reads apk's database: paragraphs of one-letter fields
 // (https://wiki.alpinelinux.org/wiki/Apk_spec).
-func readApk(name string, r *bufio.Reader, f *Finding) error {
+func readApk(name string, r *bufio.Reader, f *File) error {
 	var p Package
 	flush := func() {
 		if p.Name != "" {
@@ -211,7 +211,7 @@ func readApk(name string, r *bufio.Reader, f *Finding) error {
 // readCopyright reads Debian's machine-readable copyright files
 // (https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/); others say nothing
 // that could be taken for a licence's name.
-func readCopyright(name string, r *bufio.Reader, f *Finding) error {
+func readCopyright(name string, r *bufio.Reader, f *File) error {
 	of := path.Base(path.Dir(name))
 	var licenses []string
 	first := true
@@ -237,7 +237,7 @@ func readCopyright(name string, r *bufio.Reader, f *Finding) error {
 
 // readPython reads the metadata of an installed distribution (Python packaging
 // specifications, "Core metadata"), up to the text that describes it.
-func readPython(name string, r *bufio.Reader, f *Finding) error {
+func readPython(name string, r *bufio.Reader, f *File) error {
 	p := Package{Type: Python}
 	complete, err := lines(r, maxDocument, func(line string) bool {
 		if line == "" {
@@ -266,7 +266,7 @@ func readPython(name string, r *bufio.Reader, f *Finding) error {
 	return f.end(name, complete, err, maxDocument)
 }
 
-// isNodeModule says whether a folder is that of an installed module:
+// isNodeModule reports whether a folder is that of an installed module:
 // node_modules/NAME/ or node_modules/@SCOPE/NAME/. Modules have other files called
 // package.json deeper inside.
 func isNodeModule(folder string) bool {
@@ -277,7 +277,7 @@ func isNodeModule(folder string) bool {
 }
 
 // readNode reads the package.json of an installed module.
-func readNode(name string, r *bufio.Reader, f *Finding) error {
+func readNode(name string, r *bufio.Reader, f *File) error {
 	content, err := io.ReadAll(io.LimitReader(r, maxDocument+1))
 	if err != nil {
 		return err

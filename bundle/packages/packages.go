@@ -73,7 +73,7 @@ func (p Package) compare(o Package) int {
 	)
 }
 
-// plausible says whether a package's texts are fit to be repeated.
+// plausible reports whether a package's texts are fit to be repeated.
 func (p Package) plausible() bool {
 	if p.Name == "" {
 		return false
@@ -97,8 +97,8 @@ type Distribution struct {
 	Version string `json:"version,omitempty"` // VERSION_ID
 }
 
-// Finding is what one file of a layer tells.
-type Finding struct {
+// File is what one file of a layer tells.
+type File struct {
 	// Paths are the names that the file has in the layer, without a leading slash: more
 	// than one when there are hard links to it.
 	Paths        []string      `json:"paths"`
@@ -113,8 +113,8 @@ type Finding struct {
 
 // Layer is what was found in one layer.
 type Layer struct {
-	// Findings are in the order of their first paths.
-	Findings []Finding `json:"findings,omitempty"`
+	// Files are in the order of their first paths.
+	Files []File `json:"findings,omitempty"`
 	// Notes say what could not be read of the layer itself.
 	Notes []string `json:"notes,omitempty"`
 	// Covers are the paths that the layer has something else for than a folder, or
@@ -146,7 +146,7 @@ func Merge(layers []*Layer) *Image {
 	m := merger{licenses: make(map[string]string)}
 	for i, layer := range layers {
 		image.Notes = append(image.Notes, layer.Notes...)
-		for _, f := range layer.Findings {
+		for _, f := range layer.Files {
 			visible := slices.DeleteFunc(slices.Clone(f.Paths),
 				func(path string) bool { return hidden(path, layers[i+1:]) })
 			if len(visible) > 0 {
@@ -160,7 +160,7 @@ func Merge(layers []*Layer) *Image {
 	return image
 }
 
-// hidden says whether one of the layers above covers a path.
+// hidden reports whether one of the layers above covers a path.
 func hidden(path string, above []*Layer) bool {
 	for _, layer := range above {
 		if len(layer.Covers) == 0 && len(layer.Opaque) == 0 {
@@ -184,7 +184,7 @@ type merger struct {
 	licenses map[string]string // of Debian packages
 }
 
-func (m *merger) add(image *Image, f Finding, visible []string) {
+func (m *merger) add(image *Image, f File, visible []string) {
 	image.Notes = append(image.Notes, f.Notes...)
 	if f.LicenseOf != "" {
 		m.licenses[f.LicenseOf] = f.License

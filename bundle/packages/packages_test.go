@@ -422,7 +422,7 @@ func checkLayer(t *testing.T, layer *Layer) {
 	if diff := cmp.Diff(Merge([]*Layer{layer}), Merge([]*Layer{layer, layer})); diff != "" {
 		t.Errorf("upon itself, it makes a difference: %s", diff)
 	}
-	for _, f := range layer.Findings {
+	for _, f := range layer.Files {
 		for _, p := range f.Packages {
 			if !p.plausible() {
 				t.Errorf("%q", p)

@@ -32,7 +32,7 @@ const (
 // readProgram looks for what Go's linker leaves in programs. debug/buildinfo reads at
 // random offsets; this finds the same in a stream, so that no program has to be held in
 // memory or written to a disk.
-func readProgram(name string, r *bufio.Reader, f *Finding) error {
+func readProgram(name string, r *bufio.Reader, f *File) error {
 	e := &executable{r: r}
 	segments, err := e.segments()
 	if err != nil || len(segments) == 0 {

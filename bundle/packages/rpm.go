@@ -46,10 +46,10 @@ type eachRPM func(file *os.File, visit func(header []byte) error) error
 // readRPM returns what reads RPM's database in one of its forms. Their pages are in no order,
 // so it is put into a temporary file first.
 func readRPM(each eachRPM) reader {
-	return func(name string, r *bufio.Reader, f *Finding) error { return spoolRPM(each, name, r, f) }
+	return func(name string, r *bufio.Reader, f *File) error { return spoolRPM(each, name, r, f) }
 }
 
-func spoolRPM(each eachRPM, name string, r *bufio.Reader, f *Finding) error {
+func spoolRPM(each eachRPM, name string, r *bufio.Reader, f *File) error {
 	file, err := os.CreateTemp("", "boxlift-rpmdb-")
 	if err != nil {
 		return &spoolError{err}

@@ -102,7 +102,8 @@ func berkeleyDatabase(order binary.AppendByteOrder, headers ...[]byte) []byte {
 		pages = append(pages, b)
 		order.AppendUint16(order.AppendUint16(b[:berkeleyHeader], size-5), size-5-12)
 		order.AppendUint32(append(b[:size-5], berkeleyOnPage), uint32(i+1))
-		order.AppendUint32(order.AppendUint32(append(b[:size-5-12], berkeleyOffPage, 0, 0, 0), uint32(len(pages))), uint32(len(header)))
+		order.AppendUint32(order.AppendUint32(append(b[:size-5-12], berkeleyOffPage, 0, 0, 0), uint32(len(pages))),
+			uint32(len(header)))
 		for at := 0; at < len(header); at += size - berkeleyHeader {
 			here := header[at:min(len(header), at+size-berkeleyHeader)]
 			next := len(pages) + 1
@@ -162,7 +163,7 @@ func TestDamagedRPM(t *testing.T) {
 				content[random.IntN(len(content))] = byte(random.Uint32())
 			}
 			content = content[:1+random.IntN(len(content))]
-			var f Finding
+			var f File
 			if err := readerFor(name)("db", takeReader(bytes.NewReader(content)), &f); err != nil {
 				t.Fatalf("%s, seed %d: %v", name, seed, err)
 			}

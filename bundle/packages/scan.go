@@ -37,7 +37,7 @@ const (
 // Scan reads a layer to its end: a tar, plain or compressed with gzip or zstd. An error is
 // one of r, of ctx or of this host's disk; what is wrong with the layer becomes a note.
 func Scan(ctx context.Context, r io.Reader) (*Layer, error) {
-	s := &scanner{files: make(map[string]*Finding), layer: &Layer{}}
+	s := &scanner{files: make(map[string]*File), layer: &Layer{}}
 	from := newSource(ctx, r)
 	buffered := takeReader(from)
 	defer giveReader(buffered)
@@ -88,7 +88,7 @@ func (s *source) Read(p []byte) (int, error) {
 type scanner struct {
 	layer *Layer
 	// files are the findings by each path.
-	files    map[string]*Finding
+	files    map[string]*File
 	packages int
 	entries  int
 }
@@ -243,7 +243,7 @@ func (s *scanner) file(name string, size int64, content io.Reader) error {
 	if size == 0 {
 		return nil
 	}
-	f := &Finding{}
+	f := &File{}
 	read := readerFor(name)
 	if read == nil {
 		// Most files are no programs, and not worth a buffer full of them.
@@ -284,7 +284,7 @@ func ignoreShort(err error) error {
 
 // finish brings what was found into its one order.
 func (s *scanner) finish() *Layer {
-	seen := make(map[*Finding]bool)
+	seen := make(map[*File]bool)
 	for _, f := range s.files {
 		if seen[f] {
 			continue
@@ -293,9 +293,9 @@ func (s *scanner) finish() *Layer {
 		slices.Sort(f.Paths)
 		slices.SortFunc(f.Packages, Package.compare)
 		f.Packages = slices.Compact(f.Packages)
-		s.layer.Findings = append(s.layer.Findings, *f)
+		s.layer.Files = append(s.layer.Files, *f)
 	}
-	slices.SortFunc(s.layer.Findings, func(a, b Finding) int { return cmp.Compare(a.Paths[0], b.Paths[0]) })
+	slices.SortFunc(s.layer.Files, func(a, b File) int { return cmp.Compare(a.Paths[0], b.Paths[0]) })
 	slices.Sort(s.layer.Notes)
 	s.layer.Covers = s.layer.Covers.sorted()
 	s.layer.Opaque = s.layer.Opaque.sorted()
@@ -308,7 +308,7 @@ func ScanFile(ctx context.Context, r io.Reader) ([]Package, error) {
 	from := newSource(ctx, r)
 	buffered := takeReader(from)
 	defer giveReader(buffered)
-	var f Finding
+	var f File
 	_ = readProgram("", buffered, &f) // its error is from's
 	if from.err == nil {
 		_, _ = io.Copy(io.Discard, buffered)

@@ -1,5 +1,5 @@
 // Package pins fills in the pins that a lock leaves open: it asks registries what tags stand
-// for, and downloads files and archives to hash them.
+// for, downloads files and archives to hash them, and resolves OS packages.
 package pins
 
 import (
@@ -18,6 +18,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/download"
 	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/ospackages"
 	"github.com/liteboxd/boxlift/bundle/pieces"
 	"github.com/liteboxd/boxlift/bundle/plan"
 	"github.com/liteboxd/boxlift/bundle/source"
@@ -54,7 +55,8 @@ func Fill(ctx context.Context, o Options) error {
 	if o.Reporter == nil {
 		o.Reporter = progress.Discard
 	}
-	r := resolver{options: o, registry: &onceRegistry{Registry: o.Source}}
+	r := resolver{options: o, registry: &onceRegistry{Registry: o.Source},
+		packages: &ospackages.Finder{Source: o.Source, Reporter: o.Reporter}}
 	l := o.Document.Lock()
 	for _, c := range l.Components {
 		platforms := c.PlatformsIn(l)
@@ -94,6 +96,14 @@ func Fill(ctx context.Context, o Options) error {
 					})
 			}
 		}
+		for i, s := range c.Packages {
+			if s.Contents == nil && format.Wanted(s.Platform, platforms) {
+				r.add(format.Label(c.Name, "packages of "+s.Release(), s.Platform), fmt.Sprintf("packages %+v", s.Asked()),
+					r.osPackages(s), func(pin found) error {
+						return o.Document.SetPackages(c.Name, i, pin.packages)
+					})
+			}
+		}
 	}
 	err := r.run(ctx)
 	return errors.Join(err, plan.CheckArchives(o.Document.Lock()))
@@ -104,6 +114,7 @@ func Fill(ctx context.Context, o Options) error {
 type resolver struct {
 	options  Options
 	registry *onceRegistry
+	packages *ospackages.Finder
 	work     []lookup
 	silent   sync.Map // hosts of pinned images that gave no answer
 }
@@ -130,7 +141,8 @@ type finder func(ctx context.Context, name string) (found, error)
 // found is what a pin is made of.
 type found struct {
 	ocispec.Descriptor
-	contents *lock.Contents // of archives
+	contents *lock.Contents   // of archives
+	packages []lock.OSPackage // of an operating system
 }
 
 func (r *resolver) add(name, key string, find finder, pin func(found) error) {
@@ -362,6 +374,14 @@ func (r *resolver) archive(image lock.Image) finder {
 			return found{}, err
 		}
 		contents, err := listing.Contents(image.Platform)
-		return found{pin, contents}, err
+		return found{Descriptor: pin, contents: contents}, err
+	}
+}
+
+// osPackages looks up which packages an entry stands for.
+func (r *resolver) osPackages(s lock.OSPackages) finder {
+	return func(ctx context.Context, _ string) (found, error) {
+		packages, err := r.packages.Find(ctx, s)
+		return found{packages: packages}, err
 	}
 }

@@ -84,12 +84,15 @@ func (b *Base) holds(d digest.Digest, size int64, platforms []lock.Platform) boo
 // contentIn returns a small blob that one of some older bundles holds, proven.
 func contentIn(older []*bundle.Reader, d digest.Digest, limit int64) ([]byte, bool) {
 	for _, r := range older {
-		section, err := r.Blob(d)
-		if err != nil || section.Size() > limit {
+		e, ok := r.Tar().Blob(d)
+		if !ok || e.Size > limit {
 			continue
 		}
-		content, err := io.ReadAll(section)
-		if err == nil && digest.FromBytes(content) == d {
+		blob, err := r.Content(d, e.Size)
+		if err != nil {
+			continue
+		}
+		if content, err := io.ReadAll(blob); err == nil {
 			return content, true
 		}
 	}

@@ -83,6 +83,9 @@ func (p *planner) layOut(ctx context.Context, images [][]resolvedImage) error {
 		if err := p.addImages(c, images[i]); err != nil {
 			return err
 		}
+		if err := p.addPackages(c); err != nil {
+			return err
+		}
 	}
 	return p.finish()
 }
@@ -151,8 +154,7 @@ func (p *planner) addArtifact(f bundle.File, artifactType string) error {
 	}
 	d := format.DescriptorOf(ocispec.MediaTypeImageManifest, content)
 	d.ArtifactType = artifactType
-	d.Annotations = format.Annotations(f.Component, f.Version)
-	d.Annotations[ocispec.AnnotationTitle] = f.Name
+	d.Annotations = f.EntryAnnotations()
 	if f.Platform != "" {
 		d.Platform = &ocispec.Platform{OS: f.Platform.OS(), Architecture: f.Platform.Architecture(),
 			Variant: f.Platform.Variant()}
@@ -196,8 +198,10 @@ func (p *planner) addFiles(c lock.Component) error {
 		if !format.Wanted(f.Platform, platforms) {
 			continue
 		}
-		if err := p.addDownload(c, f.Name, f.Platform, f.URL, f.SHA256, f.Size, format.FileMediaType,
-			format.FileArtifactType); err != nil {
+		if err := p.addDownload(bundle.File{
+			Component: c.Name, Version: c.Version, Name: f.Name, Platform: f.Platform, MediaType: format.FileMediaType,
+			Digest: digest.NewDigestFromEncoded(digest.SHA256, f.SHA256), Size: f.Size,
+		}, format.FileArtifactType, f.URL); err != nil {
 			return err
 		}
 	}
@@ -207,29 +211,53 @@ func (p *planner) addFiles(c lock.Component) error {
 func (p *planner) addCharts(c lock.Component) error {
 	for _, chart := range c.Charts {
 		// The file of a chart is called by its own name, which holds the version.
-		if err := p.addDownload(c, source.BaseName(chart.URL), "", chart.URL, chart.SHA256, chart.Size,
-			format.ChartMediaType, format.ChartArtifactType); err != nil {
+		if err := p.addDownload(bundle.File{
+			Component: c.Name, Version: c.Version, Name: source.BaseName(chart.URL), MediaType: format.ChartMediaType,
+			Digest: digest.NewDigestFromEncoded(digest.SHA256, chart.SHA256), Size: chart.Size,
+		}, format.ChartArtifactType, chart.URL); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p *planner) addDownload(
-	c lock.Component, name string, platform lock.Platform, url, sha256 string, size int64, mediaType,
-	artifactType string,
-) error {
-	file := bundle.File{
-		Component: c.Name, Version: c.Version, Name: name, Platform: platform,
-		MediaType: mediaType, Digest: digest.NewDigestFromEncoded(digest.SHA256, sha256), Size: size,
+// addPackages carries packages of operating systems. One that several releases and platforms have is one blob.
+func (p *planner) addPackages(c lock.Component) error {
+	platforms := c.PlatformsIn(p.options.Lock)
+	for _, s := range c.Packages {
+		if !format.Wanted(s.Platform, platforms) {
+			continue
+		}
+		for _, one := range s.Contents {
+			isAsked, removes := slices.Contains(s.Names, one.Name), ""
+			if isAsked {
+				removes = strings.Join(s.Removes, ",")
+			}
+			if err := p.addDownload(bundle.File{
+				Component: c.Name, Version: c.Version, Name: one.FileName(), Platform: s.Platform,
+				MediaType: format.DebianMediaType, Digest: digest.NewDigestFromEncoded(digest.SHA256, one.SHA256),
+				Size: one.Size,
+				Package: bundle.OSPackage{
+					Family: s.Family, Suite: s.Suite, Name: one.Name, Version: one.Version,
+					Architecture: one.Architecture, Asked: isAsked, Removes: removes,
+				},
+			}, format.PackageArtifactType, one.URL); err != nil {
+				return err
+			}
+		}
 	}
-	if err := p.addArtifact(file, artifactType); err != nil {
+	return nil
+}
+
+// addDownload carries a file that is fetched from an address.
+func (p *planner) addDownload(f bundle.File, artifactType, url string) error {
+	if err := p.addArtifact(f, artifactType); err != nil {
 		return err
 	}
-	d := ocispec.Descriptor{MediaType: mediaType, Digest: file.Digest, Size: size}
-	if p.place(&p.large, d, platform) {
-		p.plan.Fetches = append(p.plan.Fetches,
-			&Fetch{Label: format.Label(c.Name, name, platform), Size: size, Blob: d, Open: p.openURL(url)})
+	d := ocispec.Descriptor{MediaType: f.MediaType, Digest: f.Digest, Size: f.Size}
+	if p.place(&p.large, d, f.Platform) {
+		p.plan.Fetches = append(p.plan.Fetches, &Fetch{Label: format.Label(f.Component, f.Name, f.Platform),
+			Size: f.Size, Blob: d, Open: p.openURL(url)})
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package provenance
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"flag"
 	"os"
 	"os/exec"
@@ -11,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/attestation"
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/test/smallbundle"
 	"github.com/liteboxd/boxlift/test/toolbin"
@@ -64,26 +63,6 @@ func TestStatement(t *testing.T) {
 	}
 }
 
-func TestCheck(t *testing.T) {
-	about := digest.FromString("bundle")
-	text, err := About(about, CycloneDX, json.RawMessage("{}"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := Check(text, about); got != CycloneDX || err != nil {
-		t.Errorf("%q, %v", got, err)
-	}
-	if _, err := Check(text, digest.FromString("other")); !errors.Is(err, signature.ErrInvalid) {
-		t.Errorf("another bundle: %v", err)
-	}
-	if _, err := Check(bytes.Replace(text, []byte("Statement/v1"), []byte("Statement/v2"), 1), about); !errors.Is(err, signature.ErrInvalid) {
-		t.Errorf("another version: %v", err)
-	}
-	if _, err := Check([]byte("{"), about); err == nil {
-		t.Error("no JSON was accepted")
-	}
-}
-
 // TestCosign has cosign verify both kinds of statements, and refuse them for another
 // bundle, another key and another type.
 func TestCosign(t *testing.T) {
@@ -96,7 +75,7 @@ func TestCosign(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	bom, err := About(r.Digest(), CycloneDX, json.RawMessage(`{"bomFormat":"CycloneDX","specVersion":"1.6"}`))
+	bom, err := attestation.Make(r.Digest(), attestation.CycloneDX, json.RawMessage(`{"bomFormat":"CycloneDX","specVersion":"1.6"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,10 +109,12 @@ func TestCosign(t *testing.T) {
 		{"another type", "boxlift.pub", "cyclonedx", "provenance.json", "index.json", false},
 	}
 	for _, test := range tests {
-		c := exec.CommandContext(t.Context(), cosign, "verify-blob-attestation", "--key", test.key, "--insecure-ignore-tlog", "--type", test.kind, "--bundle", test.bundle, test.blob)
+		c := exec.CommandContext(t.Context(), cosign, "verify-blob-attestation", "--key", test.key,
+			"--insecure-ignore-tlog", "--type", test.kind, "--bundle", test.bundle, test.blob)
 		c.Dir = dir
 		// Whatever it would fetch, it does not get.
-		c.Env = append(os.Environ(), "HOME="+dir, "HTTP_PROXY=http://127.0.0.1:1", "HTTPS_PROXY=http://127.0.0.1:1", "NO_PROXY=")
+		c.Env = append(os.Environ(), "HOME="+dir, "HTTP_PROXY=http://127.0.0.1:1", "HTTPS_PROXY=http://127.0.0.1:1",
+			"NO_PROXY=")
 		if out, err := c.CombinedOutput(); (err == nil) != test.accepted {
 			t.Errorf("%s: %v\n%s", test.name, err, out)
 		}

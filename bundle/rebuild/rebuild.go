@@ -332,7 +332,7 @@ func compareRoots(r *bundle.Reader, contents *bundle.Contents, l *lock.Lock) err
 // indexOffset is where the content of index.json begins in the whole bundle.
 func indexOffset(r *bundle.Reader) int64 { return offsetOf(r.Tar(), ocitar.IndexFile) }
 
-func offsetOf(tar *ocitar.Reader, member string) int64 {
+func offsetOf(tar *ocitar.Places, member string) int64 {
 	for _, e := range tar.Layout().Entries {
 		if e.Name == member {
 			return e.Offset
@@ -398,7 +398,11 @@ func entryName(d ocispec.Descriptor) string {
 	if d.Platform != nil {
 		platform = format.PlatformOf(*d.Platform)
 	}
-	return "file " + format.Label(component, d.Annotations[ocispec.AnnotationTitle], platform)
+	title := d.Annotations[ocispec.AnnotationTitle]
+	if d.ArtifactType == format.PackageArtifactType {
+		title = d.Annotations[format.AnnotationFamily] + "/" + d.Annotations[format.AnnotationSuite] + " " + title
+	}
+	return "file " + format.Label(component, title, platform)
 }
 
 func isNamed(all []ocispec.Descriptor, d ocispec.Descriptor) bool {
@@ -435,7 +439,7 @@ func ownContent(p *plan.Plan, d ocispec.Descriptor) ([]byte, error) {
 	return content, nil
 }
 
-func compareBytes(member string, tar *ocitar.Reader, want, got []byte) error {
+func compareBytes(member string, tar *ocitar.Places, want, got []byte) error {
 	return compareAt(member, offsetOf(tar, member), want, got)
 }
 
@@ -457,7 +461,7 @@ func bytesAt(content []byte, at int) string {
 
 // compareMembers compares the sequence of members, the signature's aside. names are those of
 // blobs.
-func compareMembers(want []ocitar.Member, tar *ocitar.Reader, names map[digest.Digest]string) error {
+func compareMembers(want []ocitar.Member, tar *ocitar.Places, names map[digest.Digest]string) error {
 	describe := func(m ocitar.Member) string {
 		text := fmt.Sprintf("%s with %d bytes", m.Name, m.Size)
 		if name := names[m.Digest()]; name != "" {

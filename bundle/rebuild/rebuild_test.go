@@ -2,6 +2,7 @@ package rebuild_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"path/filepath"
@@ -21,9 +22,12 @@ import (
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/plan"
 	"github.com/liteboxd/boxlift/bundle/rebuild"
+	"github.com/liteboxd/boxlift/bundle/sbom"
 	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/test/bundletest"
 	"github.com/liteboxd/boxlift/test/imagearchive"
+	"github.com/liteboxd/boxlift/test/smallbundle"
+	"github.com/liteboxd/boxlift/test/unsteady"
 )
 
 // TestRebuild proves bundles of all forms, without a server to ask.
@@ -160,11 +164,7 @@ func ofReference(t *testing.T) *bundletest.Crafted {
 	}
 	for _, e := range r.Tar().Layout().Entries {
 		if d := e.Digest(); d != "" {
-			content, err := r.Tar().ReadAll(e.Name, 1<<30)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.Blobs = append(c.Blobs, bundletest.CraftedBlob{Name: d, Content: content})
+			c.Blobs = append(c.Blobs, bundletest.CraftedBlob{Name: d, Content: bundletest.MustContent(t, r, e.Member)})
 		}
 	}
 	return c
@@ -416,4 +416,54 @@ func TestNotRebuildable(t *testing.T) {
 	}
 	bundletest.WantError(t, err, "cilium: "+bundletest.OperatorRef+": versions.lock:",
 		"it has no blob "+manifest.String())
+}
+
+// TestUnsteadyMedium proves a bundle again that gives other bytes once it was verified: what the list of software in it
+// is compared with is made of the bytes that the digests name, or there is none.
+func TestUnsteadyMedium(t *testing.T) {
+	list := func(ctx context.Context, r *bundle.Reader) ([]byte, error) {
+		document, err := sbom.Make(ctx, r, sbom.Options{Version: "v0.0.0-test"})
+		if err != nil {
+			return nil, err
+		}
+		var text bytes.Buffer
+		err = sbom.Write(&text, document)
+		return text.Bytes(), err
+	}
+	layer := smallbundle.Layer(t, map[string]string{
+		"etc/os-release":      "ID=debian\nVERSION_ID=12\n",
+		"var/lib/dpkg/status": "Package: tar\nStatus: install ok installed\nVersion: 1.34\nArchitecture: amd64\n\n",
+	})
+	dir := t.TempDir()
+	everything, path := filepath.Join(dir, "everything.tar"), filepath.Join(dir, "b.tar")
+	smallbundle.Write(t, everything, smallbundle.Bundle{Components: []smallbundle.Component{{
+		Name: "k3s", Version: "v1.36.2+k3s1", Files: []smallbundle.File{{Name: "install.sh", Content: "#!/bin/sh\n"}},
+		Images: []smallbundle.Image{{Ref: "docker.io/rancher/mirrored-pause:3.6", Platforms: []smallbundle.Platform{
+			{Name: "linux/amd64", Layers: [][]byte{layer}}, {Name: "linux/arm64", Layers: [][]byte{[]byte("no layer")}},
+		}}},
+	}}})
+	from := smallbundle.PlanOptions(t, bundletest.MustOpen(t, everything))
+	from.SBOM = list
+	planned, err := plan.New(t.Context(), from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := build.Write(t.Context(), planned, build.Options{Path: path}); err != nil {
+		t.Fatal(err)
+	}
+	unsteady.Check(t, path, func(ctx context.Context, r *bundle.Reader) (string, error) {
+		var made []byte
+		err := rebuild.Prove(ctx, r, rebuild.Options{
+			Lock: from.Lock, LockName: from.LockName, LockContent: from.LockContent, Programs: from.Programs,
+			Version: from.Version, SBOM: func(ctx context.Context, r *bundle.Reader) ([]byte, error) {
+				var err error
+				made, err = list(ctx, r)
+				return made, err
+			},
+		})
+		if errors.Is(err, rebuild.ErrDiffers) {
+			t.Errorf("it is said to be another bundle: %v", err)
+		}
+		return string(made), err
+	})
 }

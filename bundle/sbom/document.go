@@ -141,6 +141,27 @@ func (d *document) addFile(f bundle.File, url string, inside []packages.Package)
 	}
 }
 
+// addOSPackage adds a package of an operating system, which is a library to those who look for known faults in it.
+func (d *document) addOSPackage(f bundle.File, url string) {
+	p := f.Package
+	ref := strings.Join([]string{"package", f.Component, p.Family, p.Suite, string(f.Platform), f.Name}, "/")
+	component := cdx.Component{
+		BOMRef: ref, Type: cdx.ComponentTypeLibrary, Name: p.Name, Version: p.Version, MIMEType: f.MediaType,
+		Hashes: hashes(f.Digest),
+		PackageURL: packageURL(packageurl.TypeDebian, p.Family, p.Name, p.Version,
+			map[string]string{"arch": p.Architecture, "distro": p.Suite}),
+		Properties: &[]cdx.Property{
+			property(propertyComponent, f.Component), property(propertySize, strconv.FormatInt(f.Size, 10)),
+			property(propertyPlatform, string(f.Platform)),
+		},
+	}
+	if url != "" {
+		component.ExternalReferences = &[]cdx.ExternalReference{{Type: cdx.ERTypeDistribution, URL: url}}
+	}
+	d.components = append(d.components, component)
+	d.dependOn(componentRef(f.Component), ref)
+}
+
 func (d *document) addImage(image bundle.Image, p format.PlatformImage, config ocispec.Image, inside *packages.Image) {
 	ref := "image/" + image.Name + "/" + string(p.Platform)
 	repository, tag := splitName(image.Name)

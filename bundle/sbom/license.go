@@ -41,7 +41,7 @@ func licenses(stated string) *cdx.Licenses {
 	return &cdx.Licenses{{License: &cdx.License{Name: stated}}}
 }
 
-// isExpression says whether a text is an SPDX license expression (SPDX 3.0, annex
+// isExpression reports whether a text is an SPDX license expression (SPDX 3.0, annex
 // "SPDX license expressions") of known identifiers.
 func isExpression(text string) bool {
 	words := strings.Fields(strings.NewReplacer("(", " ( ", ")", " ) ").Replace(text))

@@ -169,16 +169,17 @@ func TestSmallRPMDatabase(t *testing.T) {
 	}
 }
 
-// berkeleyDatabase has Berkeley DB itself make a database as RPM has it.
-func berkeleyDatabase(t *testing.T, pageSize int, order binary.AppendByteOrder, installed []rpm) []byte {
-	t.Helper()
-	load := debian.Program{Name: "db5.3_load", Package: "db5.3-util"}
-	need.Programs(t, load)
+// berkeleyPairs are the keys and values of RPM's database as Berkeley DB reads them.
+func berkeleyPairs(order binary.AppendByteOrder, installed []rpm) string {
+	var escaped [256]string
+	for c := range escaped {
+		escaped[c] = fmt.Sprintf("\\%02x", c)
+	}
 	var pairs strings.Builder
 	pair := func(number int, value []byte) {
 		for _, b := range [][]byte{order.AppendUint32(nil, uint32(number)), value} {
 			for _, c := range b {
-				fmt.Fprintf(&pairs, "\\%02x", c)
+				pairs.WriteString(escaped[c])
 			}
 			pairs.WriteByte('\n')
 		}
@@ -187,10 +188,19 @@ func berkeleyDatabase(t *testing.T, pageSize int, order binary.AppendByteOrder, 
 	for i, p := range installed {
 		pair(i+1, p.header())
 	}
+	return pairs.String()
+}
+
+// berkeleyDatabase has Berkeley DB itself make a database as RPM has it.
+func berkeleyDatabase(t *testing.T, pageSize int, order binary.AppendByteOrder, pairs string) []byte {
+	t.Helper()
+	load := debian.Program{Name: "db5.3_load", Package: "db5.3-util"}
+	need.Programs(t, load)
 	path := filepath.Join(t.TempDir(), "Packages")
 	lorder := map[binary.AppendByteOrder]int{binary.LittleEndian: 1234, binary.BigEndian: 4321}[order]
-	c := exec.CommandContext(t.Context(), load.Find(), "-T", "-t", "hash", "-c", fmt.Sprintf("db_pagesize=%d", pageSize), "-c", fmt.Sprintf("db_lorder=%d", lorder), path)
-	c.Stdin = strings.NewReader(pairs.String())
+	c := exec.CommandContext(t.Context(), load.Find(), "-T", "-t", "hash", "-c",
+		fmt.Sprintf("db_pagesize=%d", pageSize), "-c", fmt.Sprintf("db_lorder=%d", lorder), path)
+	c.Stdin = strings.NewReader(pairs)
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -213,8 +223,9 @@ func TestBerkeleyDatabases(t *testing.T) {
 		want = append(want, p.name+" 1-1")
 	}
 	for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
+		pairs := berkeleyPairs(order, installed)
 		for _, pageSize := range []int{512, 4096, 65536} {
-			database := berkeleyDatabase(t, pageSize, order, installed)
+			database := berkeleyDatabase(t, pageSize, order, pairs)
 			got, notes := scanned(t, berkeleyPath, database)
 			if diff := cmp.Diff(want, got); diff != "" || len(notes) > 0 {
 				t.Errorf("%s, pages of %d bytes: %v (-want +got):\n%s", order, pageSize, notes, diff)

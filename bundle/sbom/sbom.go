@@ -75,6 +75,10 @@ func Make(ctx context.Context, r *bundle.Reader, o Options) (*cdx.BOM, error) {
 	}
 	urls := downloads(l)
 	for _, f := range contents.Files {
+		if f.IsOSPackage() {
+			d.addOSPackage(f, urls[f.Digest])
+			continue
+		}
 		d.addFile(f, urls[f.Digest], found.files[f.Digest])
 	}
 	for _, image := range contents.Images {
@@ -99,6 +103,11 @@ func downloads(l *lock.Lock) map[digest.Digest]string {
 		}
 		for _, chart := range c.Charts {
 			urls[digest.NewDigestFromEncoded(digest.SHA256, chart.SHA256)] = chart.URL
+		}
+		for _, s := range c.Packages {
+			for _, p := range s.Contents {
+				urls[digest.NewDigestFromEncoded(digest.SHA256, p.SHA256)] = p.URL
+			}
 		}
 	}
 	return urls
@@ -152,8 +161,8 @@ func examine(ctx context.Context, r *bundle.Reader, contents *bundle.Contents, o
 func (f *findings) plan(r *bundle.Reader, contents *bundle.Contents, cache packages.Cache) ([]blob, error) {
 	var blobs []blob
 	for _, file := range contents.Files {
-		if _, ok := f.files[file.Digest]; ok {
-			continue
+		if _, ok := f.files[file.Digest]; ok || file.IsOSPackage() {
+			continue // a package says itself what it is
 		}
 		known, ok := cache.LoadFile(file.Digest)
 		f.files[file.Digest] = known

@@ -11,7 +11,7 @@ import (
 // (https://github.com/in-toto/attestation/blob/main/spec/v1/envelope.md).
 const StatementType = "application/vnd.in-toto+json"
 
-// AttestationLimit is the most that [VerifyAttestation] reads, in bytes.
+// AttestationLimit is the most that [ReadAttestation] reads, in bytes.
 const AttestationLimit = 64 << 20
 
 // attestation is the part of dev.sigstore.bundle.v1.Bundle that a statement signed with a
@@ -61,31 +61,54 @@ func (s *Signer) Attest(statement []byte) ([]byte, error) {
 	return text, nil
 }
 
-// VerifyAttestation checks that a sigstore bundle holds an in-toto statement signed with
-// pub's private key, and returns the statement. Its errors are those of [Verify].
-func VerifyAttestation(pub *PublicKey, bundle []byte) (statement []byte, err error) {
+// Attested is a signed in-toto statement. Nothing of it is proven.
+type Attested struct {
+	// Bundle is the sigstore bundle in the form that [Signer.Attest] writes.
+	Bundle []byte
+	// KeyID is that of the key by which it says that it was signed.
+	KeyID string
+	// Statement is what is signed: JSON, of any form.
+	Statement []byte
+
+	signature []byte // over digest
+	digest    [sha256.Size]byte
+}
+
+// ReadAttestation reads a sigstore bundle that holds an in-toto statement. What else is in it, such as
+// the log entries and timestamps of cosign, is left out. It proves nothing.
+func ReadAttestation(bundle []byte) (*Attested, error) {
 	if len(bundle) > AttestationLimit {
-		return nil, fmt.Errorf("verify attestation: %d bytes are too many (at most %d)", len(bundle), AttestationLimit)
+		return nil, fmt.Errorf("%d bytes are too many (at most %d)", len(bundle), AttestationLimit)
 	}
 	var a attestation
 	if err := json.Unmarshal(bundle, &a); err != nil {
-		return nil, fmt.Errorf("verify attestation: %w", err)
+		return nil, err
 	}
 	switch {
 	case a.MediaType != mediaType:
-		return nil, fmt.Errorf("verify attestation: media type is %q, expected %q", a.MediaType, mediaType)
+		return nil, fmt.Errorf("media type is %q, expected %q", a.MediaType, mediaType)
 	case a.Envelope.PayloadType != StatementType:
-		return nil, fmt.Errorf(
-			"verify attestation: payload type is %q, expected %q", a.Envelope.PayloadType, StatementType)
+		return nil, fmt.Errorf("payload type is %q, expected %q", a.Envelope.PayloadType, StatementType)
 	case len(a.Envelope.Signatures) != 1:
-		return nil, errors.New("verify attestation: expected one signature")
-	case a.VerificationMaterial.PublicKey.Hint != pub.id:
-		return nil, fmt.Errorf("verify attestation: %w: it names key %q, the key given is %q",
-			ErrWrongKey, a.VerificationMaterial.PublicKey.Hint, pub.id)
+		return nil, errors.New("expected one signature")
 	}
-	digest := sha256.Sum256(a.Envelope.authenticated())
-	if err := pub.verify(digest[:], a.Envelope.Signatures[0].Signature); err != nil {
-		return nil, fmt.Errorf("verify attestation: %w", err)
+	text, err := json.Marshal(a)
+	if err != nil {
+		return nil, err
 	}
-	return a.Envelope.Payload, nil
+	return &Attested{
+		Bundle: text, KeyID: a.VerificationMaterial.PublicKey.Hint, Statement: a.Envelope.Payload,
+		signature: a.Envelope.Signatures[0].Signature, digest: sha256.Sum256(a.Envelope.authenticated()),
+	}, nil
+}
+
+// Verify checks that the statement was signed with pub's private key. Its errors are those of [Verify].
+func (a *Attested) Verify(pub *PublicKey) error {
+	if a.KeyID != pub.id {
+		return fmt.Errorf("verify attestation: %w: it names key %q, the key given is %q", ErrWrongKey, a.KeyID, pub.id)
+	}
+	if err := pub.verify(a.digest[:], a.signature); err != nil {
+		return fmt.Errorf("verify attestation: %w", err)
+	}
+	return nil
 }

@@ -19,14 +19,21 @@ func TestAttest(t *testing.T) {
 	if err != nil || !bytes.Equal(bundle, again) {
 		t.Errorf("signed twice, it gives two results (%v)", err)
 	}
-	got, err := VerifyAttestation(s.PublicKey(), append(bundle, '\n'))
-	if err != nil || !bytes.Equal(got, statement) {
-		t.Errorf("%q, %v", got, err)
+	got, err := ReadAttestation(append(bundle, '\n'))
+	if err != nil || !bytes.Equal(got.Statement, statement) || got.KeyID != KeyID(s.PublicKey()) || !bytes.Equal(got.Bundle, bundle) {
+		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err := VerifyAttestation(other.PublicKey(), bundle); !errors.Is(err, ErrWrongKey) {
+	if err := got.Verify(s.PublicKey()); err != nil {
+		t.Error(err)
+	}
+	if err := got.Verify(other.PublicKey()); !errors.Is(err, ErrWrongKey) {
 		t.Errorf("another key: %v", err)
 	}
 	change := func(text, by string) []byte { return []byte(strings.Replace(string(bundle), text, by, 1)) }
+	// What cosign writes beside it is left out.
+	if got, err := ReadAttestation(change(`}},"dsseEnvelope"`, `},"tlogEntries":[{}]},"dsseEnvelope"`)); err != nil || !bytes.Equal(got.Bundle, bundle) {
+		t.Errorf("with log entries: %+v, %v", got, err)
+	}
 	for name, test := range map[string]struct {
 		bundle []byte
 		want   string
@@ -40,7 +47,11 @@ func TestAttest(t *testing.T) {
 		"no JSON":              {[]byte("{"), "unexpected end"},
 		"more than is allowed": {make([]byte, AttestationLimit+1), "too many"},
 	} {
-		if _, err := VerifyAttestation(s.PublicKey(), test.bundle); err == nil || !strings.Contains(err.Error(), test.want) {
+		got, err := ReadAttestation(test.bundle)
+		if err == nil {
+			err = got.Verify(s.PublicKey())
+		}
+		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -50,7 +61,7 @@ func TestAttest(t *testing.T) {
 	}
 }
 
-func FuzzVerifyAttestation(f *testing.F) {
+func FuzzReadAttestation(f *testing.F) {
 	key := newSigner(f).PublicKey()
 	seed := attestation{MediaType: mediaType, Envelope: envelope{PayloadType: StatementType, Payload: []byte("{}"), Signatures: []envelopeSignature{{[]byte("0")}}}}
 	seed.VerificationMaterial.PublicKey.Hint = key.id
@@ -60,8 +71,16 @@ func FuzzVerifyAttestation(f *testing.F) {
 	}
 	f.Add(text)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, err := VerifyAttestation(key, b); err == nil {
+		a, err := ReadAttestation(b)
+		if err != nil {
+			return
+		}
+		if a.Verify(key) == nil {
 			t.Errorf("accepted: %q", b)
+		}
+		again, err := ReadAttestation(a.Bundle)
+		if err != nil || !bytes.Equal(again.Bundle, a.Bundle) || !bytes.Equal(again.Statement, a.Statement) {
+			t.Errorf("%q is not read as %q, of which it was made (%v)", a.Bundle, b, err)
 		}
 	})
 }

@@ -143,7 +143,7 @@ func TestOpenSSL(t *testing.T) {
 	sig := mustSign(t, s, []byte("payload"))
 	o.write(t, "payload", []byte("payload"))
 	o.write(t, "other", []byte("other payload"))
-	o.write(t, "key.pub", publicPEM(t, s.key.Public()))
+	o.write(t, "key.pub", publicPEM(t, privateKey(s).Public()))
 	der := make([]byte, base64.StdEncoding.DecodedLen(len(sig.Base64)))
 	n, err := base64.StdEncoding.Decode(der, sig.Base64)
 	if err != nil {

@@ -54,6 +54,20 @@ func passwordOf(password []byte) cryptoutils.PassFunc {
 // LoadSigner decrypts a private key made by [GenerateKey] or by cosign. It returns an
 // error that is [ErrWrongPassword] if the password does not open it.
 func LoadSigner(privatePEM, password []byte) (*Signer, error) {
+	key, err := OpenKey(privatePEM, password)
+	if err != nil {
+		return nil, err
+	}
+	pub, err := newPublicKey(&key.PublicKey)
+	if err != nil {
+		return nil, fmt.Errorf("read private key: %w", err)
+	}
+	return &Signer{key: deterministic{key}, public: pub}, nil
+}
+
+// OpenKey decrypts a private key for whoever signs something else than bundles with it. It returns an error that is
+// [ErrWrongPassword] if the password does not open it.
+func OpenKey(privatePEM, password []byte) (*ecdsa.PrivateKey, error) {
 	block, err := decodePEM(privatePEM)
 	if err != nil {
 		return nil, fmt.Errorf("read private key: %w", err)
@@ -80,11 +94,7 @@ func LoadSigner(privatePEM, password []byte) (*Signer, error) {
 	if !ok {
 		return nil, fmt.Errorf("read private key: %w", unsupported(key))
 	}
-	pub, err := newPublicKey(&ec.PublicKey)
-	if err != nil {
-		return nil, fmt.Errorf("read private key: %w", err)
-	}
-	return &Signer{key: ec, public: pub}, nil
+	return ec, nil
 }
 
 // PublicKey is an ECDSA P-256 key that signatures are checked with.
@@ -121,6 +131,15 @@ func ParsePublicKey(publicPEM []byte) (*PublicKey, error) {
 // KeyID names a public key: the base64 of the sha256 of its PKIX form, 44 characters.
 // It is the hint that cosign puts next to a signature.
 func KeyID(pub *PublicKey) string { return pub.id }
+
+// PEM is the key as [ParsePublicKey] reads it, in the one form that [GenerateKey] writes.
+func (p *PublicKey) PEM() ([]byte, error) {
+	key, err := p.verifier.PublicKey()
+	if err != nil {
+		return nil, fmt.Errorf("write public key: %w", err)
+	}
+	return cryptoutils.MarshalPublicKeyToPEM(key)
+}
 
 func newPublicKey(key any) (*PublicKey, error) {
 	ec, ok := key.(*ecdsa.PublicKey)

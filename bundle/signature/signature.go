@@ -4,14 +4,15 @@
 //
 // There is one algorithm, ECDSA P-256 over SHA-256. Every signature comes in two forms
 // that say the same: a sigstore bundle (v0.3 JSON) for cosign 3, and the bare signature in
-// base64 for older cosign and for openssl. Signing is deterministic (RFC 6979): the same
-// key and payload give the same bytes.
+// base64 for older cosign and for openssl. With a key file, signing is deterministic (RFC 6979): the
+// same key and payload give the same bytes. Keys in tokens and key services ([NewSigner]) sign otherwise
+// each time.
 //
 // Keys and verifiers are those of github.com/sigstore/sigstore, which cosign is made of. Three
 // things are of this package, because a bundle has to be reproducible and to have one form:
 //
-//   - the signer: that of sigstore takes random numbers, whatever it is given, and either of the
-//     two values of s. [Signer] is one of sigstore's interface that takes neither;
+//   - the signer of key files: that of sigstore takes random numbers, whatever it is given, and either of
+//     the two values of s;
 //   - that a signature is ASN.1: the verifier of sigstore takes the bare numbers as well;
 //   - the JSON of sigstore bundles and of their DSSE envelopes, compact and read strictly: the
 //     modules for them write other white space from version to version, read loosely, and bring
@@ -24,6 +25,7 @@ import (
 	"bytes"
 	"crypto"
 	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/sha256"
 	"encoding/asn1"
 	"encoding/base64"
@@ -70,14 +72,26 @@ type Signature struct {
 	Base64 []byte // ASN.1 DER in standard base64 without a line break at its end
 }
 
-// Signer holds a decrypted private key.
+// Signer signs with a private key, which it holds, or reaches where it lies.
 type Signer struct {
-	key    *ecdsa.PrivateKey
+	key    sigstore.Signer
 	public *PublicKey
+}
+
+// NewSigner makes a signer of a key that lies elsewhere: in a token or a key service. public is its public half.
+// Signatures of such keys are not the same bytes twice. Each is proven before it is used.
+func NewSigner(public *PublicKey, key sigstore.Signer) *Signer {
+	return &Signer{key: key, public: public}
 }
 
 // PublicKey returns the public half.
 func (s *Signer) PublicKey() *PublicKey { return s.public }
+
+// Repeats reports whether the same payload gives the same bytes each time.
+func (s *Signer) Repeats() bool {
+	_, ok := s.key.(deterministic)
+	return ok
+}
 
 // Sign signs payload. Both forms are at most [MaxSize] bytes long.
 func (s *Signer) Sign(payload []byte) (Signature, error) {
@@ -89,8 +103,27 @@ func (s *Signer) Sign(payload []byte) (Signature, error) {
 	return encode(s.public.id, digest[:], der)
 }
 
+// sign signs a digest. Of the two values of s that verify, it takes the lower one.
 func (s *Signer) sign(digest []byte) ([]byte, error) {
-	return deterministic{s.key}.SignMessage(nil, options.WithDigest(digest))
+	made, err := s.key.SignMessage(nil, options.WithDigest(digest))
+	if err != nil {
+		return nil, err
+	}
+	var rs struct{ R, S *big.Int }
+	if rest, err := asn1.Unmarshal(made, &rs); err != nil || len(rest) > 0 {
+		return nil, errors.New("what the key made is no ECDSA signature in ASN.1")
+	}
+	if other := new(big.Int).Sub(elliptic.P256().Params().N, rs.S); other.Cmp(rs.S) < 0 {
+		rs.S = other
+	}
+	der, err := asn1.Marshal(rs)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.public.verify(digest, der); err != nil {
+		return nil, fmt.Errorf("what the key made is of no use: %w", err)
+	}
+	return der, nil
 }
 
 // deterministic signs as the signer of sigstore does, but gives one signature for each key and
@@ -104,25 +137,13 @@ func (d deterministic) PublicKey(...sigstore.PublicKeyOption) (crypto.PublicKey,
 	return d.key.Public(), nil
 }
 
-// SignMessage signs a message, or the digest among the options. Randomness is no option. Of the
-// two values of s that verify, it takes the lower one.
+// SignMessage signs a message, or the digest among the options. Randomness is no option.
 func (d deterministic) SignMessage(message io.Reader, opts ...sigstore.SignOption) ([]byte, error) {
 	digest, _, err := sigstore.ComputeDigestForSigning(message, crypto.SHA256, []crypto.Hash{crypto.SHA256}, opts...)
 	if err != nil {
 		return nil, err
 	}
-	der, err := d.key.Sign(nil, digest, crypto.SHA256) // without randomness: RFC 6979
-	if err != nil {
-		return nil, err
-	}
-	var rs struct{ R, S *big.Int }
-	if _, err := asn1.Unmarshal(der, &rs); err != nil {
-		return nil, err
-	}
-	if other := new(big.Int).Sub(d.key.Params().N, rs.S); other.Cmp(rs.S) < 0 {
-		rs.S = other
-	}
-	return asn1.Marshal(rs)
+	return d.key.Sign(nil, digest, crypto.SHA256) // without randomness: RFC 6979
 }
 
 // encode makes both forms of a signature.
@@ -162,6 +183,43 @@ func (s *Signature) CheckForm() error {
 			"%w: the bare signature is not the one in the sigstore bundle, or has bytes after it", ErrInvalid)
 	}
 	return nil
+}
+
+// Read takes the sigstore bundle of a signature, and makes the bare form of it. It refuses what
+// [Signature.CheckForm] refuses, and proves nothing about who signed.
+func Read(bundle []byte) (Signature, error) {
+	b, err := parseBundle(bundle)
+	if err != nil {
+		return Signature{}, fmt.Errorf("%w: sigstore bundle: %w", ErrInvalid, err)
+	}
+	s := Signature{Bundle: bundle, Base64: []byte(base64.StdEncoding.EncodeToString(b.MessageSignature.Signature))}
+	if err := s.CheckForm(); err != nil {
+		return Signature{}, err
+	}
+	return s, nil
+}
+
+// ReadMember is Read of a sigstore bundle that is a member of another JSON document, where white space may differ. It
+// refuses what has more than [MaxSize] bytes without that.
+func ReadMember(raw []byte) (Signature, error) {
+	var bundle bytes.Buffer
+	if err := json.Compact(&bundle, raw); err != nil {
+		return Signature{}, fmt.Errorf("%w: sigstore bundle: %w", ErrInvalid, err)
+	}
+	if n := bundle.Len(); n > MaxSize {
+		return Signature{}, fmt.Errorf("%w: sigstore bundle: it has %d bytes, %d is the most", ErrInvalid, n, MaxSize)
+	}
+	return Read(bundle.Bytes())
+}
+
+// Claim returns what a sigstore bundle says of itself: the id of the key that made it, and the
+// sha256 of what was signed. It proves nothing, and finds the key to verify with.
+func (s *Signature) Claim() (keyID string, sha256 []byte, err error) {
+	b, err := parseBundle(s.Bundle)
+	if err != nil {
+		return "", nil, fmt.Errorf("%w: sigstore bundle: %w", ErrInvalid, err)
+	}
+	return b.VerificationMaterial.PublicKey.Hint, b.MessageSignature.MessageDigest.Digest, nil
 }
 
 // Verify checks that payload was signed with pub's private key. Either form may be absent

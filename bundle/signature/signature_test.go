@@ -18,6 +18,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math/big"
 	"os"
 	"strings"
@@ -25,6 +26,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/secure-systems-lab/go-securesystemslib/encrypted"
+	sigstore "github.com/sigstore/sigstore/pkg/signature"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -44,7 +46,7 @@ func rfcSigner(t testing.TB) *Signer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Signer{key: key, public: pub}
+	return &Signer{key: deterministic{key}, public: pub}
 }
 
 func newSigner(t testing.TB) *Signer {
@@ -57,8 +59,11 @@ func newSigner(t testing.TB) *Signer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Signer{key: key, public: pub}
+	return &Signer{key: deterministic{key}, public: pub}
 }
+
+// privateKey is the key of a signer that holds it.
+func privateKey(s *Signer) *ecdsa.PrivateKey { return s.key.(deterministic).key }
 
 func mustSign(t testing.TB, s *Signer, payload []byte) Signature {
 	t.Helper()
@@ -207,7 +212,7 @@ func publicPEM(t testing.TB, key crypto.PublicKey) []byte {
 
 func TestLoadSigner(t *testing.T) {
 	t.Parallel()
-	p256 := newSigner(t).key
+	p256 := privateKey(newSigner(t))
 	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -255,7 +260,7 @@ func TestLoadSigner(t *testing.T) {
 				t.Errorf("blamed the password: %v", err)
 			}
 			checkError(t, err, tt.want)
-			if err == nil && !s.key.Equal(p256) {
+			if err == nil && !privateKey(s).Equal(p256) {
 				t.Error("another key")
 			}
 		})
@@ -264,7 +269,7 @@ func TestLoadSigner(t *testing.T) {
 
 func TestParsePublicKey(t *testing.T) {
 	s := newSigner(t)
-	good := publicPEM(t, s.key.Public())
+	good := publicPEM(t, privateKey(s).Public())
 	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -283,7 +288,7 @@ func TestParsePublicKey(t *testing.T) {
 		{"empty", nil, "no PEM block"},
 		{"huge", bytes.Repeat(good, 1000), "too many"},
 		{"two keys", append(bytes.Clone(good), good...), "more than one PEM block"},
-		{"private", seal(t, pemPrivate, s.key), "this is a private key"},
+		{"private", seal(t, pemPrivate, privateKey(s)), "this is a private key"},
 		{"certificate", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE"}), `found "CERTIFICATE"`},
 		{"not DER", pem.EncodeToMemory(&pem.Block{Type: pemPublic, Bytes: []byte("x")}), "asn1"},
 		{"P-384", publicPEM(t, p384.Public()), "ECDSA P-384 keys are not supported"},
@@ -398,6 +403,47 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// TestRead takes a signature apart by its sigstore bundle alone.
+func TestRead(t *testing.T) {
+	s := newSigner(t)
+	good := mustSign(t, s, []byte("payload"))
+	got, err := Read(good.Bundle)
+	if err != nil || !bytes.Equal(got.Base64, good.Base64) || !bytes.Equal(got.Bundle, good.Bundle) {
+		t.Errorf("%q, %v", got, err)
+	}
+	id, of, err := got.Claim()
+	if sum := sha256.Sum256([]byte("payload")); err != nil || id != KeyID(s.PublicKey()) || !bytes.Equal(of, sum[:]) {
+		t.Errorf("%q, %x, %v", id, of, err)
+	}
+	for name, bundle := range map[string][]byte{
+		"none": nil, "white space": append(bytes.Clone(good.Bundle), ' '), "no JSON": []byte("{"),
+		"log entries": bytes.Replace(good.Bundle, []byte(`},"messageSignature"`),
+			[]byte(`,"tlogEntries":[]},"messageSignature"`), 1),
+	} {
+		if _, err := Read(bundle); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if _, _, err := new(Signature).Claim(); !errors.Is(err, ErrInvalid) {
+		t.Errorf("of nothing: got %v", err)
+	}
+}
+
+// TestPEM writes a key as it was read.
+func TestPEM(t *testing.T) {
+	_, public, err := GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ParsePublicKey(append([]byte("\n"), public...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := key.PEM(); err != nil || !bytes.Equal(got, public) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // bareNumbers is a signature as its two numbers, without ASN.1 around them (IEEE P1363).
 func bareNumbers(t *testing.T, s Signature) []byte {
 	t.Helper()
@@ -481,7 +527,7 @@ func FuzzVerify(f *testing.F) {
 
 // FuzzParsePublicKey looks for a key that is not on the curve or has two names.
 func FuzzParsePublicKey(f *testing.F) {
-	f.Add(publicPEM(f, rfcSigner(f).key.Public()))
+	f.Add(publicPEM(f, privateKey(rfcSigner(f)).Public()))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		pub, err := ParsePublicKey(data)
 		if err != nil {
@@ -565,6 +611,87 @@ func TestOneForm(t *testing.T) {
 			if test.isForm != (err == nil) || err != nil && !errors.Is(err, ErrInvalid) {
 				t.Errorf("%s: got %v", name, err)
 			}
+		}
+	}
+}
+
+// elsewhere is a key that signs as a program of others may.
+type elsewhere struct {
+	sigstore.Signer
+	sign func(digest []byte) ([]byte, error)
+}
+
+func (e elsewhere) SignMessage(message io.Reader, opts ...sigstore.SignOption) ([]byte, error) {
+	digest, _, err := sigstore.ComputeDigestForSigning(message, crypto.SHA256, []crypto.Hash{crypto.SHA256}, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return e.sign(digest)
+}
+
+// TestNewSigner: what a key elsewhere makes has the one form, and is proven.
+func TestNewSigner(t *testing.T) {
+	t.Parallel()
+	held := newSigner(t)
+	key, other := privateKey(held), privateKey(newSigner(t))
+	// value signs by chance, with the higher or the lower of the two values of s.
+	value := func(by *ecdsa.PrivateKey, higher bool) func([]byte) ([]byte, error) {
+		return func(digest []byte) ([]byte, error) {
+			der, err := by.Sign(rand.Reader, digest, crypto.SHA256)
+			if err != nil {
+				return nil, err
+			}
+			var rs struct{ R, S *big.Int }
+			if _, err := asn1.Unmarshal(der, &rs); err != nil {
+				return nil, err
+			}
+			n := by.Params().N
+			if (rs.S.Cmp(new(big.Int).Rsh(n, 1)) > 0) != higher {
+				rs.S.Sub(n, rs.S)
+			}
+			return asn1.Marshal(rs)
+		}
+	}
+	bytesOf := func(content []byte) func([]byte) ([]byte, error) {
+		return func([]byte) ([]byte, error) { return content, nil }
+	}
+	for _, c := range []struct {
+		name string
+		sign func([]byte) ([]byte, error)
+		want string
+	}{
+		{"lower", value(key, false), ""},
+		{"higher", value(key, true), ""},
+		{"another key", value(other, false), "what the key made is of no use"},
+		{"nothing", bytesOf(nil), "no ECDSA signature in ASN.1"},
+		{"bare numbers", bytesOf(make([]byte, 64)), "no ECDSA signature in ASN.1"},
+		{"an error", func([]byte) ([]byte, error) { return nil, errors.New("the token is gone") }, "the token is gone"},
+	} {
+		s := NewSigner(held.PublicKey(), elsewhere{sign: c.sign})
+		one, err := s.Sign([]byte("payload"))
+		checkError(t, err, c.want)
+		statement, attestErr := s.Attest([]byte("{}"))
+		checkError(t, attestErr, c.want)
+		if err != nil || attestErr != nil {
+			continue
+		}
+		if err := errors.Join(one.CheckForm(), Verify(held.PublicKey(), []byte("payload"), one.Bundle, one.Base64)); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		attested, err := ReadAttestation(statement)
+		if err == nil {
+			err = attested.Verify(held.PublicKey())
+		}
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		der, err := base64.StdEncoding.DecodeString(string(one.Base64))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var rs struct{ R, S *big.Int }
+		if _, err := asn1.Unmarshal(der, &rs); err != nil || rs.S.Cmp(new(big.Int).Rsh(key.Params().N, 1)) > 0 {
+			t.Errorf("%s: %v, the higher value of s", c.name, err)
 		}
 	}
 }

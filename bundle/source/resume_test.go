@@ -326,7 +326,8 @@ func TestMirrorsInTurn(t *testing.T) {
 	}
 
 	_, err = c.Open(t.Context(), "https://helm.cilium.io/none.tgz")
-	wantError(t, err, 404, "none of the 3 mirrors of helm.cilium.io could give it: ", "/first/none.tgz: the server answered 404", "refused")
+	wantError(t, err, 404, "none of the 3 mirrors of helm.cilium.io could give it: ",
+		"/first/none.tgz: the server answered 404", "refused")
 }
 
 // TestPauseForAll: what one request was told counts for the others.

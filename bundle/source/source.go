@@ -25,7 +25,6 @@ import (
 	"net"
 	"net/http"
 	neturl "net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -37,6 +36,7 @@ import (
 
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/httpanswer"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // maxAnswer bounds what an answer that is no download of a [Stream] may bring, in bytes: twice
@@ -86,7 +86,7 @@ type Mirror struct {
 
 // mirrorPattern has no room for a scheme, a query or credentials: those come from the
 // docker configuration, and a flag would show them to every user of the host.
-var mirrorPattern = regexp.MustCompile(`^[\w.:\[\]-]+=[\w.:\[\]-]+(/[\w.~%-]+)*/?$`)
+var mirrorPattern = lazyregexp.New(`^[\w.:\[\]-]+=[\w.:\[\]-]+(/[\w.~%-]+)*/?$`)
 
 // ParseMirror reads HOST=ENDPOINT, for example docker.io=registry.lan/proxy.
 func ParseMirror(s string) (Mirror, error) {
@@ -118,6 +118,8 @@ type Options struct {
 	// Pause is the one between the first two attempts, which doubles from one to the next;
 	// 0 means half a second.
 	Pause time.Duration
+	// HeaderTimeout ends a request that nothing has answered for so long; 0 means one minute.
+	HeaderTimeout time.Duration
 	// IdleTimeout ends an answer on which no byte has arrived for so long; 0 means one
 	// minute.
 	IdleTimeout time.Duration
@@ -162,6 +164,9 @@ func New(o Options) *Client {
 	if o.Pause == 0 {
 		o.Pause = 500 * time.Millisecond
 	}
+	if o.HeaderTimeout == 0 {
+		o.HeaderTimeout = time.Minute
+	}
 	if o.IdleTimeout == 0 {
 		o.IdleTimeout = time.Minute
 	}
@@ -185,7 +190,7 @@ func New(o Options) *Client {
 		DialContext:           (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
 		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: o.Authorities},
 		TLSHandshakeTimeout:   30 * time.Second,
-		ResponseHeaderTimeout: time.Minute,
+		ResponseHeaderTimeout: o.HeaderTimeout,
 		ExpectContinueTimeout: time.Second,
 		IdleConnTimeout:       90 * time.Second,
 		MaxIdleConnsPerHost:   16,
@@ -243,7 +248,7 @@ func (c *Client) endpoints(host string) []string {
 	return ordered
 }
 
-// rest says whether an endpoint is asked after the others for now.
+// rest reports whether an endpoint is asked after the others for now.
 func (c *Client) rest(endpoint string, resting bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

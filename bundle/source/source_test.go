@@ -679,7 +679,7 @@ func TestSecretsInAddresses(t *testing.T) {
 	wantError(t, err, 0, "get https://127.0.0.1:1/none.tgz: ", "refused")
 }
 
-// TestStalledAnswers has answers that stop in the middle, or have no end, whatever they are for.
+// TestStalledAnswers has answers that never begin, stop in the middle, or have no end, whatever they are for.
 func TestStalledAnswers(t *testing.T) {
 	const repository = "ghcr.io/fslongjin/web"
 	resolve := func(ctx context.Context, c *Client) error {
@@ -699,8 +699,9 @@ func TestStalledAnswers(t *testing.T) {
 		rules []upstream.Rule
 		login bool
 		do    func(context.Context, *Client) error
-		whole time.Duration // AnswerTimeout
-		want  string        // empty where it succeeds nevertheless
+		// silent is the HeaderTimeout, whole the AnswerTimeout.
+		silent, whole time.Duration
+		want          string // empty where it succeeds nevertheless
 	}{
 		"error": {
 			rules: []upstream.Rule{refused, {Path: refused.Path, Fault: upstream.Stall{}}}, do: fetch,
@@ -732,6 +733,18 @@ func TestStalledAnswers(t *testing.T) {
 			rules: []upstream.Rule{{Path: "/tags/list", Fault: upstream.Stall{After: 5}}}, do: tags,
 			want: "nothing arrived for 100ms",
 		},
+		"no answer": {
+			rules: []upstream.Rule{{Path: refused.Path, Fault: upstream.Silent{}}}, do: fetch,
+			silent: 500 * time.Millisecond, want: "timeout awaiting response headers",
+		},
+		"no answer once": {
+			rules: []upstream.Rule{{Path: refused.Path, Fault: upstream.Silent{}, Times: 1}}, do: fetch,
+			silent: 500 * time.Millisecond,
+		},
+		"no token": {
+			rules: []upstream.Rule{{Path: "^/token$", Fault: upstream.Silent{}}}, login: true,
+			do: resolve, silent: 500 * time.Millisecond, want: "timeout awaiting response headers",
+		},
 		"redirect": {
 			rules: []upstream.Rule{
 				{Path: "/blobs/", Fault: upstream.Redirect{}},
@@ -762,6 +775,7 @@ func TestStalledAnswers(t *testing.T) {
 			defer cancel()
 			err := test.do(ctx, client(t, func(o *Options) {
 				o.IdleTimeout, o.AnswerTimeout = 100*time.Millisecond, test.whole
+				o.HeaderTimeout = test.silent
 			}))
 			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("got %v, expected %q", err, test.want)

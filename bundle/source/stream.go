@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/httpanswer"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 const (
@@ -178,7 +178,7 @@ func (s *Stream) headerFor(endpoint string) http.Header {
 	return header
 }
 
-var contentRange = regexp.MustCompile(`^bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)$`)
+var contentRange = lazyregexp.New(`^bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)$`)
 
 // checkRange reports whether a partial answer begins at the offset that was asked for and
 // is otherwise what it says (RFC 9110, 14.4). It returns the size of the whole, or -1. A

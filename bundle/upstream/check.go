@@ -13,48 +13,42 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/ospackages"
 )
 
 // Outdated compares a lock with what upstream has now: tags that stand for another digest
 // than the locked one, files whose size or published checksum is another, and components
 // of which there is a newer patch of the same minor version. Each change says what is
-// locked and what is new. Nothing large is fetched: tags and files are asked about with
-// HEAD. It makes at most parallelism requests at a time, and reports all that it could not
+// locked and what is new. OS packages are resolved anew, for which the indexes of their
+// archives are fetched. Nothing else that is large is fetched: tags and files are asked about
+// with HEAD. It makes at most parallelism requests at a time, and reports all that it could not
 // find out beside what it could.
 func (f *Finder) Outdated(ctx context.Context, l *lock.Lock, parallelism int) ([]lock.Change, error) {
-	o := &outdated{finder: f}
+	o := &outdated{finder: f, packages: &ospackages.Finder{Source: f.Source}}
 	for _, c := range l.Components {
 		o.component(l, c)
 	}
-	changes := make([]*lock.Change, len(o.questions))
+	changes := make([][]lock.Change, len(o.questions))
 	errs := make([]error, len(o.questions))
 	var group errgroup.Group
 	group.SetLimit(parallelism)
 	for i, q := range o.questions {
 		group.Go(func() error {
-			now, err := q.ask(ctx)
-			switch {
-			case err != nil:
+			var err error
+			if changes[i], err = q.ask(ctx); err != nil {
 				errs[i] = fmt.Errorf("%s: %s: %w", q.component, q.entry, err)
-			case now != "" && now != q.locked:
-				changes[i] = &lock.Change{Component: q.component, Entry: q.entry, Old: q.locked, New: now}
 			}
 			return nil
 		})
 	}
 	_ = group.Wait() // the errors are in errs
-	var found []lock.Change
-	for _, c := range changes {
-		if c != nil {
-			found = append(found, *c)
-		}
-	}
-	return found, errors.Join(errs...)
+	return slices.Concat(changes...), errors.Join(errs...)
 }
 
 // outdated collects what there is to ask.
 type outdated struct {
 	finder    *Finder
+	packages  *ospackages.Finder
 	questions []question
 	digests   memo[string]            // of tags, by reference
 	sizes     memo[int64]             // of files, by address
@@ -89,11 +83,10 @@ func (m *memo[T]) get(key string, ask func() (T, error)) (T, error) {
 	return a.value, a.err
 }
 
-// question asks what is upstream in the place of what is locked; "" when upstream does not
-// say.
+// question asks what upstream has in the place of what an entry locks.
 type question struct {
-	component, entry, locked string
-	ask                      func(context.Context) (string, error)
+	component, entry string
+	ask              func(context.Context) ([]lock.Change, error)
 }
 
 func (o *outdated) component(l *lock.Lock, c lock.Component) {
@@ -135,10 +128,23 @@ func (o *outdated) component(l *lock.Lock, c lock.Component) {
 			})
 		})
 	}
+	for _, s := range c.Packages {
+		if wanted(s.Platform) {
+			o.questions = append(o.questions, question{c.Name, "packages " + s.Release() + " " + string(s.Platform),
+				func(ctx context.Context) ([]lock.Change, error) { return o.packages.Changed(ctx, c.Name, s) }})
+		}
+	}
 }
 
+// add adds a question that has one answer; "" when upstream does not say.
 func (o *outdated) add(component, entry, locked string, ask func(context.Context) (string, error)) {
-	o.questions = append(o.questions, question{component, entry, locked, ask})
+	o.questions = append(o.questions, question{component, entry, func(ctx context.Context) ([]lock.Change, error) {
+		now, err := ask(ctx)
+		if err != nil || now == "" || now == locked {
+			return nil, err
+		}
+		return []lock.Change{{Component: component, Entry: entry, Old: locked, New: now}}, nil
+	}})
 }
 
 // file asks for the published checksum where there is one, and for the size otherwise.

@@ -14,7 +14,7 @@ import (
 // Entries that only the lock has are the user's own. Those with the tag of the component's
 // version move along, unless the lock has the new tag too; the others, which are returned
 // too, stay as they are.
-func (r *Release) Move(old lock.Component) (next lock.Component, kept []string) {
+func (r *Published) Move(old lock.Component) (next lock.Component, kept []string) {
 	next = old
 	next.Version = r.Version
 	// Ranges that somebody has thought about are not guessed at.
@@ -55,7 +55,7 @@ func (r *Release) Move(old lock.Component) (next lock.Component, kept []string) 
 
 // sameTag is the tag of the release that corresponds to a tag of the old version; "" when
 // the tag is not made of that.
-func (r *Release) sameTag(ref, old string) string {
+func (r *Published) sameTag(ref, old string) string {
 	bare := strings.TrimPrefix(r.Version, "v")
 	switch {
 	case ref == "":
@@ -70,7 +70,7 @@ func (r *Release) sameTag(ref, old string) string {
 
 // imagesLike gives the release's images in the form that the lock has them in: a lock that
 // lists them one by one gets no archive.
-func (r *Release) imagesLike(old []lock.Image) []lock.Image {
+func (r *Published) imagesLike(old []lock.Image) []lock.Image {
 	isArchive := func(m lock.Image) bool { return m.Archive != "" }
 	if len(old) == 0 || slices.ContainsFunc(old, isArchive) || !slices.ContainsFunc(r.Images, isArchive) {
 		return r.Images

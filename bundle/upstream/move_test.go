@@ -15,12 +15,12 @@ func TestMove(t *testing.T) {
 	contents := &lock.Contents{Images: []lock.ArchiveImage{{Ref: "a"}}}
 	digest := lock.Image{}.Digest + "sha256:aa"
 	for name, c := range map[string]struct {
-		release   Release
+		release   Published
 		old, want lock.Component
 		kept      []string
 	}{
 		"archives": {
-			Release{Component: lock.Component{
+			Published{Component: lock.Component{
 				Name: K3s, Version: "v1.36.5+k3s1", UpgradesFrom: []string{">=1.35.0 <1.37.0"},
 				Files: []lock.File{{Name: "k3s", Platform: "linux/arm64", URL: "u2", SHA256: "s2", Size: 2}, {Name: "install.sh", URL: "i2"}},
 				Images: []lock.Image{
@@ -46,7 +46,7 @@ func TestMove(t *testing.T) {
 			[]string{"own.tar.gz"},
 		},
 		"images one by one": {
-			Release{Component: lock.Component{
+			Published{Component: lock.Component{
 				Name: K3s, Version: "v1.36.5+k3s1", Images: []lock.Image{{Archive: "new", Platform: "linux/amd64", SHA256: "b"}},
 			}, ArchiveImages: []string{"docker.io/rancher/a:2", "docker.io/rancher/b:1"}},
 			lock.Component{Name: K3s, Version: "v1.36.4+k3s1", Images: []lock.Image{{Ref: "docker.io/rancher/a:1", Digest: digest}, {Ref: "docker.io/rancher/gone:1", Digest: digest}}},
@@ -54,7 +54,7 @@ func TestMove(t *testing.T) {
 			[]string{"docker.io/rancher/gone:1"},
 		},
 		"images of one's own": {
-			Release{Component: lock.Component{
+			Published{Component: lock.Component{
 				Name: Cilium, Version: "1.20.2", UpgradesFrom: []string{">=1.19.0 <1.21.0"},
 				Charts: []lock.Chart{{Name: "cilium", URL: "c2", SHA256: "d"}},
 				Images: []lock.Image{{Ref: "quay.io/cilium/cilium:v1.20.2"}, {Ref: "quay.io/cilium/cilium-envoy:v1.37.5"}},
@@ -129,7 +129,7 @@ func TestMoveTwoTags(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := Release{Component: lock.Component{Name: Cilium, Version: "1.20.2", Images: c.release}}
+			r := Published{Component: lock.Component{Name: Cilium, Version: "1.20.2", Images: c.release}}
 			for range 2 {
 				next, kept := r.Move(lock.Component{Name: Cilium, Version: "1.20.0", Images: c.old})
 				if diff := cmp.Diff(c.want, next.Images); diff != "" {

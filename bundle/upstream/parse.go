@@ -7,23 +7,27 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/distribution/reference"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
+	"github.com/liteboxd/boxlift/internal/outsideyaml"
 )
 
-// maxLines bounds the lists of upstream; k3s' have about ten.
-const maxLines = 4096
+const (
+	// maxLines bounds the lists of upstream; k3s' have about ten.
+	maxLines = 4096
+	// maxIndexNodes bounds the values of an index of charts, and the punctuation of its texts. Cilium's has some
+	// hundred versions, each with some hundred lines.
+	maxIndexNodes = 1 << 19
+)
 
 // sumPattern is a line of sha256sum, for a file read as text or as binary.
-var sumPattern = regexp.MustCompile(`^([0-9a-f]{64}) [ *]([A-Za-z0-9][A-Za-z0-9._+-]{0,127})$`)
+var sumPattern = lazyregexp.New(`^([0-9a-f]{64}) [ *]([A-Za-z0-9][A-Za-z0-9._+-]{0,127})$`)
 
 // parseSums reads what sha256sum wrote: the digests by name of file.
 func parseSums(content []byte) (map[string]string, error) {
@@ -158,7 +162,7 @@ func parseIndex(content []byte, name string) ([]chartVersion, error) {
 	var index struct {
 		Entries map[string][]chartVersion `yaml:"entries"`
 	}
-	if err := yaml.NewDecoder(bytes.NewReader(content)).Decode(&index); err != nil && !errors.Is(err, io.EOF) {
+	if err := (outsideyaml.Reader{MaxSize: maxIndex, MaxNodes: maxIndexNodes}).Unmarshal(content, &index); err != nil {
 		return nil, fmt.Errorf("the index of charts: %w", err)
 	}
 	if len(index.Entries[name]) == 0 {

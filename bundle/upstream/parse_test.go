@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -63,6 +64,21 @@ func TestParseIndexAndChannels(t *testing.T) {
 	}
 	if diff := cmp.Diff([]chartVersion{{"1.20.0", shaA}, {"1.19.0", ""}}, charts); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+	index := "entries:\n"
+	for i := range 2000 {
+		index += fmt.Sprintf("  chart%d: []\n", i)
+	}
+	for text, want := range map[string]string{
+		"":                                 "it lists no chart cilium",
+		"entries: {}":                      "it lists no chart cilium",
+		"entries: [":                       "the index of charts: ",
+		index:                              "the index of charts: line 2: a mapping has more than 1000 keys",
+		strings.Repeat("entries: {}\n", 2): "the index of charts: line 2: a key is there already, on line 1",
+	} {
+		if _, err := parseIndex([]byte(text), "cilium"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.40q: got %v, want %q", text, err, want)
+		}
 	}
 	channels, err := parseChannels([]byte(`{"type":"collection","data":[{"name":"v1.36","latest":"v1.36.5+k3s1"},{"name":"testing"},{"name":"v0","latest":"v0.9"}]}`))
 	if err != nil {

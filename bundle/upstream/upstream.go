@@ -80,8 +80,8 @@ type LiteBoxdImages struct {
 	Helper            string // beside persistent sandboxes
 }
 
-// Release is what a version of a component is made of.
-type Release struct {
+// Published is what a version of a component is made of.
+type Published struct {
 	lock.Component
 	// ArchiveImages are those that upstream says are in its image archives; nil where
 	// there are none.
@@ -119,11 +119,11 @@ func Check(name, version string) error {
 // Find returns what a version of a component is made of, for some platforms. k3s is the
 // version of k3s that Cilium is to run on.
 func (f *Finder) Find(ctx context.Context, name, version string, platforms []lock.Platform,
-	k3s string) (*Release, error) {
+	k3s string) (*Published, error) {
 	if err := Check(name, version); err != nil {
 		return nil, err
 	}
-	var r *Release
+	var r *Published
 	var err error
 	switch name {
 	case K3s:
@@ -144,9 +144,9 @@ func (f *Finder) Find(ctx context.Context, name, version string, platforms []loc
 // v1.36.4).
 var k3sArches = map[string]string{"amd64": "", "arm64": "-arm64"}
 
-func (f *Finder) k3s(ctx context.Context, version string, platforms []lock.Platform) (*Release, error) {
+func (f *Finder) k3s(ctx context.Context, version string, platforms []lock.Platform) (*Published, error) {
 	base := k3sReleases + url.QueryEscape(version) + "/"
-	r := &Release{}
+	r := &Published{}
 	var errs []error
 	var sums map[string]string
 	for _, platform := range platforms {
@@ -226,7 +226,9 @@ func (f *Finder) sumsAt(ctx context.Context, address string) (map[string]string,
 
 func chartAddress(version string) string { return ciliumCharts + "cilium-" + version + ".tgz" }
 
-func (f *Finder) cilium(ctx context.Context, version string, platforms []lock.Platform, k3s string) (*Release, error) {
+func (f *Finder) cilium(
+	ctx context.Context, version string, platforms []lock.Platform, k3s string,
+) (*Published, error) {
 	address := chartAddress(version)
 	chart, err := f.Source.File(ctx, address, maxChart)
 	if err != nil {
@@ -240,7 +242,7 @@ func (f *Finder) cilium(ctx context.Context, version string, platforms []lock.Pl
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", address, err)
 	}
-	r := &Release{}
+	r := &Published{}
 	r.Charts = []lock.Chart{{Name: "cilium", URL: address, SHA256: sum(chart), Size: int64(len(chart))}}
 	r.Images = images
 	if r.Files, err = f.ciliumCLI(ctx, platforms); err != nil {
@@ -281,7 +283,7 @@ func (f *Finder) ciliumCLI(ctx context.Context, platforms []lock.Platform) ([]lo
 	return files, nil
 }
 
-func (f *Finder) liteboxd(version string) (*Release, error) {
+func (f *Finder) liteboxd(version string) (*Published, error) {
 	names, err := f.ManifestImages(LiteBoxdImages{
 		API: liteboxdServer + ":" + version, Gateway: liteboxdGateway + ":" + version, Web: liteboxdWeb + ":" + version,
 		Helper: liteboxdHelper,
@@ -289,7 +291,7 @@ func (f *Finder) liteboxd(version string) (*Release, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Release{}
+	r := &Published{}
 	if r.Images, err = references(names); err != nil {
 		return nil, fmt.Errorf("LiteBoxd's manifests: %w", err)
 	}
@@ -308,7 +310,7 @@ func (f *Finder) liteboxd(version string) (*Release, error) {
 
 // CheckArchives compares what a release's archives hold with what upstream says they do:
 // archives that lacked an image have been published before.
-func (r *Release) CheckArchives(c lock.Component) error {
+func (r *Published) CheckArchives(c lock.Component) error {
 	var errs []error
 	for _, archive := range c.Images {
 		if archive.Contents == nil || r.ArchiveImages == nil {

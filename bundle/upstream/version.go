@@ -3,29 +3,30 @@ package upstream
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"strconv"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // ciliumCLIVersion is the form of cilium-cli's versions, and ciliumCLISum what follows the name of
 // an archive in that of its checksum.
-var ciliumCLIVersion = regexp.MustCompile(`^v[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}$`)
+var ciliumCLIVersion = lazyregexp.New(`^v[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}$`)
 
 const ciliumCLISum = ".sha256sum"
 
 // forms say how the projects number their releases.
 var forms = map[string]struct {
-	pattern *regexp.Regexp
+	pattern *lazyregexp.Regexp
 	example string
 }{
-	K3s: {regexp.MustCompile(`^v[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}(-[0-9A-Za-z.-]{1,32})?\+k3s[0-9]{1,6}$`),
+	K3s: {lazyregexp.New(`^v[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}(-[0-9A-Za-z.-]{1,32})?\+k3s[0-9]{1,6}$`),
 		"v1.36.4+k3s1"},
-	Cilium: {regexp.MustCompile(`^[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}(-[0-9A-Za-z.-]{1,32})?$`),
+	Cilium: {lazyregexp.New(`^[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}(-[0-9A-Za-z.-]{1,32})?$`),
 		"1.20.0, without a v"},
-	LiteBoxd: {regexp.MustCompile(`^v[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}(-[0-9A-Za-z.-]{1,32})?$`), "v0.6.10"},
+	LiteBoxd: {lazyregexp.New(`^v[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}(-[0-9A-Za-z.-]{1,32})?$`), "v0.6.10"},
 }
 
-var versionPattern = regexp.MustCompile(`^v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(-[^+]*)?(?:\+k3s([0-9]{1,6}))?$`)
+var versionPattern = lazyregexp.New(`^v?([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(-[^+]*)?(?:\+k3s([0-9]{1,6}))?$`)
 
 // version is one that matches a form.
 type version struct {

@@ -402,9 +402,12 @@ func (d *Draft) Commit(ctx context.Context, reporter progress.Reporter) error {
 	return SyncDirectory(filepath.Dir(final))
 }
 
+// syncFile brings a file to the disk. Tests have it fail, as disks do.
+var syncFile = (*os.File).Sync
+
 func (d *Draft) sync() error {
 	for _, p := range d.parts {
-		if err := p.file.Sync(); err != nil {
+		if err := syncFile(p.file); err != nil {
 			// Linux drops what it could not write, but reads it from memory for a while: the
 			// next build would find it whole, and its own Sync would succeed.
 			for _, p := range d.parts {

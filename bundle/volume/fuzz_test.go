@@ -41,12 +41,14 @@ func FuzzOpen(f *testing.F) {
 	f.Add(bytes.Join(line[:2], nil), []byte("one"), []byte("two"))
 	f.Add(line[0], mustRead(f, encrypted(f, 0, identity.Recipient()))[:500], []byte{})
 	f.Add(line[0], []byte(ageMagic+"-> X25519 a\nb\n--- c\n"), []byte{})
+	f.Add(line[0], mustRead(f, encrypted(f, 0, quantum.Recipient()))[:2500], []byte{})
+	f.Add(line[0], []byte(ageMagic+"-> mlkem768x25519 a\nb\n--- c\n"), []byte{})
 	f.Fuzz(func(t *testing.T, list, first, second []byte) {
 		path := filepath.Join(t.TempDir(), "b.tar")
 		mustWrite(t, path+listSuffix, list)
 		mustWrite(t, path+".000", first)
 		mustWrite(t, path+".001", second)
-		file, err := Open(path, identity)
+		file, err := Open(path, identity, quantum)
 		if err != nil {
 			return
 		}

@@ -93,6 +93,15 @@ func setOf(path string) set {
 	return ""
 }
 
+// Name is what a bundle is called that a path stands for: the name of the set of volumes, without the
+// endings, or the path.
+func Name(path string) string {
+	if s := setOf(path); s != "" {
+		return string(s)
+	}
+	return path
+}
+
 // hasVolumeName reports whether a path ends as those of volumes do.
 func hasVolumeName(path string) bool {
 	ending := filepath.Ext(path)

@@ -533,6 +533,15 @@ var identity = func() *age.X25519Identity {
 	return i
 }()
 
+// quantum is another, whose recipient is post-quantum.
+var quantum = func() *age.HybridIdentity {
+	i, err := age.GenerateHybridIdentity()
+	if err != nil {
+		panic(err)
+	}
+	return i
+}()
+
 // encrypted makes an encrypted file, or a set of them.
 func encrypted(t testing.TB, volumeSize int64, recipients ...age.Recipient) string {
 	t.Helper()
@@ -607,6 +616,59 @@ func TestEncrypted(t *testing.T) {
 		})
 	}
 }
+
+// TestPostQuantum encrypts for recipients of age's hybrid kind, which no other kind opens.
+func TestPostQuantum(t *testing.T) {
+	another, err := age.GenerateHybridIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := encrypted(t, MinSize, another.Recipient(), quantum.Recipient())
+	f := mustOpen(t, path, identity, quantum)
+	checkContent(t, f)
+	_, err = Open(path, identity)
+	if !errors.Is(err, ErrNoIdentity) {
+		t.Errorf("with an identity of the other kind: %v", err)
+	}
+	wantError(t, err, "(it is for recipients of the type mlkem768x25519, mlkem768x25519)")
+	if _, err := NewEncryption(quantum.Recipient(), identity.Recipient()); err == nil {
+		t.Error("both kinds at once: what is post-quantum about one is undone by the other")
+	}
+}
+
+// TestEncryptionHeader opens files whose headers are as large as they may be, and larger.
+func TestEncryptionHeader(t *testing.T) {
+	other := func(arguments string) *age.Stanza {
+		return &age.Stanza{Type: "other", Args: strings.Fields(arguments), Body: []byte{1}}
+	}
+	for name, test := range map[string]struct {
+		stanzas []*age.Stanza
+		want    error
+	}{
+		"1024 recipients": {slices.Repeat([]*age.Stanza{other("a")}, 1023), nil},
+		"1025 recipients": {slices.Repeat([]*age.Stanza{other("a")}, 1024), ErrDamaged},
+		"below 2 MiB":     {[]*age.Stanza{other(strings.Repeat("a", 2<<20-1<<10))}, nil},
+		"above 2 MiB":     {[]*age.Stanza{other(strings.Repeat("a", 2<<20))}, ErrDamaged},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := encrypted(t, 0, identity.Recipient(), recipientFunc(func([]byte) ([]*age.Stanza, error) {
+				return test.stanzas, nil
+			}))
+			f, err := Open(path, identity)
+			if !errors.Is(err, test.want) {
+				t.Fatalf("got %v, want %v", err, test.want)
+			}
+			if err == nil {
+				checkContent(t, f)
+				_ = f.Close()
+			}
+		})
+	}
+}
+
+type recipientFunc func(fileKey []byte) ([]*age.Stanza, error)
+
+func (f recipientFunc) Wrap(fileKey []byte) ([]*age.Stanza, error) { return f(fileKey) }
 
 // TestDamagedEncryption changes one byte of each part of an encrypted file.
 func TestDamagedEncryption(t *testing.T) {

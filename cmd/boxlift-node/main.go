@@ -1,8 +1,9 @@
 //go:build linux
 
 // Boxlift-node runs on a node, started by boxlift over SSH. It keeps no state; each
-// subcommand is one function of package node. Only serve, which systemd starts and which
-// runs package registry, has a configuration.
+// subcommand is one function of package node. Three are started by systemd: serve, which
+// runs package registry, and backup have a configuration; renew notes what came of it.
+// A copy of it that keepalived runs says whether the host's API server is ready.
 //
 // Exit codes: 0 when all is well, 1 when it failed or check found damage, 2 for a wrong
 // command line.
@@ -23,6 +24,7 @@ import (
 	"github.com/liteboxd/boxlift/node/facts"
 	"github.com/liteboxd/boxlift/node/hold"
 	"github.com/liteboxd/boxlift/node/hostfile"
+	"github.com/liteboxd/boxlift/node/readyz"
 	"github.com/liteboxd/boxlift/node/receive"
 	"github.com/liteboxd/boxlift/node/wire"
 )
@@ -39,7 +41,8 @@ const usage = `usage: boxlift-node <command>
                          again, until it is ready or standard input ends
   listen                 answer on ports of this host, so that others can try them
   reach                  try ports of other hosts that listen
-  probe [-name NAME]... [-tcp HOST:PORT]... [-http URL]... [-wait DURATION]
+  probe [-name NAME]... [-tcp HOST:PORT]... [-http URL]... [-dns-udp NAME@ADDRESS:PORT]...
+        [-dns-tcp NAME@ADDRESS:PORT]... [-wait DURATION]
                          find out what can be reached from here, for example from a pod;
                          prints JSON, and exits with 0 whatever it found
   snapshot-sqlite -source FILE -target FILE [-wait DURATION] [-max-bytes N]
@@ -64,9 +67,16 @@ const usage = `usage: boxlift-node <command>
   certificates [-path PATH]...
                          read when certificates end, those of k3s unless told others; prints
                          JSON
+  renew -unit NAME -name NODE [-kubelet HOST:PORT]
+                         renew k3s' certificates when they end soon, by starting k3s again;
+                         notes what came of it in a file
+  readyz                 ask the API server of this host whether it is ready, as its kubelet;
+                         exits with 0 when it is. Run by keepalived
+  backup [-config FILE]  make a backup of the cluster on a server, prove it, carry it to other places, and
+                         remove old ones; prints JSON
   version                print the version
 
-It is run by boxlift, serve by systemd. Exit codes: 0 done, 1 failed or damage found, 2 wrong usage.
+It is run by boxlift; serve, renew and backup by systemd, readyz by keepalived. Exit codes: 0 done, 1 failed or damage found, 2 wrong usage.
 `
 
 const (
@@ -102,8 +112,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	var snapshot snapshotFlags
 	var serve serveFlags
 	var prune pruneFlags
+	var backup backupFlags
 	var file string
 	var certificates certificatesFlags
+	var renew renewFlags
 	switch args[0] {
 	case "facts", "check", "clean", "prune", "disk":
 		flags.StringVar(&images, "images", wire.ImagesDir, "")
@@ -125,7 +137,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		serve.define(flags)
 	case "certificates":
 		certificates.define(flags)
-	case "receive", "hold", "stall", "listen", "reach", "version":
+	case "renew":
+		renew.define(flags)
+	case "backup":
+		backup.define(flags)
+	case "receive", "hold", "stall", "listen", "reach", "readyz", "version":
 	case "help", "-h", "-help", "--help":
 		_, _ = io.WriteString(stdout, usage)
 		return exitOK
@@ -171,6 +187,12 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = serve.run(ctx, stderr)
 	case "certificates":
 		err = certificates.run(stdout)
+	case "renew":
+		err = renew.run(ctx, stderr)
+	case "readyz":
+		err = readyz.Ask(ctx, readyz.Local())
+	case "backup":
+		err = backup.run(ctx, stdout)
 	case "version":
 		_, err = fmt.Fprintln(stdout, version)
 	}

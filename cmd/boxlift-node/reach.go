@@ -27,7 +27,7 @@ type probeFlags struct {
 }
 
 func (p *probeFlags) define(flags *flag.FlagSet) {
-	for _, kind := range []reach.ProbeKind{reach.ProbeName, reach.ProbeTCP, reach.ProbeHTTP} {
+	for _, kind := range reach.ProbeKinds() {
 		flags.Func(string(kind), "", func(target string) error {
 			p.targets = append(p.targets, reach.ProbeTarget{Kind: kind, Target: target})
 			return nil

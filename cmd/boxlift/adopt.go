@@ -56,7 +56,7 @@ func runAdopt(ctx context.Context, out io.Writer, global *globalOptions, o adopt
 		return err
 	}
 	defer options.Bundle.Close() //nolint:errcheck // it was only read
-	options.StatePath, options.Log = statePath(o.state, o.config), global.logger(reporter)
+	options.StatePath, options.Log = o.config.statePath(o.state), global.logger(reporter)
 	adoption, err := install.Adopt(ctx, options)
 	if adoption == nil {
 		return err

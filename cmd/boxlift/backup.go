@@ -16,9 +16,9 @@ import (
 	"golang.org/x/term"
 
 	"github.com/liteboxd/boxlift/install"
-	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/recovery"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/backup"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
@@ -33,7 +33,7 @@ func newBackupCommand(global *globalOptions) *cobra.Command {
 const backupPassphraseVariable = "BOXLIFT_BACKUP_PASSPHRASE"
 
 type backupCreateOptions struct {
-	config         string
+	config         configuration
 	state          string
 	format         string
 	to             string
@@ -80,20 +80,13 @@ What is in volumes is not in it, but for LiteBoxd's database.`,
 	return c
 }
 
-// addConfiguration adds the flags of commands that need install.yaml and no bundle.
-func addConfiguration(c *cobra.Command, config, state, format *string) {
-	c.Flags().StringVarP(config, "file", "f", "install.yaml", "the configuration")
-	c.Flags().StringVar(state, "state", "", "where state.json is (default: beside the configuration)")
-	c.Flags().StringVarP(format, "output", "o", "table", "format: table or json")
-}
-
 func runBackupCreate(ctx context.Context, out io.Writer, global *globalOptions, o backupCreateOptions,
 	recipients []age.Recipient, reporter progress.Reporter) error {
 	options, err := loadConfiguration(o.config, global.warner(reporter))
 	if err != nil {
 		return err
 	}
-	options.StatePath, options.Reporter, options.Log = statePath(o.state, o.config), reporter, global.logger(reporter)
+	options.StatePath, options.Reporter, options.Log = o.config.statePath(o.state), reporter, global.logger(reporter)
 	report, err := install.CreateBackup(ctx, install.BackupOptions{Options: options,
 		Settings: recovery.Settings{Dir: o.to, Recipients: recipients, Boxlift: version}})
 	if err != nil {
@@ -133,27 +126,41 @@ func printBackup(out io.Writer, r *backup.Report, format string) error {
 }
 
 type backupListOptions struct {
-	config string
-	state  string
-	format string
-	in     string
+	config    configuration
+	state     string
+	format    string
+	in        string
+	scheduled bool
 }
 
 func newBackupListCommand(global *globalOptions) *cobra.Command {
 	var o backupListOptions
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "Show the backups in a folder",
+		Short: "Show the backups in a folder, or those that the servers have made",
 		Long: `Show the backups of the cluster that lie beside its state, or in a folder. Only what
-they are is read, not what they hold: boxlift backup verify proves one.`,
-		Example: `  boxlift backup list -f install.yaml`,
-		Args:    arguments(),
+they are is read, not what they hold: boxlift backup verify proves one.
+
+With --scheduled, the servers are asked for those that they make by themselves: how old
+they are, when each was last proven, and what came of carrying them to other places.`,
+		Example: `  boxlift backup list -f install.yaml
+  boxlift backup list --scheduled -f install.yaml`,
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.scheduled && o.in != "" {
+				return fault.Usage.Errorf("--in and --scheduled: expected one of them")
+			}
+			if o.scheduled {
+				return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
+					return runBackupListScheduled(cmd.Context(), out, global, o, r)
+				})
+			}
 			return runBackupList(cmd.OutOrStdout(), global, o)
 		},
 	}
 	addConfiguration(c, &o.config, &o.state, &o.format)
 	c.Flags().StringVar(&o.in, "in", "", "the folder (default: backups/CLUSTER beside the state)")
+	c.Flags().BoolVar(&o.scheduled, "scheduled", false, "ask the servers for those that they make by themselves")
 	return c
 }
 
@@ -167,7 +174,7 @@ func runBackupList(out io.Writer, global *globalOptions, o backupListOptions) er
 		if err != nil {
 			return err
 		}
-		dir = recovery.BackupsDir(statePath(o.state, o.config), options.Config.Cluster.Name)
+		dir = recovery.BackupsDir(o.config.statePath(o.state), options.Config.Cluster.Name)
 	}
 	list, err := backup.List(dir)
 	if err != nil {
@@ -301,9 +308,9 @@ const confirmFlag = "lose-what-changed-since-the-backup-of"
 func newBackupRestoreCommand(global *globalOptions) *cobra.Command {
 	var o installOptions
 	from := backupFile{prefix: backupPrefix}
-	var confirmed string
+	var confirmed, only, to string
 	c := &cobra.Command{
-		Use:   "restore FILE",
+		Use:   "restore [FILE]",
 		Short: "Bring a cluster back to what it was when a backup was made",
 		Long: `Replace a cluster by a backup of it. k3s and all that runs in it end on every host, the
 first server takes the data back, the others join it, and the rest is an installation
@@ -313,10 +320,36 @@ EVERYTHING THAT WAS DONE SINCE THE BACKUP IS LOST. What that is, is shown first,
 nothing is done unless the cluster's name is typed, or given with --` + confirmFlag + `.
 
 A restore that was interrupted goes on when it is run again, with the same backup and the
-same state. Until then, the hosts' k3s does not start, and nothing else is installed.`,
-		Example: `  boxlift backup restore lan-1-20260304T050607Z.tar --bundle bundle.tar --key boxlift.pub -f install.yaml`,
-		Args:    arguments("FILE"),
+same state. Until then, the hosts' k3s does not start, and nothing else is installed.
+
+With --only liteboxd, LiteBoxd's database alone is put back, while the cluster runs and
+without a bundle: on the node that it is on, on that of --to, or, when its node is gone for
+good, on one where LiteBoxd can run. FILE is a backup of the cluster or the folder of one
+that was made before LiteBoxd was changed; without it, it is the newest that is proven.
+What is there is backed up first where its host can be reached, and its volume is kept
+until boxlift liteboxd move --confirm.`,
+		Example: `  boxlift backup restore lan-1-20260304T050607Z.tar --bundle bundle.tar --key boxlift.pub -f install.yaml
+  boxlift backup restore --only liteboxd --to 10.0.0.12 -f install.yaml`,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if only != "" {
+				if len(args) > 0 {
+					from.path, args = args[0], args[1:]
+				}
+				if err := arguments()(cmd, args); err != nil {
+					return err
+				}
+				return runRestoreLiteBoxd(cmd, global, restoreLiteBoxdOptions{
+					only: only, config: o.config, state: o.state, format: o.format, to: to, confirmed: confirmed,
+					dryRun: o.dryRun, forceAfter: o.forceAfter, from: from,
+				})
+			}
+			if to != "" {
+				return fault.Usage.Errorf("--to is for --only liteboxd: a cluster is restored to all hosts of install.yaml")
+			}
+			if err := arguments("FILE")(cmd, args); err != nil {
+				return err
+			}
 			from.path = args[0]
 			return runRestore(cmd.Context(), cmd.OutOrStdout(), global, o, from, confirmed)
 		},
@@ -325,6 +358,9 @@ same state. Until then, the hosts' k3s does not start, and nothing else is insta
 	from.addFlags(c)
 	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be done and change nothing")
 	c.Flags().StringVar(&confirmed, confirmFlag, "", "the cluster's name, which is asked for otherwise")
+	c.Flags().StringVar(&only, "only", "", "put back this part alone, on a cluster that runs: liteboxd")
+	c.Flags().StringVar(&to, "to", "", "with --only liteboxd: the node, by its name, or by what install.yaml calls its "+
+		"host (default: the one that it is on, or one where LiteBoxd can run)")
 	return c
 }
 
@@ -348,15 +384,11 @@ func runRestore(ctx context.Context, stdout io.Writer, global *globalOptions, o 
 }
 
 // confirmRestore says what is lost, and has the cluster's name typed.
-func confirmRestore(ctx context.Context, in *os.File, global *globalOptions, config string, r *backup.Reader,
+func confirmRestore(ctx context.Context, in *os.File, global *globalOptions, config configuration, r *backup.Reader,
 	confirmed string) error {
 	name := r.Manifest().Cluster
-	switch {
-	case confirmed != "" && confirmed != name:
-		return fault.Usage.Errorf("--%s %s: the backup is of the cluster %s", confirmFlag, confirmed, name)
-	case confirmed == "" && !term.IsTerminal(int(in.Fd())):
-		return fault.WithHint(fault.Usage.Errorf("there is no terminal to ask on"),
-			"--dry-run shows what would be done; --"+confirmFlag+" "+name+" does it")
+	if err := checkConfirmed(in, name, confirmed); err != nil {
+		return err
 	}
 	options, err := loadConfiguration(config, global.warner(progress.Discard))
 	if err != nil {
@@ -367,6 +399,23 @@ func confirmRestore(ctx context.Context, in *os.File, global *globalOptions, con
 		return err
 	}
 	printLosses(os.Stderr, losses)
+	return askName(ctx, in, name, confirmed)
+}
+
+// checkConfirmed refuses, before anything is asked, what cannot be confirmed.
+func checkConfirmed(in *os.File, name, confirmed string) error {
+	switch {
+	case confirmed != "" && confirmed != name:
+		return fault.Usage.Errorf("--%s %s: the backup is of the cluster %s", confirmFlag, confirmed, name)
+	case confirmed == "" && !term.IsTerminal(int(in.Fd())):
+		return fault.WithHint(fault.Usage.Errorf("there is no terminal to ask on"),
+			"--dry-run shows what would be done; --"+confirmFlag+" "+name+" does it")
+	}
+	return nil
+}
+
+// askName has the cluster's name typed where it was not given.
+func askName(ctx context.Context, in *os.File, name, confirmed string) error {
 	if confirmed == name {
 		return nil
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/approval"
 	"github.com/liteboxd/boxlift/bundle/build"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/packages"
@@ -26,6 +27,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/rebuild"
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/source"
+	"github.com/liteboxd/boxlift/bundle/trust"
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
@@ -37,6 +39,8 @@ func newBundleCommand(global *globalOptions) *cobra.Command {
 	return group("bundle", "Make, verify and look into bundles",
 		newBundleLockCommand(global),
 		newBundleBuildCommand(global),
+		newBundleSignCommand(),
+		newBundleAttestCommand(),
 		newBundleVerifyCommand(global),
 		newBundleInspectCommand(),
 		newBundleJoinCommand(global),
@@ -44,6 +48,7 @@ func newBundleCommand(global *globalOptions) *cobra.Command {
 		newBundleDiffCommand(),
 		newBundleExtractCommand(),
 		newBundleSBOMCommand(global),
+		newBundleScanCommand(global),
 		newBundleProvenanceCommand(),
 	)
 }
@@ -124,13 +129,14 @@ func readAuthorities(name string) (*x509.CertPool, error) {
 type bundleBuildOptions struct {
 	sourceOptions
 	formOptions
-	output         string
-	key            string
-	passwordFile   string
-	unsigned       bool
-	programs       string
-	reuse          []string
-	since          []string
+	carryOptions
+	output       string
+	key          string
+	passwordFile string
+	unsigned     bool
+	programs     string
+	reuse        []string
+	sinceOptions
 	allowMovedTags bool
 	sbom           bool
 }
@@ -149,11 +155,15 @@ copied is proven all the same.
 With --since the bundle is a delta: it leaves out what the other side holds, which is an
 older bundle, or what "boxlift have" wrote down there. All commands read it as the bundle
 that it is of, when --base names the older one, or alone for what it has; "boxlift bundle
-join" makes the whole bundle of both, and hosts that hold the rest need no base.
+join" makes the whole bundle of both, and hosts that hold the rest need no base. With
+--trust, what was written down there has to be signed by the site: see "boxlift have".
 
 With --sbom the bundle carries the list of its software, as "boxlift bundle sbom" prints it.
 What is in the layers is known when they are there, and the list is named at the beginning
 of the file: so the bundle is written twice, and takes its room twice until it is done.
+
+With --trust, the trust file travels with the bundle, as NAME` + approval.TrustSuffix + ` beside it. A key that it does not
+have as a builder's is refused before anything is fetched.
 
 With --split the bundle is written in volumes, which all commands read as they are. With
 --encrypt-to or --passphrase it is encrypted in age's format when it is complete; until
@@ -162,6 +172,8 @@ then it lies in --work-dir as it is, and both take their room on the disk.
 Credentials for registries come from the docker configuration. The password of the
 key is asked for on the terminal, or read from --key-password-file or from the
 variable ` + passwordVariable + `.`,
+		Example: `  boxlift bundle build -o bundle.tar --key boxlift.key
+  boxlift bundle build -o delta.tar --since HAVE.json --trust trust.json --key boxlift.key`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
@@ -172,15 +184,17 @@ variable ` + passwordVariable + `.`,
 	o.addFlags(c)
 	c.Flags().StringVarP(&o.output, "output", "o", "", "the bundle to write (required)")
 	o.addFormFlags(c)
-	c.Flags().StringVar(&o.key, "key", "", "private key to sign with")
-	c.Flags().StringVar(&o.passwordFile, "key-password-file", "", "file that holds the key's password")
+	c.Flags().StringVar(&o.key, "key", "", "private key to sign with: a file, or "+keyURIs)
+	c.Flags().StringVar(&o.passwordFile, "key-password-file", "", passwordFileHelp)
+	o.addCarryFlag(c)
 	c.Flags().BoolVar(&o.unsigned, "unsigned", false, "leave the bundle unsigned; install refuses it by default")
 	c.Flags().StringVar(&o.programs, "programs", "",
 		"folder with boxlift's programs, one folder for each platform (default: beside this program)")
 	c.Flags().StringArrayVar(&o.reuse, "reuse", nil,
 		"an older bundle: what it holds is copied from it, not fetched (repeatable)")
 	c.Flags().StringArrayVar(&o.since, "since", nil,
-		"leave out what the other side holds: an older bundle, or the file that `boxlift have` wrote (repeatable)")
+		"leave out what the other side holds: an older bundle, or the file that \"boxlift have\" wrote, which with "+
+			"--trust has to be signed by the site (repeatable)")
 	c.Flags().BoolVar(&o.sbom, "sbom", false, "carry the list of the bundle's software, a CycloneDX document")
 	c.Flags().BoolVar(&o.allowMovedTags, "allow-moved-tags", false,
 		"build with the locked digests although tags stand for others now")
@@ -201,6 +215,14 @@ func runBundleBuild(
 	if output.Signer, err = o.signer(ctx, planned.Programs); err != nil {
 		return err
 	}
+	signedBy := ""
+	if output.Signer != nil {
+		signedBy = signature.KeyID(output.Signer.PublicKey())
+	}
+	policy, err := o.policy(signedBy, trust.Builder)
+	if err != nil {
+		return err
+	}
 	if planned.Manifests, err = manifests.Pack(manifests.Embedded()); err != nil {
 		return fmt.Errorf("pack the manifests that every bundle carries: %w", err)
 	}
@@ -209,7 +231,7 @@ func runBundleBuild(
 		return err
 	}
 	defer closeOlder()
-	base, bases, closeBases, err := o.openSince(ctx, o.since)
+	base, bases, closeBases, err := o.openSince(ctx, &o.readOptions, policy)
 	if err != nil {
 		return err
 	}
@@ -224,7 +246,8 @@ func runBundleBuild(
 	if err != nil {
 		return err
 	}
-	return o.print(out, result, output, time.Since(start))
+	w := &errorWriter{w: out}
+	return errors.Join(o.print(w, result, output, time.Since(start)), carry(w, o.output, policy))
 }
 
 // target says where the bundle goes, and makes sure that it can.
@@ -299,9 +322,8 @@ func (o *bundleBuildOptions) signer(ctx context.Context, programs []plan.Program
 
 // print says what was built, and how long that took.
 func (o *bundleBuildOptions) print(
-	out io.Writer, result *build.Result, output build.Options, took time.Duration,
+	w *errorWriter, result *build.Result, output build.Options, took time.Duration,
 ) error {
-	w := &errorWriter{w: out}
 	switch {
 	case result.Unchanged:
 		printUnchanged(w, o.output, o.isEncrypting(o.passphraseFile))
@@ -317,6 +339,7 @@ func (o *bundleBuildOptions) print(
 	w.printf("size:   %s (%d bytes), %d blobs\n", progress.Bytes(result.Size), result.Size, result.Blobs)
 	if len(o.since) > 0 {
 		w.printf("delta:  leaves out %d blobs (%s)\n", result.LeftOut.Blobs, progress.Bytes(result.LeftOut.Bytes))
+		o.sinceOptions.print(w)
 	}
 	w.printf("digest: %s\n", result.Digest)
 	if output.Signer != nil {
@@ -426,8 +449,9 @@ func newBundleVerifyCommand(global *globalOptions) *cobra.Command {
 		Short: "Prove that a bundle is whole and who signed it",
 		Long: `Prove that a bundle is whole: the signature over index.json, which has to be by
 the key that --key names, and through it every other byte of the file. Needs no
-network. --attestation also checks what was signed about the bundle with
-"boxlift bundle provenance" or "boxlift bundle sbom".
+network. Further signatures ("boxlift bundle sign") are listed, and what others have stated
+about the bundle ("boxlift bundle attest"). --attestation also checks statements in files of
+their own, such as those of "boxlift bundle provenance" and "boxlift bundle sbom".
 
 A delta is proven without what it leaves out, and how much that is gets told; with --base,
 which names the bundle that has it, nothing may be missing.
@@ -438,12 +462,11 @@ bundle, and compares. Needs the version of boxlift that built the bundle, and it
 
 FILE is the bundle, or the first of its volumes, or what their names have in common. When
 volumes are damaged, missing or in the wrong place, they are named.`,
+		Example: `  boxlift bundle verify bundle.tar --key boxlift.pub
+  boxlift bundle verify bundle.tar --key boxlift.pub --rebuild versions.lock`,
 		Args: arguments("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
-				if err := verifyAttestations(cmd.Context(), out, args[0], o.verifyOptions, o.attestations); err != nil {
-					return err
-				}
 				return runBundleVerify(cmd.Context(), out, args[0], o, r)
 			})
 		},
@@ -453,7 +476,7 @@ volumes are damaged, missing or in the wrong place, they are named.`,
 	c.Flags().StringVar(&o.programs, "programs", "",
 		"with --rebuild: folder with boxlift's programs, as for build (default: beside this program)")
 	c.Flags().StringArrayVar(&o.attestations, "attestation", nil,
-		"statement about the bundle that has to be signed with the same key (repeatable)")
+		"statement about the bundle that has to be signed with the same key, or one of the trust file (repeatable)")
 	return c
 }
 
@@ -470,12 +493,15 @@ func runBundleVerify(
 	if o.programs != "" && o.rebuild == "" {
 		return fault.Usage.Errorf("--programs is for --rebuild")
 	}
-	key, err := o.publicKey()
+	demand, err := o.demanded(ctx)
 	if err != nil {
 		return err
 	}
+	if len(o.attestations) > 0 && demand.IsNone() {
+		return fault.Usage.Errorf("--attestation needs --key or --trust: a statement is worth what its signer is")
+	}
 	start := time.Now()
-	r, err := o.openBundle(ctx, path)
+	r, a, err := o.openApproved(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -483,14 +509,11 @@ func runBundleVerify(
 	if err := o.checkDigest(r); err != nil {
 		return err
 	}
-	signed := "not checked"
-	if key != nil {
-		if err := r.VerifySignature(key); err != nil {
-			return signatureHint(err)
-		}
-		signed = "by the key " + signature.KeyID(key)
+	by, w := witness{key: demand.Key}, &errorWriter{w: out}
+	if a != nil {
+		by.policy = a.Policy
 	}
-	if err := o.checkBases(r); err != nil {
+	if err := errors.Join(o.checkBases(r), by.verifyAll(w, o.attestations, r)); err != nil {
 		return err
 	}
 	if o.rebuild != "" {
@@ -507,9 +530,19 @@ func runBundleVerify(
 			return err
 		}
 	}
-	w := &errorWriter{w: out}
 	w.printf("%s is whole: %s verified in %s\n", path, progress.Bytes(r.Size()), progress.Duration(time.Since(start)))
-	w.printf("digest: %s\nsigned: %s\n", r.Digest(), signed)
+	w.printf("digest: %s\n", r.Digest())
+	if a == nil {
+		w.printf("signed: not checked\n")
+	} else {
+		printApproval(w, a)
+	}
+	if a == nil || a.Policy == nil {
+		printSigners(w, r.Signatures(), a)
+	}
+	if err := by.print(w, r); err != nil {
+		return err
+	}
 	for _, line := range validityLines(r.Validity()) {
 		w.printf("%-8s%s\n", line[0]+":", line[1])
 	}
@@ -554,6 +587,9 @@ func runRebuild(ctx context.Context, r *bundle.Reader, o bundleVerifyOptions, re
 
 func signatureHint(err error) error {
 	switch {
+	case slices.ContainsFunc([]error{trust.ErrUntrusted, trust.ErrRevoked, trust.ErrTooFew, trust.ErrForked, trust.ErrSignature},
+		func(kind error) bool { return errors.Is(err, kind) }):
+		return err // they say themselves what can be done
 	case errors.Is(err, signature.ErrNotSigned):
 		return fault.WithHint(err, "build it with --key; --insecure-skip-signature accepts it all the same")
 	case errors.Is(err, signature.ErrWrongKey):
@@ -570,10 +606,11 @@ func newBundleInspectCommand() *cobra.Command {
 		Use:   "inspect FILE",
 		Short: "List what a bundle carries",
 		Long: `List components, images, files, platforms and sizes of a bundle. The manifests
-are read and proven; the signature and the other contents are not: see
+are read and proven; signatures, statements and the other contents are not: see
 "boxlift bundle verify". Of a delta, everything of its bundle is listed, with how much of
 it is not in the file.`,
-		Args: arguments("FILE"),
+		Example: `  boxlift bundle inspect bundle.tar`,
+		Args:    arguments("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkFormat(format); err != nil {
 				return err
@@ -588,17 +625,24 @@ it is not in the file.`,
 
 // inspection is what inspect prints as JSON.
 type inspection struct {
-	Digest    string        `json:"digest"`
-	Size      int64         `json:"size"`
-	Builder   string        `json:"builder"`
-	Signed    bool          `json:"signed"`
-	Volumes   int           `json:"volumes,omitempty"`
-	Encrypted bool          `json:"encrypted,omitempty"`
-	Delta     *bundle.Delta `json:"delta,omitempty"`
+	Digest  string `json:"digest"`
+	Size    int64  `json:"size"`
+	Builder string `json:"builder"`
+	Signed  bool   `json:"signed"`
+	// SignedBy are the keys, with the names that the trust file has for them which travels with the bundle, and Trust
+	// is the version of that, 0 for none. None of it is proven.
+	SignedBy  []approval.Signer `json:"signedBy,omitempty"`
+	Trust     int64             `json:"trust,omitempty"`
+	Volumes   int               `json:"volumes,omitempty"`
+	Encrypted bool              `json:"encrypted,omitempty"`
+	Delta     *bundle.Delta     `json:"delta,omitempty"`
 	lock.Validity
-	Components []bundle.Component `json:"components"`
-	Files      []bundle.File      `json:"files"`
-	Images     []bundle.Image     `json:"images"`
+	Attestations []attestationView  `json:"attestations,omitempty"` // not proven
+	Components   []bundle.Component `json:"components"`
+	Files        []bundle.File      `json:"files"`
+	Images       []bundle.Image     `json:"images"`
+
+	strays int // statements beside it about something else
 }
 
 func runBundleInspect(ctx context.Context, out io.Writer, path string, o readOptions, format string) error {
@@ -611,11 +655,32 @@ func runBundleInspect(ctx context.Context, out io.Writer, path string, o readOpt
 	if err != nil {
 		return damagedHint(err)
 	}
+	stated, list, err := witness{}.views(r)
+	if err != nil {
+		return err
+	}
 	i := inspection{
+		Attestations: stated, strays: list.Strays(r.Digest()),
 		Digest: r.Digest().String(), Size: r.Size(), Builder: r.Version(), Signed: r.Signed(),
 		Volumes: r.File().Volumes(), Encrypted: r.File().Encrypted(),
 		Delta: r.Delta(), Validity: r.Validity(),
 		Components: contents.Describe(), Files: contents.Files, Images: contents.Images,
+	}
+	carried, err := approval.ReadCarried(path)
+	if err != nil {
+		return err
+	}
+	if carried != nil {
+		i.Trust = carried.Newest().Number
+	}
+	for _, id := range r.Signatures().Keys() {
+		s := approval.Signer{Key: id}
+		if carried != nil {
+			if k := carried.Newest().Key(id); k != nil {
+				s.Name = k.Name
+			}
+		}
+		i.SignedBy = append(i.SignedBy, s)
 	}
 	if format == "json" {
 		return printJSON(out, i)
@@ -632,6 +697,18 @@ func (i *inspection) print(out io.Writer) error {
 	w := &errorWriter{w: t}
 	w.printf("digest:\t%s\nsize:\t%s (%d bytes)\nbuilt by:\tboxlift %s\nsigned:\t%s\n", i.Digest,
 		progress.Bytes(i.Size), i.Size, i.Builder, signed)
+	for _, s := range i.SignedBy {
+		w.printf("signer:\t%s\n", s)
+	}
+	if i.Trust != 0 {
+		w.printf("trust:\tversion %d of the trust file travels with it (not checked here)\n", i.Trust)
+	}
+	for _, a := range i.Attestations {
+		w.printf("stated:\t%s\n", a)
+	}
+	if i.strays > 0 {
+		w.printf("strays:\t%d statements beside it are about something else\n", i.strays)
+	}
 	for _, line := range validityLines(i.Validity) {
 		w.printf("%s:\t%s\n", line[0], line[1])
 	}
@@ -653,9 +730,12 @@ func (i *inspection) print(out io.Writer) error {
 	}
 	w.printf("\nFILE\tCOMPONENT\tPLATFORM\tSIZE\tSHA256%s\n", left.heading())
 	for _, f := range i.Files {
-		w.printf("%s\t%s\t%s\t%s\t%s%s\n", f.Name, f.Component, orDash(string(f.Platform)), progress.Bytes(f.Size),
-			f.Digest.Encoded(), left.cell(f.Digest))
+		if !f.IsOSPackage() {
+			w.printf("%s\t%s\t%s\t%s\t%s%s\n", f.Name, f.Component, orDash(string(f.Platform)), progress.Bytes(f.Size),
+				f.Digest.Encoded(), left.cell(f.Digest))
+		}
 	}
+	i.printPackages(w, left)
 	w.printf("\nIMAGE\tCOMPONENT\tPLATFORMS\tSIZE\tDIGEST%s\n", left.heading())
 	for _, image := range i.Images {
 		platforms := make([]lock.Platform, 0, len(image.Platforms))
@@ -673,6 +753,19 @@ func (i *inspection) print(out io.Writer) error {
 		return w.err
 	}
 	return t.Flush()
+}
+
+// printPackages lists packages of operating systems apart from other files: there are many of them.
+func (i *inspection) printPackages(w *errorWriter, left leftOut) {
+	heading := "\nOS PACKAGE\tVERSION\tFOR\tCOMPONENT\tSIZE\tSHA256" + left.heading() + "\n"
+	for _, f := range i.Files {
+		if !f.IsOSPackage() {
+			continue
+		}
+		w.printf("%s%s\t%s\t%s %s\t%s\t%s\t%s%s\n", heading, f.Package.Name, f.Package.Version, f.Package.Release(),
+			f.Platform, f.Component, progress.Bytes(f.Size), f.Digest.Encoded(), left.cell(f.Digest))
+		heading = ""
+	}
 }
 
 // endText warns of a bundle that was not meant to be used any more; "" when there is nothing to warn

@@ -15,18 +15,43 @@ import (
 	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/have"
 	"github.com/liteboxd/boxlift/bundle/plan"
+	"github.com/liteboxd/boxlift/bundle/trust"
 	"github.com/liteboxd/boxlift/bundle/volume"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
+// sinceOptions say what a delta is to be built on.
+type sinceOptions struct {
+	since []string
+	// inventories are the files of `boxlift have` that were read.
+	inventories []inventory
+}
+
+// inventory is a file that `boxlift have` wrote.
+type inventory struct {
+	*siteDocument
+	held *have.Have
+}
+
+// print says of each inventory when it was written, and who signed it.
+func (o *sinceOptions) print(w *errorWriter) {
+	for _, i := range o.inventories {
+		if i.held.Record == nil && i.by == nil {
+			continue
+		}
+		i.printHave(w, i.held)
+	}
+}
+
 // openSince opens what a delta is to be built on: older bundles, which are returned too, and
-// files that `boxlift have` wrote. The base is nil when there are none.
-func (o *readOptions) openSince(
-	ctx context.Context, paths []string,
+// files that `boxlift have` wrote, which have to be signed by a site if there is a policy. The base is nil when
+// there are none.
+func (o *sinceOptions) openSince(
+	ctx context.Context, read *readOptions, policy *trust.Policy,
 ) (base *plan.Base, bundles []*bundle.Reader, closeAll func(), err error) {
 	var names []string
-	for _, path := range paths {
+	for _, path := range o.since {
 		if base == nil {
 			base = &plan.Base{}
 		}
@@ -38,14 +63,18 @@ func (o *readOptions) openSince(
 			names = append(names, path)
 			continue
 		}
-		h, err := have.ReadFile(path)
+		d, err := readSiteDocument(path, have.MaxSize, policy)
 		if err != nil {
-			return nil, nil, nil, fault.WithHint(fault.Input.Wrap(err),
-				"it has to be what `boxlift have` wrote, as it was")
+			return nil, nil, nil, err
 		}
+		h, err := d.have()
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		o.inventories = append(o.inventories, inventory{d, h})
 		base.AddHosts(h)
 	}
-	if bundles, closeAll, err = o.openOlder(ctx, names); err != nil {
+	if bundles, closeAll, err = read.openOlder(ctx, names); err != nil {
 		return nil, nil, nil, err
 	}
 	for _, r := range bundles {

@@ -28,7 +28,8 @@ the bytes that are new and gone. The manifests are read and proven; the signatur
 the other contents are not: see "boxlift bundle verify".
 
 Exit code 0 means that both are the same bundle, 7 that they differ.`,
-		Args: arguments("OLD", "NEW"),
+		Example: `  boxlift bundle diff bundle.tar next.tar`,
+		Args:    arguments("OLD", "NEW"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkFormat(format); err != nil {
 				return err

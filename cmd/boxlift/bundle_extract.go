@@ -54,7 +54,7 @@ leaves out is taken from the bundle that --base names.`,
 	}
 	o.addFlags(c)
 	c.Flags().StringVar(&o.image, "image", "",
-		"the image of this name, as `boxlift bundle list-images -o name` prints it")
+		"the image of this name, as \"boxlift bundle list-images -o name\" prints it")
 	c.Flags().StringVar(&o.file, "file", "", "the file of this name")
 	c.Flags().StringVar(&o.component, "component", "",
 		"this component; with --file or --image, where several have one of that name")
@@ -88,7 +88,7 @@ func runBundleExtract(ctx context.Context, out, warnings io.Writer, path string,
 	if err := o.check(); err != nil {
 		return err
 	}
-	key, err := o.publicKey()
+	demand, err := o.demanded(ctx)
 	if err != nil {
 		return err
 	}
@@ -100,11 +100,9 @@ func runBundleExtract(ctx context.Context, out, warnings io.Writer, path string,
 	if err := errors.Join(o.checkBases(r), o.checkDigest(r)); err != nil {
 		return err
 	}
-	if key == nil {
+	if demand.IsNone() {
 		fmt.Fprintln(warnings, "boxlift: warning: THE SIGNATURE OF THE BUNDLE IS NOT CHECKED "+
 			"(--insecure-skip-signature): whoever made this file chose what is taken out of it")
-	} else if err := r.VerifySignature(key); err != nil {
-		return signatureHint(err)
 	}
 	contents, err := r.Contents()
 	if err != nil {
@@ -178,10 +176,15 @@ func (o *bundleExtractOptions) chooseFile(contents *bundle.Contents) (bundle.Fil
 	var found []bundle.File
 	var which []string
 	for _, f := range contents.Files {
-		if f.Name == o.file && (o.component == "" || f.Component == o.component) &&
+		isNamed := f.Name == o.file || f.IsOSPackage() && f.Package.Release()+"/"+f.Name == o.file
+		if isNamed && (o.component == "" || f.Component == o.component) &&
 			f.Platform.Match(lock.Platform(o.platform)) {
 			found = append(found, f)
-			which = append(which, strings.TrimSuffix(f.Component+" "+string(f.Platform), " "))
+			of := f.Component
+			if f.IsOSPackage() {
+				of += " " + f.Package.Release()
+			}
+			which = append(which, strings.TrimSuffix(of+" "+string(f.Platform), " "))
 		}
 	}
 	if len(found) == 0 {
@@ -192,7 +195,7 @@ func (o *bundleExtractOptions) chooseFile(contents *bundle.Contents) (bundle.Fil
 	if slices.ContainsFunc(found, func(f bundle.File) bool { return f.Digest != found[0].Digest }) {
 		return bundle.File{}, fault.WithHint(
 			fault.Input.Errorf("the bundle has several files %s: %s", o.file, strings.Join(which, ", ")),
-			"say which with --component and --platform")
+			"say which with --component and --platform; an OS package's name may begin with its release: debian/bookworm/NAME")
 	}
 	return found[0], nil
 }

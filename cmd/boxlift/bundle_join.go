@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"io"
 
 	"github.com/spf13/cobra"
 
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/approval"
+	"github.com/liteboxd/boxlift/bundle/attestation"
 	"github.com/liteboxd/boxlift/bundle/build"
 	"github.com/liteboxd/boxlift/bundle/volume"
 	"github.com/liteboxd/boxlift/internal/fault"
@@ -30,9 +33,9 @@ read volumes as they are. An encrypted bundle stays encrypted.
 
 With --base, make the whole bundle of a delta and the bundle that holds what it leaves
 out: byte for byte what "boxlift bundle build" writes without --since, signature
-included. Every blob is proven, and who signed it is for "boxlift bundle verify" to say. What is
-written has the form that --split, --encrypt-to and --passphrase ask for, whatever that of the
-delta is.`,
+included. Further signatures, statements and the trust file that lie beside it are copied. Every
+blob is proven, and who signed it is for "boxlift bundle verify" to say. What is written has
+the form that --split, --encrypt-to and --passphrase ask for, whatever that of the delta is.`,
 		Example: `  boxlift bundle join bundle.tar.000
   boxlift bundle join --base old.tar delta.tar -o new.tar`,
 		Args: arguments("FILE"),
@@ -63,7 +66,38 @@ func runBundleJoin(ctx context.Context, out io.Writer, path, output string, repo
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "%s written\n", written)
+	w := &errorWriter{w: out}
+	w.printf("%s written\n", written)
+	if volume.Name(path) == volume.Name(written) {
+		return w.err // what lies beside it has its name already
+	}
+	signatures, err := bundle.CopySignatures(path, written)
+	if err != nil {
+		return err
+	}
+	return errors.Join(carryOn(w, path, written, signatures), w.err)
+}
+
+// carryOn tells of signatures that were copied, "" for none, and has statements about a bundle and its trust file
+// travel with another file that holds it.
+func carryOn(w *errorWriter, from, to, signatures string) error {
+	stated, err := attestation.Copy(volume.Name(from), volume.Name(to))
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{signatures, stated} {
+		if name != "" {
+			w.printf("%s written: it goes where the bundle goes\n", name)
+		}
+	}
+	carried, err := approval.ReadCarried(from)
+	if err != nil || carried == nil {
+		return err
+	}
+	at, err := approval.Carry(to, carried)
+	if err == nil {
+		w.printf("%s written: it goes where the bundle goes\n", at)
+	}
 	return err
 }
 
@@ -101,5 +135,9 @@ func (o *bundleJoinOptions) runDelta(
 	}
 	w.printf("size:   %s (%d bytes), %d blobs\ndigest: %s\n", progress.Bytes(result.Size), result.Size, result.Blobs,
 		result.Digest)
-	return w.err
+	signatures, err := r.Signatures().CopyTo(o.output)
+	if err != nil {
+		return err
+	}
+	return errors.Join(carryOn(w, path, o.output, signatures), w.err)
 }

@@ -22,6 +22,8 @@ func newBundleListImagesCommand() *cobra.Command {
 		Long: `List the images that a bundle carries: names, digests, platforms and sizes. As with
 "boxlift bundle inspect", manifests are read and proven, and nothing else is. Of a delta, all
 images of its bundle are listed, with how much of each is not in the file.`,
+		Example: `  boxlift bundle list-images bundle.tar
+  boxlift bundle list-images bundle.tar -o name`,
 		Args: arguments("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if format != "table" && format != "json" && format != "name" {

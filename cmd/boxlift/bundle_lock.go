@@ -54,7 +54,8 @@ moment, the sha256 and size of each file, and what image archives hold. Pins tha
 there stay, and so does everything else in the file. An image that another component
 has pinned gets that pin, wherever its tag has moved since. An image that is not
 published for all platforms of its component is an error; registries are asked for the
-indexes of images that are pinned to find that out.
+indexes of images that are pinned to find that out. OS packages get all that they depend
+on, from archives whose signatures are checked.
 
 With --k3s, --cilium and --liteboxd, make a lock from nothing, or add the components
 that it lacks: what a release is made of is taken from upstream, k3s' checksums and its
@@ -64,8 +65,8 @@ With --update, move one component to another version and leave everything else a
 Entries of your own stay; those with the tag of the old version move along.
 
 With --check, write nothing: report tags that have moved, files that were published
-anew, and newer patch releases. Only tags, checksums and sizes are asked for. The exit
-code is 7 when there is something to report.
+anew, newer patch releases and newer OS packages. Only tags, checksums, sizes and the
+indexes of packages are asked for. The exit code is 7 when there is something to report.
 
 A new lock has the serial 1, and the serial of a lock that has one rises by one whenever
 this command changes what the lock pins: a cluster refuses bundles with a lower serial than
@@ -216,7 +217,7 @@ type locking struct {
 	was      *lock.Lock
 	document *lock.Document
 	// found are the releases that were asked for.
-	found []*upstream.Release
+	found []*upstream.Published
 	// kept says what an update left as it was, by component.
 	kept []string
 }
@@ -323,7 +324,7 @@ func (l *locking) compose(ctx context.Context, asked []lock.Component) error {
 
 func (l *locking) find(
 	ctx context.Context, name, version string, platforms []lock.Platform,
-) (*upstream.Release, error) {
+) (*upstream.Published, error) {
 	task := l.reporter.Task(fmt.Sprintf("find out what %s %s is made of", name, version), 0)
 	r, err := l.finder.Find(ctx, name, version, platforms, l.k3sVersion())
 	task.Done(err)

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/approval"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
-	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/volume"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
@@ -24,8 +24,8 @@ type readOptions struct {
 	identities     []string
 	passphraseFile string
 	bases          []string
-	// signedBy is the key that the bundle has to be signed with; nil for any or none.
-	signedBy *signature.PublicKey
+	// signed is what the bundle has to be signed with; the zero value takes any.
+	signed approval.Demand
 }
 
 func (o *readOptions) addReadFlags(c *cobra.Command) {
@@ -44,23 +44,63 @@ func (o *readOptions) addBaseFlag(c *cobra.Command) {
 // openBundle opens a bundle, which has to be closed; a delta, with the bases that were
 // named. What is wrong with a set of volumes is found out here.
 func (o *readOptions) openBundle(ctx context.Context, path string) (*bundle.Reader, error) {
+	r, _, err := o.openApproved(ctx, path)
+	return r, err
+}
+
+// openApproved opens a bundle and tells by whom it is signed, nil where any is taken.
+func (o *readOptions) openApproved(ctx context.Context, path string) (*bundle.Reader, *approval.Approval, error) {
+	demand, err := o.withCarried(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	return o.openDemanded(ctx, path, demand)
+}
+
+// openDemanded is openApproved for who asks for something by himself.
+func (o *readOptions) openDemanded(ctx context.Context, path string, demand approval.Demand) (
+	*bundle.Reader, *approval.Approval, error,
+) {
 	identities, err := o.open(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	r, err := openOne(ctx, path, o.signedBy, identities)
-	if err != nil || r.Delta() == nil {
-		return r, err
+	judge, err := demand.Judge()
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := openOne(ctx, path, judge, identities)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := o.useBases(ctx, r, identities); err != nil {
+		_ = r.Close()
+		return nil, nil, err
+	}
+	if judge == nil {
+		return r, nil, nil
+	}
+	a, err := judge.Approve(r)
+	if err != nil {
+		_ = r.Close()
+		return nil, nil, damagedHint(err)
+	}
+	return r, a, nil
+}
+
+// useBases opens the bases that were named for a delta.
+func (o *readOptions) useBases(ctx context.Context, r *bundle.Reader, identities []age.Identity) error {
+	if r.Delta() == nil {
+		return nil
 	}
 	for _, name := range o.bases {
 		base, err := openOne(ctx, name, nil, identities)
 		if err != nil {
-			_ = r.Close()
-			return nil, err
+			return err
 		}
 		r.Use(base)
 	}
-	return r, nil
+	return nil
 }
 
 // checkBases refuses bases that are of no use: what was meant is something else.
@@ -85,9 +125,13 @@ func (o *readOptions) openWhole(ctx context.Context, path string) (*bundle.Reade
 }
 
 func openOne(
-	ctx context.Context, path string, key *signature.PublicKey, identities []age.Identity,
+	ctx context.Context, path string, judge *approval.Judge, identities []age.Identity,
 ) (*bundle.Reader, error) {
-	r, err := bundle.OpenSigned(path, key, identities...)
+	var by bundle.Verifier
+	if judge != nil {
+		by = judge
+	}
+	r, err := bundle.OpenVerified(path, by, identities...)
 	if err == nil {
 		return r, nil
 	}

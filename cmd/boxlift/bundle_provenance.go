@@ -2,15 +2,11 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
-	"os"
 
-	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/bundle/provenance"
-	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/internal/fault"
 )
 
@@ -36,7 +32,7 @@ with. The output is a sigstore bundle.`,
 			return runBundleProvenance(cmd.Context(), cmd.OutOrStdout(), args[0], o)
 		},
 	}
-	o.addFlags(c, "private key to sign the statement with (required)")
+	o.addFlags(c, "private key to sign the statement with: a file, or "+keyURIs+" (required)")
 	return c
 }
 
@@ -58,49 +54,4 @@ func runBundleProvenance(ctx context.Context, out io.Writer, path string, o atte
 		return damagedHint(err)
 	}
 	return o.attest(out, signer, statement)
-}
-
-// verifyAttestations checks statements about a bundle.
-func verifyAttestations(ctx context.Context, out io.Writer, path string, o verifyOptions, attestations []string) error {
-	if len(attestations) == 0 {
-		return nil
-	}
-	key, err := o.publicKey()
-	if err != nil {
-		return err
-	}
-	if key == nil {
-		return fault.Usage.Errorf("--attestation needs --key: a statement is worth what its signer is")
-	}
-	r, err := o.openBundle(ctx, path)
-	if err != nil {
-		return err
-	}
-	defer r.Close() //nolint:errcheck // it was only read
-	w := &errorWriter{w: out}
-	for _, name := range attestations {
-		kind, err := verifyAttestation(name, key, r.Digest())
-		if err != nil {
-			return signatureHint(fmt.Errorf("attestation %s: %w", name, err))
-		}
-		w.printf("%s is about this bundle: %s\n", name, kind)
-	}
-	return w.err
-}
-
-func verifyAttestation(name string, key *signature.PublicKey, about digest.Digest) (predicateType string, err error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return "", fault.Input.Wrap(err)
-	}
-	defer f.Close() //nolint:errcheck // it was only read
-	text, err := io.ReadAll(io.LimitReader(f, signature.AttestationLimit+1))
-	if err != nil {
-		return "", err
-	}
-	statement, err := signature.VerifyAttestation(key, text)
-	if err != nil {
-		return "", err
-	}
-	return provenance.Check(statement, about)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -12,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/attestation"
 	"github.com/liteboxd/boxlift/bundle/packages"
-	"github.com/liteboxd/boxlift/bundle/provenance"
 	"github.com/liteboxd/boxlift/bundle/sbom"
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/internal/fault"
@@ -38,7 +39,7 @@ func (o *attestationOptions) addFlags(c *cobra.Command, keyHelp string) {
 	o.addReadFlags(c)
 	c.Flags().StringVarP(&o.output, "output", "o", "", "file to write (default: standard output)")
 	c.Flags().StringVar(&o.key, "key", "", keyHelp)
-	c.Flags().StringVar(&o.passwordFile, "key-password-file", "", "file that holds the key's password")
+	c.Flags().StringVar(&o.passwordFile, "key-password-file", "", passwordFileHelp)
 }
 
 // signer opens the key, which must be the one that the bundle was signed with: a statement
@@ -98,7 +99,7 @@ index.json.`,
 			})
 		},
 	}
-	o.addFlags(c, "private key to sign the document with")
+	o.addFlags(c, "private key to sign the document with: a file, or "+keyURIs)
 	o.addBaseFlag(c)
 	c.Flags().StringVar(&o.cache, "cache", "",
 		"folder for what was found in layers (default: boxlift/packages in the user's folder for such)")
@@ -181,7 +182,7 @@ func runBundleSBOM(
 	if signer == nil {
 		return o.write(out, text)
 	}
-	statement, err := provenance.About(r.Digest(), provenance.CycloneDX, text)
+	statement, err := attestation.Make(r.Digest(), attestation.CycloneDX, json.RawMessage(text))
 	if err != nil {
 		return err
 	}

@@ -1,27 +1,32 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
 
-	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/config/backups"
+	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/ownfile"
 )
 
 func newConfigCommand(_ *globalOptions) *cobra.Command {
 	return group("config", "Check, begin and describe install.yaml",
 		newConfigCheckCommand(),
 		newConfigInitCommand(),
+		newConfigFromEnvCommand(),
 		newConfigSchemaCommand(),
 	)
 }
@@ -37,7 +42,8 @@ roles, ways in, versions. Passwords are never shown.
 
 Environment variables that the file refers to have to be set, as for install.
 Exit code 3 means that there are problems; warnings do not count.`,
-		Args: arguments(),
+		Example: `  boxlift config check -f install.yaml`,
+		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkFormat(format); err != nil {
 				return err
@@ -69,11 +75,16 @@ type configFinding struct {
 type clusterPicture struct {
 	Name        string        `json:"name"`
 	APIEndpoint string        `json:"apiEndpoint"`
+	Front       *frontView    `json:"front,omitempty"`
 	K3s         string        `json:"k3s,omitempty"`    // "" means the bundle's
 	Cilium      string        `json:"cilium,omitempty"` // "" means the bundle's
 	PodCIDR     string        `json:"podCIDR"`
 	Seeding     *seedingView  `json:"seeding,omitempty"` // absent when every host gets all images
 	Registries  []string      `json:"registries,omitempty"`
+	Prepare     bool          `json:"prepare,omitempty"`
+	Names       *namesView    `json:"names,omitempty"`
+	Time        *timeView     `json:"time,omitempty"`
+	Backups     *backupsView  `json:"backups,omitempty"` // absent when the servers make none by themselves
 	Fingerprint string        `json:"fingerprint"`
 	Hosts       []hostPicture `json:"hosts"`
 }
@@ -88,13 +99,52 @@ type seedingView struct {
 	Pull       string              `json:"pull,omitempty"`     // user; absent when nodes pull without a login
 }
 
+type namesView struct {
+	Hosts   map[string]string `json:"hosts,omitempty"`
+	Ingress string            `json:"ingress,omitempty"` // absent for the first server's address
+	Pods    bool              `json:"pods"`
+	Serve   *serveView        `json:"serve,omitempty"`
+}
+
+// serveView are the DNS servers for the LAN.
+type serveView struct {
+	On       []string     `json:"on"`
+	Upstream []netip.Addr `json:"upstream,omitempty"` // absent where other names are refused
+}
+
+type frontView struct {
+	VIP string   `json:"vip"`
+	On  []string `json:"on"`
+}
+
+type timeView struct {
+	Servers  []string `json:"servers"` // hosts that serve it
+	Upstream []string `json:"upstream,omitempty"`
+}
+
+func (v *timeView) String() string {
+	text := "served by " + strings.Join(v.Servers, ", ")
+	if len(v.Upstream) > 0 {
+		text += ", which follow " + strings.Join(v.Upstream, ", ")
+	}
+	return text + "; by the package chrony, which the bundle has to carry for hosts that do not have it"
+}
+
+type backupsView struct {
+	Times      []string `json:"times"` // of each day
+	KeepDays   int      `json:"keepDays"`
+	Recipients []string `json:"recipients"`
+	To         []string `json:"to,omitempty"`
+}
+
 type hostPicture struct {
 	Host   string            `json:"host"`
 	Role   config.Role       `json:"role"`
 	Node   string            `json:"node,omitempty"` // "" means the host's own name
 	NodeIP string            `json:"nodeIP,omitempty"`
-	Login  string            `json:"login"`
-	With   []string          `json:"with"` // in the order in which they are tried
+	Local  bool              `json:"local,omitempty"`
+	Login  string            `json:"login,omitempty"` // absent for this machine
+	With   []string          `json:"with"`            // in the order in which they are tried
 	Sudo   bool              `json:"sudo"`
 	Way    []string          `json:"way,omitempty"` // bastions, the first to connect to first
 	Labels map[string]string `json:"labels,omitempty"`
@@ -149,7 +199,44 @@ func picture(c *config.Config) *clusterPicture {
 		first.Port = 6443
 		p.APIEndpoint = first.Address()
 	}
+	if front := c.Cluster.Front; front != nil {
+		p.Front = &frontView{VIP: front.VIP.String()}
+		for _, path := range front.On {
+			i := slices.IndexFunc(c.Cluster.Servers, func(h config.Host) bool { return h.Path == path })
+			p.Front.On = append(p.Front.On, c.Cluster.Servers[i].Host)
+		}
+	}
 	p.Seeding = viewOf(c.Seeding)
+	p.Prepare = c.Prepare
+	if c.Names != nil {
+		p.Names = &namesView{Pods: c.Names.Pods, Hosts: make(map[string]string)}
+		for _, n := range c.Names.Hosts {
+			p.Names.Hosts[n.Name] = n.Address.String()
+		}
+		if c.Names.Ingress.IsValid() {
+			p.Names.Ingress = c.Names.Ingress.String()
+		}
+		if c.Names.Serve != nil {
+			p.Names.Serve = &serveView{Upstream: c.Names.Serve.Upstream}
+			for _, h := range c.Hosts() {
+				if c.Names.ServedOn(h.Address()) {
+					p.Names.Serve.On = append(p.Names.Serve.On, site.HostName(h))
+				}
+			}
+		}
+	}
+	if c.Time != nil {
+		p.Time = &timeView{Servers: c.Time.Servers, Upstream: c.Time.Upstream}
+	}
+	if b := c.Backups; b != nil {
+		p.Backups = &backupsView{KeepDays: b.KeepDays, Recipients: b.Recipients}
+		for _, at := range b.Times {
+			p.Backups.Times = append(p.Backups.Times, backups.TimeOfDay(at))
+		}
+		for _, t := range b.To {
+			p.Backups.To = append(p.Backups.To, t.String())
+		}
+	}
 	if c.Registries != nil {
 		for name := range c.Registries.Mirrors {
 			p.Registries = append(p.Registries, name)
@@ -161,8 +248,11 @@ func picture(c *config.Config) *clusterPicture {
 		p.Registries = slices.Compact(p.Registries)
 	}
 	for _, h := range c.Hosts() {
-		host := hostPicture{Host: h.Host, Role: h.Role, Node: h.Name, Login: h.User + "@" + h.Address(), Sudo: h.Sudo,
+		host := hostPicture{Host: h.Host, Role: h.Role, Node: h.Name, Local: h.Local, With: []string{}, Sudo: h.Sudo,
 			Labels: h.Labels}
+		if !h.Local {
+			host.Login = h.User + "@" + h.Address()
+		}
 		if h.NodeIP.IsValid() {
 			host.NodeIP = h.NodeIP.String()
 		}
@@ -213,6 +303,36 @@ func viewOf(s config.Seeding) *seedingView {
 	return v
 }
 
+// String says in a line what the names are.
+func (v *namesView) String() string {
+	var texts []string
+	for _, name := range slices.Sorted(maps.Keys(v.Hosts)) {
+		texts = append(texts, name+" is "+v.Hosts[name])
+	}
+	if v.Ingress != "" {
+		texts = append(texts, "LiteBoxd's are "+v.Ingress)
+	}
+	text := "those of nodes"
+	if len(texts) > 0 {
+		text = strings.Join(texts, ", ")
+	}
+	if !v.Pods {
+		text += "; for hosts alone"
+	}
+	if v.Serve == nil {
+		return text
+	}
+	text += "; served by " + strings.Join(v.Serve.On, ", ") + " for the LAN"
+	if len(v.Serve.Upstream) == 0 {
+		return text + ", other names are refused"
+	}
+	var others []string
+	for _, address := range v.Serve.Upstream {
+		others = append(others, address.String())
+	}
+	return text + ", other names by " + strings.Join(others, ", ")
+}
+
 // String says in a line what the seeding is.
 func (v *seedingView) String() string {
 	text := string(v.Mode)
@@ -252,12 +372,32 @@ func printReport(out io.Writer, r configReport) error {
 		}
 		w.printf("cluster %s: %s, %s; API at %s\n", p.Name, count(servers, "server"),
 			count(len(p.Hosts)-servers, "agent"), p.APIEndpoint)
+		if p.Front != nil {
+			w.printf("front: %s, on %s\n", p.Front.VIP, strings.Join(p.Front.On, ", "))
+		}
 		w.printf("k3s %s, Cilium %s, pods in %s\n", orBundle(p.K3s), orBundle(p.Cilium), p.PodCIDR)
 		if p.Seeding != nil {
 			w.printf("seeding: %s\n", p.Seeding)
 		}
 		if len(p.Registries) > 0 {
 			w.printf("registries: %s\n", strings.Join(p.Registries, ", "))
+		}
+		if p.Prepare {
+			w.printf("hosts: prepared by boxlift\n")
+		}
+		if p.Names != nil {
+			w.printf("names: %s\n", p.Names)
+		}
+		if p.Time != nil {
+			w.printf("time: %s\n", p.Time)
+		}
+		if b := p.Backups; b != nil {
+			where := "nowhere else"
+			if len(b.To) > 0 {
+				where = strings.Join(b.To, ", ")
+			}
+			w.printf("backups: by the servers at %s, kept %s, for %s, carried to %s\n", strings.Join(b.Times, ", "),
+				count(b.KeepDays, "day"), count(len(b.Recipients), "recipient"), where)
 		}
 		if w.err == nil {
 			w.err = printHosts(out, p.Hosts)
@@ -284,7 +424,7 @@ func printHosts(out io.Writer, hosts []hostPicture) error {
 	w := &errorWriter{w: t}
 	w.printf("HOST\tROLE\tNODE\tLOGIN\tWITH\tTHROUGH\tLABELS\tTAINTS\n")
 	for _, h := range hosts {
-		login := h.Login
+		login := cmp.Or(h.Login, "this machine")
 		if h.Sudo {
 			login += " (sudo)"
 		}
@@ -297,7 +437,7 @@ func printHosts(out io.Writer, hosts []hostPicture) error {
 			labels = append(labels, key+"="+value)
 		}
 		slices.Sort(labels)
-		w.printf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", h.Host, h.Role, orDash(node), login, strings.Join(h.With, ", "),
+		w.printf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", h.Host, h.Role, orDash(node), login, orDash(strings.Join(h.With, ", ")),
 			orDash(strings.Join(h.Way, ", ")), orDash(strings.Join(labels, ",")), orDash(strings.Join(h.Taints, ",")))
 	}
 	if w.err != nil {
@@ -361,16 +501,7 @@ func writeConfig(path string, content []byte, overwrite bool) error {
 		return err
 	}
 	if overwrite {
-		// Not renameio.WriteFile: it would keep the permissions of the old file.
-		f, err := renameio.NewPendingFile(path, renameio.WithStaticPermissions(0o600),
-			renameio.WithTempDir(filepath.Dir(path)))
-		if err != nil {
-			return wrap(err)
-		}
-		if _, err = f.Write(content); err == nil {
-			err = f.CloseAtomicallyReplace()
-		}
-		return wrap(errors.Join(err, f.Cleanup()))
+		return wrap(ownfile.Replace(path, content, 0o600))
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {

@@ -78,6 +78,10 @@ func anchors(page string) map[string]bool {
 // TestLinks checks that what a page or a program refers to is there.
 func TestLinks(t *testing.T) {
 	all := pages(t)
+	headings := map[string]map[string]bool{}
+	for name, page := range all {
+		headings[name] = anchors(page)
+	}
 	check := func(from, target string) {
 		u, err := url.Parse(target)
 		if err != nil {
@@ -95,7 +99,7 @@ func TestLinks(t *testing.T) {
 			t.Errorf("%s: link to %s: %v", from, target, err)
 			return
 		}
-		if page, ok := all[name]; u.Fragment != "" && (!ok || !anchors(page)[u.Fragment]) {
+		if u.Fragment != "" && !headings[name][u.Fragment] {
 			t.Errorf("%s: link to %s: no such heading", from, target)
 		}
 	}
@@ -236,7 +240,7 @@ func isEllipsis(word string) bool {
 	return word == "..." || word == "…" || strings.HasPrefix(word, "$")
 }
 
-// runsItself says whether a command that has others does something without them, for which it
+// runsItself reports whether a command that has others does something without them, for which it
 // has flags.
 func runsItself(c *cobra.Command) bool {
 	has := false
@@ -264,6 +268,36 @@ func TestCommands(t *testing.T) {
 		if parse(strings.Fields(wrong)) == nil {
 			t.Errorf("boxlift %s is taken for a command", wrong)
 		}
+	}
+}
+
+// TestCommandsOfRoot checks that docs/security.md names all that boxlift-node does as root.
+func TestCommandsOfRoot(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(repository, "docs", "security.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "## What runs as root")
+	section, _, _ = strings.Cut(section, "\n## ")
+	program, err := os.ReadFile(filepath.Join(repository, "cmd", "boxlift-node", "main.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := 0
+	for _, found := range regexp.MustCompile(`(?m)^\tcase ((?:"[a-z-]+"(?:, )?)+):`).FindAllStringSubmatch(string(program), -1) {
+		for _, name := range regexp.MustCompile(`"([a-z-]+)"`).FindAllStringSubmatch(found[1], -1) {
+			switch name[1] {
+			case "help", "-h", "-help", "--help", "version":
+			case "serve": // not as root
+			default:
+				if commands++; !strings.Contains(section, "`"+name[1]+"`") {
+					t.Errorf("docs/security.md does not say what boxlift-node %s does as root", name[1])
+				}
+			}
+		}
+	}
+	if commands < 10 {
+		t.Errorf("only %d commands of boxlift-node were found", commands)
 	}
 }
 

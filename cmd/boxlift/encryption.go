@@ -30,7 +30,7 @@ type encryptOptions struct {
 
 func (o *encryptOptions) addEncryptFlags(c *cobra.Command) {
 	c.Flags().StringArrayVar(&o.recipients, "encrypt-to", nil,
-		"encrypt for this age recipient, such as age1... (repeatable)")
+		"encrypt for this age recipient, age1... or age1pq1... (repeatable)")
 	c.Flags().BoolVar(&o.passphrase, "passphrase", false, "encrypt with a passphrase, which is asked for; "+
 		"--passphrase-file does it too")
 }
@@ -47,7 +47,7 @@ func (o *encryptOptions) withPassphrase(file string) bool { return o.passphrase 
 func (o *encryptOptions) open(ctx context.Context, of secret,
 	passphraseFile string) (recipients []age.Recipient, passphrase []byte, err error) {
 	if !o.withPassphrase(passphraseFile) {
-		recipients, err = parseRecipients(o.recipients)
+		recipients, err = parseRecipients("--encrypt-to", o.recipients)
 		return recipients, nil, err
 	}
 	if len(o.recipients) > 0 {
@@ -64,16 +64,26 @@ func (o *encryptOptions) open(ctx context.Context, of secret,
 	return []age.Recipient{recipient}, passphrase, nil
 }
 
-func parseRecipients(texts []string) ([]age.Recipient, error) {
+// parseRecipients reads what a flag names. That they go together is found out here, and not when
+// there is something to encrypt: age has no file for both kinds of recipients, as whoever breaks
+// the older kind one day could read what is kept for the other.
+func parseRecipients(flag string, texts []string) ([]age.Recipient, error) {
 	var recipients []age.Recipient
 	for _, text := range texts {
 		// What is no recipient may be an identity that was mixed up with it: it is not shown.
 		found, err := age.ParseRecipients(strings.NewReader(text))
 		if err != nil || len(found) != 1 {
-			return nil, fault.WithHint(fault.Usage.Errorf("--encrypt-to takes age recipients, such as age1..., and "+
-				"this is none"), "`age-keygen -y FILE` prints that of an identity")
+			return nil, fault.WithHint(fault.Usage.Errorf("%s takes age recipients, age1... or age1pq1..., and "+
+				"this is none", flag), "`age-keygen -y FILE` prints that of an identity")
 		}
 		recipients = append(recipients, found...)
+	}
+	if len(recipients) == 0 {
+		return nil, nil
+	}
+	if _, err := age.Encrypt(io.Discard, recipients...); err != nil {
+		return nil, fault.WithHint(fault.Usage.Errorf("%s: %w", flag, err), "name recipients of one kind only: "+
+			"`age-keygen -pq` makes post-quantum identities, whose recipients begin with age1pq1")
 	}
 	return recipients, nil
 }

@@ -26,9 +26,11 @@ const exitHelp = `Exit codes:
     5  upstream could not supply an entry, or supplied other bytes
     6  at least one host failed, or the cluster as a whole
     7  status: the cluster differs from config and bundle; health: something is not well;
+       doctor: something critical was found;
        bundle lock --check: upstream has something else or newer than the lock;
        bundle diff: the bundles differ;
-       certs check: certificates end soon
+       bundle scan --fail-on: there are findings of that severity;
+       certs status: certificates end soon
   130  interrupted; the same command goes on from there, and so does boxlift resume after
        install, node add, upgrade and rollback --to`
 

@@ -113,7 +113,8 @@ func TestKinds(t *testing.T) {
 			found++
 			for i, name := range spec.Names {
 				if i >= len(spec.Values) || !isKind(spec.Values[i]) {
-					t.Errorf("%s: %s is not made by fault.NewKind with a class of package fault", files.Position(name.Pos()), name.Name)
+					t.Errorf("%s: %s is not made by fault.NewKind with a class of package fault",
+						files.Position(name.Pos()), name.Name)
 				}
 			}
 		}

@@ -21,7 +21,7 @@ func FuzzTakeUp(f *testing.F) {
 		var o installOptions
 		run := journal.Run{Command: "install", Flags: strings.Split(lines, "\n")}
 		err := o.takeUp(journal.State{Run: run}, o.keptFlags())
-		if err == nil && (o.key != "" || o.insecure || o.config != "") {
+		if err == nil && (o.key != "" || o.insecure || o.config.path != "" || o.config.local) {
 			t.Errorf("flags %q changed what is trusted: %+v", lines, o)
 		}
 	})

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
+	"time"
 
-	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/internal/fault"
@@ -18,9 +18,10 @@ import (
 )
 
 type haveOptions struct {
-	config string
+	config configuration
 	output string
 	nodes  bool
+	sign   bool
 }
 
 func newHaveCommand(global *globalOptions) *cobra.Command {
@@ -34,9 +35,13 @@ where bundles are built: "boxlift bundle build --since HAVE.json" leaves out wha
 it, and hosts that still hold it then need no older bundle. It names hosts and digests, and
 nothing secret.
 
+With --sign the file also says when it was written and how far the cluster's record of
+releases is, and the cluster's key signs it: the signature goes into HAVE.json` + siteSignatureSuffix + `,
+which travels with it. "boxlift site key" prints the public half.
+
 The hosts are only looked at, over SSH. All of them have to answer.`,
-		Example: `  boxlift have --nodes -f install.yaml -o HAVE.json
-  boxlift bundle build --since HAVE.json -f versions.lock --key boxlift.key -o delta.tar`,
+		Example: `  boxlift have --nodes --sign -f install.yaml -o HAVE.json
+  boxlift bundle build --since HAVE.json --trust trust.json -f versions.lock --key boxlift.key -o delta.tar`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !o.nodes {
@@ -48,9 +53,10 @@ The hosts are only looked at, over SSH. All of them have to answer.`,
 			})
 		},
 	}
-	c.Flags().StringVarP(&o.config, "file", "f", "install.yaml", "the configuration")
+	o.config.addFlags(c)
 	c.Flags().BoolVar(&o.nodes, "nodes", false, "write down what the hosts of the configuration hold (required)")
 	c.Flags().StringVarP(&o.output, "output", "o", "HAVE.json", "the file to write")
+	c.Flags().BoolVar(&o.sign, "sign", false, "sign the file with the key of the site, and say in it when it was written")
 	return c
 }
 
@@ -61,6 +67,22 @@ func runHave(ctx context.Context, out io.Writer, global *globalOptions, o haveOp
 		return err
 	}
 	options.Reporter, options.Log = reporter, global.logger(reporter)
+	return writeHave(ctx, out, options, o)
+}
+
+func writeHave(ctx context.Context, out io.Writer, options install.Options, o haveOptions) error {
+	// What signs comes first: what is not there is told before all hosts are asked. The record is then never newer than
+	// what the hosts hold.
+	var identity install.Identity
+	if o.sign {
+		found, err := install.ReadIdentity(ctx, options)
+		if err != nil {
+			return err
+		}
+		if identity = *found; identity.Record.Newest() == nil {
+			return errNoRecord(options)
+		}
+	}
 	held, hosts, err := install.Have(ctx, options)
 	w := &errorWriter{w: out}
 	if len(hosts) > 0 {
@@ -74,12 +96,15 @@ func runHave(ctx context.Context, out io.Writer, global *globalOptions, o haveOp
 	if err != nil {
 		return errors.Join(w.err, err)
 	}
+	if o.sign {
+		held.Date(time.Now(), identity.Record.Reached())
+	}
 	content, err := held.Encode()
 	if err != nil {
 		return err
 	}
-	if err := renameio.WriteFile(o.output, content, 0o644, renameio.WithTempDir(filepath.Dir(o.output))); err != nil {
-		return fmt.Errorf("write %s: %w", o.output, err)
+	if err := writeSiteDocument(o.output, content, identity.Signer); err != nil {
+		return err
 	}
 	for _, p := range held.Platforms {
 		var size int64
@@ -89,5 +114,21 @@ func runHave(ctx context.Context, out io.Writer, global *globalOptions, o haveOp
 		w.printf("%s: all hosts hold %d blobs (%s)\n", p.Platform, len(p.Blobs), progress.Bytes(size))
 	}
 	w.printf("%s written; %s\n", o.output, bundle.SinceText(held.Bundles))
+	printSiteSignature(w, o.output, identity.Signer)
 	return w.err
+}
+
+// errNoRecord says that documents of a cluster could not be told from older ones.
+func errNoRecord(options install.Options) error {
+	return fault.WithHint(fault.Input.Errorf("the cluster %s has no record of releases, which tells an old document of it "+
+		"from a new one", options.Config.Cluster.Name), "boxlift adopt makes one")
+}
+
+// printSiteSignature says where the signature over a document is, if there is a signer.
+func printSiteSignature(w *errorWriter, path string, signer *signature.Signer) {
+	if signer == nil {
+		return
+	}
+	w.printf("signed: by the key of the site, %s; carry %s%s with it\n", signature.KeyID(signer.PublicKey()), path,
+		siteSignatureSuffix)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
@@ -14,10 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/liteboxd/boxlift/bundle"
-	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/install"
-	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/recovery"
 	"github.com/liteboxd/boxlift/install/run"
@@ -30,7 +26,7 @@ import (
 type clusterOptions struct {
 	verifyOptions
 	bundle string
-	config string
+	config configuration
 	format string
 }
 
@@ -43,58 +39,62 @@ func (o *clusterOptions) addFlags(c *cobra.Command) {
 func (o *clusterOptions) addSourceFlags(c *cobra.Command) {
 	o.verifyOptions.addFlags(c)
 	c.Flags().StringVar(&o.bundle, "bundle", "", "the bundle (required)")
-	c.Flags().StringVarP(&o.config, "file", "f", "install.yaml", "the configuration")
+	o.config.addFlags(c)
 	o.format = "table"
 }
 
-// load reads the configuration and opens the bundle, whose signature it checks.
-func (o *clusterOptions) load(ctx context.Context, warn func(string)) (*config.Config, *bundle.Reader, error) {
+// load reads the configuration and opens the bundle, whose signatures it checks. Options are what both say.
+func (o *clusterOptions) load(ctx context.Context, warn func(string)) (install.Options, error) {
+	var none install.Options
 	if err := checkFormat(o.format); err != nil {
-		return nil, nil, err
+		return none, err
 	}
 	if o.bundle == "" {
-		return nil, nil, fault.Usage.Errorf("--bundle is needed: the bundle to install from")
+		return none, fault.Usage.Errorf("--bundle is needed: the bundle to install from")
 	}
-	key, err := o.publicKey()
-	if err != nil {
-		return nil, nil, err
+	if err := o.config.check(); err != nil {
+		return none, err
 	}
-	c, warnings, err := config.Load(o.config, os.LookupEnv)
-	if err != nil {
-		return nil, nil, fault.Input.Wrap(err)
+	c, warnings, configErr := o.config.load()
+	if configErr == nil {
+		if err := o.demand(c.Trust); err != nil {
+			return none, err
+		}
+	}
+	if _, err := o.demanded(ctx); err != nil {
+		return none, err
+	}
+	if configErr != nil {
+		return none, fault.Input.Wrap(configErr)
 	}
 	for _, w := range warnings {
 		warn("warning: " + w.String())
 	}
-	if key == nil {
+	demand, err := o.withCarried(o.bundle)
+	if err != nil {
+		return none, err
+	}
+	if demand.IsNone() {
 		warn("warning: THE SIGNATURE OF THE BUNDLE IS NOT CHECKED (--insecure-skip-signature): whoever made this " +
 			"file gets root on every host")
 	}
-	r, err := o.openSigned(ctx, o.bundle, key)
+	r, a, err := o.openDemanded(ctx, o.bundle, demand)
 	if err != nil {
-		return nil, nil, err
+		return none, err
+	}
+	if a != nil {
+		for _, text := range a.Warnings {
+			warn("warning: " + text)
+		}
 	}
 	if err := errors.Join(o.checkBases(r), o.checkDigest(r)); err != nil {
 		_ = r.Close()
-		return nil, nil, err
+		return none, err
 	}
 	if text := endText(r.Validity(), time.Now()); text != "" {
 		warn("warning: " + text)
 	}
-	return c, r, nil
-}
-
-// openSigned opens a bundle and checks its signature, unless key is nil.
-func (o *readOptions) openSigned(ctx context.Context, path string, key *signature.PublicKey) (*bundle.Reader, error) {
-	r, err := o.openBundle(ctx, path)
-	if err != nil || key == nil {
-		return r, err
-	}
-	if err := r.VerifySignature(key); err != nil {
-		_ = r.Close()
-		return nil, signatureHint(err)
-	}
-	return r, nil
+	return install.Options{Config: c, Bundle: r, Demand: demand, Approval: a, Version: version}, nil
 }
 
 type installOptions struct {
@@ -248,8 +248,8 @@ func newResumeCommand(global *globalOptions) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "resume",
 		Short: "Go on with an installation or upgrade that failed or was interrupted",
-		Long: `Go on with the installation, node add, upgrade or rollback that state.json tells of, from
-the step that it broke off at. Without --bundle the bundle is the one that it began with. The run
+		Long: `Go on with the installation, node add, upgrade, rollback or liteboxd move that state.json
+tells of, from the step that it broke off at. Without --bundle the bundle is the one that it began with. The run
 keeps to the flags that it began with, such as --kubeconfig, but for those that are given
 here, which take their place. When the bundle or what install.yaml asks for is another one
 than then, nothing is done: the command itself begins anew.
@@ -277,14 +277,6 @@ with are named, and have to be given here.`,
 	c.Flags().AddFlagSet(givingUpFlags(&o.giveUpDataOn))
 	c.Flags().AddFlagSet(o.consentFlags())
 	return c
-}
-
-// statePath is where the state of a configuration lies.
-func statePath(given, configuration string) string {
-	if given != "" {
-		return given
-	}
-	return filepath.Join(filepath.Dir(configuration), "state.json")
 }
 
 func runInstall(ctx context.Context, out io.Writer, global *globalOptions, o installOptions,
@@ -319,7 +311,7 @@ func (o *installOptions) openOptions(ctx context.Context, global *globalOptions,
 			"nothing to go on with in a dry run", o.config),
 			"boxlift install makes the dry run; take runtime.dryRun out to go on")
 	}
-	options.StatePath, options.Resume, options.Log = statePath(o.state, o.config), o.resume &&
+	options.StatePath, options.Resume, options.Log = o.config.statePath(o.state), o.resume &&
 		!o.fromCluster, global.logger(reporter)
 	options.DryRun = !o.resume && (o.dryRun || options.Config.Runtime.DryRun)
 	options.Kubeconfig, options.MergeKubeconfig = o.kubeconfig, o.mergeKubeconfig
@@ -332,7 +324,7 @@ func (o *installOptions) openOptions(ctx context.Context, global *globalOptions,
 // runResume goes on with the last run, whatever command it was of.
 func runResume(ctx context.Context, out io.Writer, global *globalOptions, o installOptions,
 	reporter progress.Reporter) error {
-	state := statePath(o.state, o.config)
+	state := o.config.statePath(o.state)
 	last, err := journal.Read(state)
 	if err != nil {
 		return err
@@ -347,9 +339,12 @@ func runResume(ctx context.Context, out io.Writer, global *globalOptions, o inst
 		}
 		return runUpgrade(ctx, out, global, u, last.RollbackTo, reporter)
 	}
+	if last.Verb == journal.MoveLiteBoxd {
+		return resumeMove(ctx, out, global, o, last, reporter)
+	}
 	kept := o.keptInstallFlags()
 	switch {
-	case last.Command == nodeAdd:
+	case last.Verb == journal.AddNodes:
 		o.command, kept = nodeAdd, o.keptNodeFlags()
 	case last.Command != "":
 		if o.scope, err = scopeOfRun(last); err != nil {
@@ -417,18 +412,18 @@ func flagName(text string) string {
 // open loads the configuration and the bundle, and verifies the bundle as a whole.
 func (o *clusterOptions) open(ctx context.Context, warn func(string),
 	reporter progress.Reporter) (install.Options, error) {
-	c, r, err := o.load(ctx, warn)
+	options, err := o.load(ctx, warn)
 	if err != nil {
-		return install.Options{}, err
+		return options, err
 	}
-	if err := r.Verify(ctx, reporter); err != nil {
-		return install.Options{}, errors.Join(damagedHint(err), r.Close())
+	if err := options.Bundle.Verify(ctx, reporter); err != nil {
+		return options, errors.Join(damagedHint(err), options.Bundle.Close())
 	}
-	path, err := filepath.Abs(o.config)
-	if err != nil {
-		return install.Options{}, errors.Join(err, r.Close())
+	if options.ConfigPath, err = o.config.absolute(); err != nil {
+		return options, errors.Join(err, options.Bundle.Close())
 	}
-	return install.Options{Config: c, ConfigPath: path, Bundle: r, Version: version, Reporter: reporter}, nil
+	options.Reporter = reporter
+	return options, nil
 }
 
 func printSummary(out io.Writer, s *run.Summary, format string, succeeded bool, took time.Duration) error {

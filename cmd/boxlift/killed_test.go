@@ -53,6 +53,7 @@ func TestKilled(t *testing.T) {
 	kills, program := killsOf(t), buildProgram(t)
 	volumes := []string{"--split", "256KiB"}
 	delta := []string{"--since", "old.tar"}
+	forms := make(map[string]*form)
 	for name, args := range map[string][]string{
 		"one file":          nil,
 		"volumes":           volumes,
@@ -62,57 +63,70 @@ func TestKilled(t *testing.T) {
 		"with its SBOM":     {"--sbom"},
 		"reuse":             {"--reuse", "old.tar"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := newSite(t)
-			s.program = program
-			s.env = append(s.env, "XDG_CACHE_HOME="+filepath.Join(s.dir, "cache"))
-			s.write(t, "identity", []byte(identity.String()))
-			s.buildOld(t)
-			form := &form{packerSite: s, isSet: slices.Contains(args, "--split"), identity: identity}
-			if slices.Contains(args, "--sbom") {
-				s.args = append(s.args, "--sbom")
-			}
-			s.kill(t, "whole.tar", never)
-			form.whole = s.read(t, "whole.tar")
-			s.args = append(s.args, args...)
-			slowly()
-			took := s.kill(t, killedOutput, never)
-			form.check(t)
-			isEncrypted := slices.Contains(args, "--encrypt-to")
-			undisturbed := form.take(t)
+		s := newSite(t)
+		s.program = program
+		s.env = append(s.env, "XDG_CACHE_HOME="+filepath.Join(s.dir, "cache"))
+		s.write(t, "identity", []byte(identity.String()))
+		s.buildOld(t)
+		form := &form{packerSite: s, isSet: slices.Contains(args, "--split"), identity: identity}
+		if slices.Contains(args, "--sbom") {
+			s.args = append(s.args, "--sbom")
+		}
+		s.kill(t, "whole.tar", never)
+		form.whole = s.read(t, "whole.tar")
+		s.args = append(s.args, args...)
+		forms[name] = form
+	}
+	slowly()
+	server.ResetRequests()
+	// Most of it is waiting for a server that is slow. What the server is asked for, it is by all forms.
+	t.Run("forms", func(t *testing.T) {
+		for name, form := range forms {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				form.killOften(t, kills)
+			})
+		}
+	})
+	t.Logf("%d times the rest of something was asked for", ranges())
+}
 
-			server.ResetRequests()
-			killed, begun, finished := 0, 0, 0
-			for killed < kills {
-				if len(s.left(t)) > 0 {
-					begun++
-				}
-				ended := s.kill(t, killedOutput, rand.N(took)) > 0
-				if !ended {
-					killed++
-				}
-				// A killed build may have finished all the same.
-				if form.isThere() {
-					form.check(t)
-					form.take(t)
-					finished++
-				} else if ended {
-					t.Fatal("it ended well, and nothing is there")
-				}
-			}
-			t.Logf("killed %d times within %v: %d runs began with what another had left, %d finished, and %d times the rest of something was asked for",
-				killed, took, begun, finished, ranges())
-			server.Heal()
-			s.kill(t, killedOutput, never)
-			form.check(t)
-			if left := s.left(t); len(left) > 0 {
-				t.Errorf("left over: %v", left)
-			}
-			// Encryption itself is different each time.
-			if got := form.take(t); !isEncrypted && !maps.EqualFunc(undisturbed, got, bytes.Equal) {
-				t.Error("the files are not those of a build that nobody killed")
-			}
-		})
+// killOften kills so many builds, and has one come to its end.
+func (f *form) killOften(t *testing.T, kills int) {
+	t.Helper()
+	took := f.kill(t, killedOutput, never)
+	f.check(t)
+	isEncrypted := slices.Contains(f.args, "--encrypt-to")
+	undisturbed := f.take(t)
+
+	killed, begun, finished := 0, 0, 0
+	for killed < kills {
+		if len(f.left(t)) > 0 {
+			begun++
+		}
+		ended := f.kill(t, killedOutput, rand.N(took)) > 0
+		if !ended {
+			killed++
+		}
+		// A killed build may have finished all the same.
+		if f.isThere() {
+			f.check(t)
+			f.take(t)
+			finished++
+		} else if ended {
+			t.Fatal("it ended well, and nothing is there")
+		}
+	}
+	t.Logf("killed %d times within %v: %d runs began with what another had left, %d finished",
+		killed, took, begun, finished)
+	f.kill(t, killedOutput, never)
+	f.check(t)
+	if left := f.left(t); len(left) > 0 {
+		t.Errorf("left over: %v", left)
+	}
+	// Encryption itself is different each time.
+	if got := f.take(t); !isEncrypted && !maps.EqualFunc(undisturbed, got, bytes.Equal) {
+		t.Error("the files are not those of a build that nobody killed")
 	}
 }
 
@@ -121,7 +135,8 @@ func TestKilled(t *testing.T) {
 func buildProgram(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "boxlift")
-	c := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", program, ".")
+	c := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o",
+		program, ".")
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)

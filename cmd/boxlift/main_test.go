@@ -21,7 +21,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/install/kube/helm"
+	"github.com/liteboxd/boxlift/test/packagearchive"
 	"github.com/liteboxd/boxlift/test/upstream"
 )
 
@@ -31,7 +33,8 @@ var update = flag.Bool("update", false, "write what the scripts expect anew")
 var server struct {
 	sync.Once
 	*upstream.Server
-	err error
+	packages *packagearchive.Sample
+	err      error
 }
 
 func TestMain(m *testing.M) {
@@ -56,13 +59,20 @@ func (c closing) Run() int {
 }
 
 func startUpstream() error {
-	server.Do(func() { server.Server, server.err = upstream.Start(context.Background(), upstream.Options{}) })
+	server.Do(func() {
+		if server.packages, server.err = packagearchive.NewSample(); server.err != nil {
+			return
+		}
+		server.Server, server.err = upstream.Start(context.Background(),
+			upstream.Options{Files: server.packages.Files})
+	})
 	return server.err
 }
 
 // TestScripts runs the program as its users do.
 //
-// The scripts have these variables: SSL_CERT_FILE, MIRROR_<HOST> for --mirror, and ROOT,
+// The scripts have the file packages.gpg, a keyring for the archives of OS packages that are upstream, and
+// these variables: SSL_CERT_FILE, MIRROR_<HOST> for --mirror, and ROOT,
 // the folder of the module. They have these commands besides testscript's own:
 //
 //	exits CODE PROGRAM ARGS...   run a program that ends with this code
@@ -71,13 +81,21 @@ func startUpstream() error {
 //	                             machines and runs, to a file
 //	flip FILE OFFSET             change a byte; a negative offset counts from the end
 //	mode FILE MODE               expect these permissions, in octal
-func TestScripts(t *testing.T) {
+//	keys PREFIX...               have key pairs as boxlift key generate makes them, with the
+//	                             password canary; a prefix has the same one in all scripts
+//	sitesign PREFIX FILE         sign a file as the site does whose private key is PREFIX.key,
+//	                             made by boxlift key generate without a password
+func TestScripts(t *testing.T) { runScripts(t, "testdata/script", nil) }
+
+// runScripts runs the scripts of a folder. setup, unless nil, sets further variables.
+func runScripts(t *testing.T, dir string, setup func(*testscript.Env) error) {
+	t.Helper()
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+		Dir:                 dir,
 		UpdateScripts:       *update,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -86,16 +104,23 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			e.Setenv("ROOT", root)
+			if err := os.WriteFile(filepath.Join(e.WorkDir, "packages.gpg"), server.packages.Keyring, 0o600); err != nil {
+				return err
+			}
 			e.Setenv("DOCKER_CONFIG", e.WorkDir)
 			e.Setenv("SSL_CERT_FILE", server.CAFile())
 			for _, mirror := range server.Mirrors() {
 				host, _, _ := strings.Cut(mirror, "=")
 				e.Setenv("MIRROR_"+strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(host)), mirror)
 			}
+			if setup != nil {
+				return setup(e)
+			}
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "bundle": runBundle, "normalize": normalize, "flip": flip, "mode": mode, "digest": setDigest,
+			"keys": giveKeys, "sitesign": signAsSite,
 		},
 	})
 }
@@ -115,6 +140,36 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 	if got != want {
 		ts.Fatalf("it ended with %d, expected %d\n%s%s", got, want, ts.ReadFile("stdout"), ts.ReadFile("stderr"))
 	}
+}
+
+// keyPairs are functions that return a [keyPair], by the prefix of its files. A password is slow on purpose: each is
+// made once.
+var keyPairs sync.Map
+
+type keyPair struct{ private, public []byte }
+
+func giveKeys(ts *testscript.TestScript, _ bool, args []string) {
+	for _, prefix := range args {
+		made, _ := keyPairs.LoadOrStore(prefix, sync.OnceValues(func() (keyPair, error) {
+			private, public, err := signature.GenerateKey([]byte("canary"))
+			return keyPair{private, public}, err
+		}))
+		keys, err := made.(func() (keyPair, error))()
+		ts.Check(err)
+		ts.Check(os.WriteFile(ts.MkAbs(prefix+".key"), keys.private, 0o600))
+		ts.Check(os.WriteFile(ts.MkAbs(prefix+".pub"), keys.public, 0o644))
+	}
+}
+
+// signAsSite writes the document again, signed.
+func signAsSite(ts *testscript.TestScript, _ bool, args []string) {
+	private, err := os.ReadFile(ts.MkAbs(args[0] + ".key"))
+	ts.Check(err)
+	signer, err := signature.LoadSigner(private, nil)
+	ts.Check(err)
+	content, err := os.ReadFile(ts.MkAbs(args[1]))
+	ts.Check(err)
+	ts.Check(writeSiteDocument(ts.MkAbs(args[1]), content, signer))
 }
 
 // setDigest puts the bundle digest of a bundle into the variable DIGEST.
@@ -144,6 +199,7 @@ var varying = []struct {
 	{regexp.MustCompile(`"size": \d+`), `"size": 0`},
 	{regexp.MustCompile(`in \d+(\.\d+)?(s|ms)`), "in TIME"},
 	{regexp.MustCompile(`(?m)  +([^ ])`), "  $1"}, // columns are as wide as the sizes
+	{regexp.MustCompile(`[0-9A-Za-z+/]{43}=`), "KEYID"},
 	{regexp.MustCompile(`by the key \S+`), "by the key ID"},
 }
 

@@ -54,13 +54,12 @@ Secrets are no part of the manifests: boxlift install makes them in the cluster.
 func runManifestsRender(ctx context.Context, out io.Writer, global *globalOptions, o clusterOptions, diff bool,
 	reporter progress.Reporter) error {
 	warn := global.warner(reporter)
-	c, r, err := o.load(ctx, warn)
+	options, err := o.load(ctx, warn)
 	if err != nil {
 		return err
 	}
-	defer r.Close() //nolint:errcheck // it was only read
-	options := install.Options{Config: c, ConfigPath: o.config, Bundle: r, Reporter: reporter,
-		Log: global.logger(reporter)}
+	defer options.Bundle.Close() //nolint:errcheck // it was only read
+	options.ConfigPath, options.Reporter, options.Log = o.config.String(), reporter, global.logger(reporter)
 	if diff {
 		return printDiff(ctx, out, options)
 	}

@@ -58,7 +58,7 @@ func (o *installOptions) keptNodeFlags() *pflag.FlagSet {
 }
 
 type nodeRemoveOptions struct {
-	config            string
+	config            configuration
 	state             string
 	format            string
 	hosts             []string
@@ -94,7 +94,7 @@ Where LiteBoxd's database is among it, a backup is made and proven first.`,
 			})
 		},
 	}
-	c.Flags().StringVarP(&o.config, "file", "f", "install.yaml", "the configuration")
+	o.config.addFlags(c)
 	c.Flags().StringVar(&o.state, "state", "", "where to keep state.json (default: beside the configuration)")
 	c.Flags().StringVarP(&o.format, "output", "o", "table", "format: table or json")
 	c.Flags().StringSliceVar(&o.hosts, "hosts", nil, "addresses or names of the hosts, as install.yaml or the "+
@@ -128,7 +128,7 @@ func runNodeRemove(ctx context.Context, out io.Writer, global *globalOptions, o 
 	if err != nil {
 		return err
 	}
-	options.StatePath, options.DryRun = statePath(o.state, o.config), o.dryRun
+	options.StatePath, options.DryRun = o.config.statePath(o.state), o.dryRun
 	options.Reporter, options.Log = reporter, global.logger(reporter)
 	options.GiveUpDataOn, options.Flags = o.giveUpDataOn, o.flags
 	summary, err := install.RemoveNodes(ctx, install.RemoveOptions{

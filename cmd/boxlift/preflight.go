@@ -20,11 +20,13 @@ func newPreflightCommand(global *globalOptions) *cobra.Command {
 		Short: "Find out whether hosts can be installed",
 		Long: `Look at all hosts of install.yaml and list what stands in the way of an installation:
 what was found, what is needed, and how to mend it. Findings that are errors stop boxlift
-install; warnings do not. Nothing is changed on the hosts but that boxlift's own helper
+install; warnings do not, and neither does what is to be prepared, where install.yaml has
+hosts.prepare. Nothing is changed on the hosts but that boxlift's own helper
 is put into /var/lib/boxlift.
 
 Exit code 6 means that there is an error, or that a host cannot be looked at.`,
-		Args: arguments(),
+		Example: `  boxlift preflight --bundle bundle.tar --key boxlift.pub -f install.yaml`,
+		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
 				return runPreflight(cmd.Context(), out, global, o, r)

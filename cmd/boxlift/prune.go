@@ -100,7 +100,7 @@ func (o *pruneOptions) pruneOnce(ctx context.Context, out io.Writer, global *glo
 		if options.Bundle != nil {
 			defer options.Bundle.Close() //nolint:errcheck // it was only read
 		}
-		options.StatePath, options.DryRun = statePath(o.state, o.config), dryRun || options.Config.Runtime.DryRun
+		options.StatePath, options.DryRun = o.config.statePath(o.state), dryRun || options.Config.Runtime.DryRun
 		options.Reporter, options.Log = r, global.logger(r)
 		found, err = install.Prune(ctx, install.PruneOptions{Options: options, DropPrevious: !o.keepPrevious})
 		if found == nil {
@@ -122,8 +122,7 @@ func (o *pruneOptions) options(ctx context.Context, warn func(string)) (install.
 		}
 		return loadConfiguration(o.config, warn)
 	}
-	c, r, err := o.load(ctx, warn)
-	return install.Options{Config: c, Bundle: r}, err
+	return o.load(ctx, warn)
 }
 
 // ask asks a question on a terminal. Whatever is not a yes is a no.

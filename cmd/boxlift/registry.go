@@ -171,7 +171,7 @@ func (o *registryServeOptions) openFile(cmd *cobra.Command) (*registry.File, err
 	if o.bundle == "" {
 		return nil, fault.Usage.Errorf("--bundle is needed: the bundle to serve")
 	}
-	key, err := o.publicKey()
+	demand, err := o.demanded(cmd.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -183,12 +183,9 @@ func (o *registryServeOptions) openFile(cmd *cobra.Command) (*registry.File, err
 		_ = r.Close() // it was only read
 		return nil, err
 	}
-	if key == nil {
+	if demand.IsNone() {
 		fmt.Fprintln(cmd.ErrOrStderr(), "boxlift: warning: THE SIGNATURE OF THE BUNDLE IS NOT CHECKED "+
 			"(--insecure-skip-signature): whoever made this file chose what is served")
-	} else if err := r.VerifySignature(key); err != nil {
-		_ = r.Close() // it was only read
-		return nil, signatureHint(err)
 	}
 	file, err := serveWhole(r)
 	if err != nil {

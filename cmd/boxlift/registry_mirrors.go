@@ -77,11 +77,11 @@ without it nodes go on to ask the registry that the image is named after.
 }
 
 func runRegistryMirrors(ctx context.Context, out io.Writer, o registryMirrorsOptions) error {
-	source, err := o.source(ctx)
+	origin, err := o.origin(ctx)
 	if err != nil {
 		return err
 	}
-	registries, err := source.Merge(nil)
+	registries, err := origin.Merge(nil)
 	if err != nil {
 		return fault.Usage.Wrap(err)
 	}
@@ -93,43 +93,43 @@ func runRegistryMirrors(ctx context.Context, out io.Writer, o registryMirrorsOpt
 	return err
 }
 
-func (o *registryMirrorsOptions) source(ctx context.Context) (registries.Source, error) {
-	source := registries.Source{Endpoints: o.endpoints, CAFile: o.caFile, InsecureSkipTLSVerify: o.insecureTLS}
+func (o *registryMirrorsOptions) origin(ctx context.Context) (registries.Origin, error) {
+	origin := registries.Origin{Endpoints: o.endpoints, CAFile: o.caFile, InsecureSkipTLSVerify: o.insecureTLS}
 	switch {
 	case (o.bundle == "") == (len(o.registries) == 0):
-		return source, fault.Usage.Errorf("either --bundle or --registry is needed: the registries whose images are " +
+		return origin, fault.Usage.Errorf("either --bundle or --registry is needed: the registries whose images are " +
 			"there")
 	case len(o.endpoints) == 0:
-		return source, fault.Usage.Errorf("--endpoint is needed: where to pull from, such as https://192.0.2.1:5443")
+		return origin, fault.Usage.Errorf("--endpoint is needed: where to pull from, such as https://192.0.2.1:5443")
 	case (o.username == "") != (o.passwordFile == ""):
-		return source, fault.Usage.Errorf("--username and --password-file belong together")
+		return origin, fault.Usage.Errorf("--username and --password-file belong together")
 	case o.caFile != "" && !path.IsAbs(o.caFile):
-		return source, fault.WithHint(fault.Usage.Errorf("--ca-file %q: expected an absolute path", o.caFile),
+		return origin, fault.WithHint(fault.Usage.Errorf("--ca-file %q: expected an absolute path", o.caFile),
 			"it is where the file is on the hosts; put it there yourself")
 	case o.caFile != "" && o.insecureTLS:
-		return source, fault.Usage.Errorf("--ca-file and --insecure-skip-tls-verify exclude each other")
+		return origin, fault.Usage.Errorf("--ca-file and --insecure-skip-tls-verify exclude each other")
 	}
 	var err error
-	if source.Rewrites, err = parseRewrites(o.rewrites); err != nil {
-		return source, err
+	if origin.Rewrites, err = parseRewrites(o.rewrites); err != nil {
+		return origin, err
 	}
-	if source.Registries = o.registries; o.bundle != "" {
-		if source.Registries, err = o.registriesOf(ctx, o.bundle); err != nil {
-			return source, err
+	if origin.Registries = o.registries; o.bundle != "" {
+		if origin.Registries, err = o.registriesOf(ctx, o.bundle); err != nil {
+			return origin, err
 		}
 	}
 	if o.username == "" {
-		return source, nil
+		return origin, nil
 	}
 	password, err := os.ReadFile(o.passwordFile)
 	if err != nil {
-		return source, fault.Input.Errorf("read the registry's password: %w", err)
+		return origin, fault.Input.Errorf("read the registry's password: %w", err)
 	}
 	if password = bytes.TrimRight(password, "\r\n"); len(password) == 0 {
-		return source, fault.Input.Errorf("read the registry's password: %s is empty", o.passwordFile)
+		return origin, fault.Input.Errorf("read the registry's password: %s is empty", o.passwordFile)
 	}
-	source.Login = &registries.Login{Username: o.username, Password: config.NewSecret(string(password))}
-	return source, nil
+	origin.Login = &registries.Login{Username: o.username, Password: config.NewSecret(string(password))}
+	return origin, nil
 }
 
 // registriesOf are the registries that a bundle has images of, sorted. Nothing but their

@@ -60,8 +60,8 @@ rewrite rule gives it another: registry= names the registry that the rule is for
 registry, and replace= is what stands in place of each match, with $1 for a group.
 The rules are those of k3s' registries.yaml.
 
-The bundle's signature over its index is checked first. Other contents are proven by the
-registry, which accepts nothing that differs from its digest.
+The bundle's signature over its index is checked first. Other contents are hashed while
+they are sent, and the end of what differs from its digest is withheld.
 
 Credentials are those of --username, with the password from --password-file, from
 ` + pushPasswordVariable + ` or from the terminal; or those of the variables
@@ -113,8 +113,7 @@ func runRegistryPush(ctx context.Context, out io.Writer, global *globalOptions, 
 	if err := o.credentials(ctx, options); err != nil {
 		return err
 	}
-	key, err := o.publicKey()
-	if err != nil {
+	if _, err := o.demanded(ctx); err != nil {
 		return err
 	}
 	r, err := o.openWhole(ctx, o.bundle)
@@ -124,11 +123,6 @@ func runRegistryPush(ctx context.Context, out io.Writer, global *globalOptions, 
 	defer r.Close() //nolint:errcheck // it was only read
 	if err := o.checkDigest(r); err != nil {
 		return err
-	}
-	if key != nil {
-		if err := r.VerifySignature(key); err != nil {
-			return signatureHint(err)
-		}
 	}
 	options.Bundle = r
 	do := push.Push

@@ -48,7 +48,8 @@ func TestRegistryPushScripts(t *testing.T) {
 			// normalize as for TestScripts, and without the registries' addresses.
 			"normalize": func(ts *testscript.TestScript, negated bool, args []string) {
 				normalize(ts, negated, args)
-				text := strings.NewReplacer(harbor.Address(), "harbor.lan", open.Address(), "open.lan").Replace(ts.ReadFile(args[0]))
+				text := strings.NewReplacer(harbor.Address(), "harbor.lan", open.Address(),
+					"open.lan").Replace(ts.ReadFile(args[0]))
 				text = regexp.MustCompile(`"(bytes|upload)": \d+`).ReplaceAllString(text, `"$1": 0`)
 				ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text), 0o600))
 			},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 
 	"github.com/liteboxd/boxlift/install"
@@ -45,11 +44,9 @@ func resumeFromCluster(ctx context.Context, out io.Writer, global *globalOptions
 		return runUpgrade(ctx, out, global, u, found.RollbackTo, reporter)
 	}
 	// What else a command was given, such as hosts or a backup, is not on record.
-	if o.scope, err = scopeOfRun(last); err == nil && o.scope.Command() != found.Command {
-		err = fmt.Errorf("%w: %s is boxlift %s: run that command again", site.ErrNothingToResume, where, found.Command)
-	}
-	if err != nil {
-		return err
+	var ok bool
+	if o.scope, ok = run.ScopeOf(found.Verb); !ok {
+		return fmt.Errorf("%w: %s is boxlift %s: run that command again", site.ErrNothingToResume, where, found.Command)
 	}
 	if err := o.takeUp(last, o.keptInstallFlags()); err != nil {
 		return err
@@ -82,17 +79,14 @@ func checkAnew(anew, given []string) error {
 // findUnfinished asks the cluster. The bundle is verified as a whole by the run that follows.
 func (o *installOptions) findUnfinished(ctx context.Context, global *globalOptions,
 	reporter progress.Reporter) (*run.Unfinished, error) {
-	c, r, err := o.load(ctx, func(string) {}) // that run warns
+	options, err := o.load(ctx, func(string) {}) // that run warns
 	if err != nil {
 		return nil, err
 	}
-	defer r.Close() //nolint:errcheck // it was only read
-	path, err := filepath.Abs(o.config)
-	if err != nil {
+	defer options.Bundle.Close() //nolint:errcheck // it was only read
+	if options.ConfigPath, err = o.config.absolute(); err != nil {
 		return nil, err
 	}
-	return install.FindUnfinished(ctx, install.Options{
-		Config: c, ConfigPath: path, Bundle: r, StatePath: statePath(o.state, o.config), Reporter: reporter,
-		Log: global.logger(reporter),
-	})
+	options.StatePath, options.Reporter, options.Log = o.config.statePath(o.state), reporter, global.logger(reporter)
+	return install.FindUnfinished(ctx, options)
 }

@@ -151,7 +151,8 @@ func TestResumeOfNodeAdd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(j.Begin(journal.Run{Command: command}), j.Close()); err != nil {
+		verb, _ := journal.OfCommand(command)
+		if err := errors.Join(j.Begin(journal.Run{Verb: verb, Command: command}), j.Close()); err != nil {
 			t.Fatal(err)
 		}
 		o := installOptions{resume: true, state: filepath.Join(dir, "state.json")}
@@ -165,7 +166,8 @@ func TestResumeOfNodeAdd(t *testing.T) {
 func TestTakeUpRefusesOtherFlags(t *testing.T) {
 	for _, text := range []string{"", "kubeconfig", "k.yaml", "--kubeconfig", "-h", "--help", "--help=true", "--=", "--later=1", "--batch-size=1", "--state=/s", "--no-rollback=perhaps"} {
 		var o installOptions
-		err := o.takeUp(journal.State{Run: journal.Run{Command: "install", Flags: []string{"--kubeconfig=/k", text}}}, o.keptFlags())
+		err := o.takeUp(journal.State{Run: journal.Run{Command: "install", Flags: []string{"--kubeconfig=/k", text}}},
+			o.keptFlags())
 		if !errors.Is(err, site.ErrNothingToResume) || fault.ClassOf(err) != fault.Input {
 			t.Errorf("%q: %v", text, err)
 		}

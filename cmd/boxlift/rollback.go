@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"text/tabwriter"
 	"time"
 
@@ -15,7 +13,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/liteboxd/boxlift/install"
-	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
@@ -104,7 +101,7 @@ func runRollbackTo(ctx context.Context, stdout io.Writer, global *globalOptions,
 }
 
 type rollbackOptions struct {
-	config     string
+	config     configuration
 	state      string
 	format     string
 	revision   int
@@ -133,7 +130,7 @@ boxlift install brings LiteBoxd to what bundle and install.yaml say again.`,
 			})
 		},
 	}
-	c.Flags().StringVarP(&o.config, "file", "f", "install.yaml", "the configuration")
+	o.config.addFlags(c)
 	c.Flags().StringVar(&o.state, "state", "", "where to keep state.json (default: beside the configuration)")
 	c.Flags().StringVarP(&o.format, "output", "o", "table", "format: table or json")
 	c.Flags().IntVar(&o.revision, "revision", 0, "the revision to go back to (default: the last good one before)")
@@ -157,7 +154,7 @@ func runRollback(ctx context.Context, out io.Writer, global *globalOptions, o ro
 	if err != nil {
 		return err
 	}
-	options.StatePath, options.ForceAfter = statePath(o.state, o.config), o.forceAfter
+	options.StatePath, options.ForceAfter = o.config.statePath(o.state), o.forceAfter
 	options.Reporter, options.Log = reporter, global.logger(reporter)
 	if o.list {
 		return printRevisions(ctx, out, options, o.format)
@@ -167,19 +164,6 @@ func runRollback(ctx context.Context, out io.Writer, global *globalOptions, o ro
 		return err
 	}
 	return errors.Join(err, printChanges(out, summary, o.format))
-}
-
-// loadConfiguration reads install.yaml for a command that needs no bundle.
-func loadConfiguration(path string, warn func(string)) (install.Options, error) {
-	c, warnings, err := config.Load(path, os.LookupEnv)
-	if err != nil {
-		return install.Options{}, fault.Input.Wrap(err)
-	}
-	for _, w := range warnings {
-		warn("warning: " + w.String())
-	}
-	absolute, err := filepath.Abs(path)
-	return install.Options{Config: c, ConfigPath: absolute}, err
 }
 
 func printRevisions(ctx context.Context, out io.Writer, options install.Options, format string) error {
@@ -252,10 +236,8 @@ func scopeOf(only, skip string) (run.Scope, error) {
 
 // scopeOfRun is the scope of a run in the state.
 func scopeOfRun(last journal.State) (run.Scope, error) {
-	for _, s := range []run.Scope{run.Everything, run.OnlyLiteBoxd, run.WithoutLiteBoxd} {
-		if s.Command() == last.Command {
-			return s, nil
-		}
+	if scope, ok := run.ScopeOf(last.Verb); ok {
+		return scope, nil
 	}
 	again := "run that command again"
 	if last.BackupFile != "" {

@@ -73,52 +73,114 @@ func newRootCommand() *cobra.Command {
 network, installs k3s, Cilium and LiteBoxd from it over SSH.
 
 ` + exitHelp,
+		Example: `  boxlift bundle build -o bundle.tar --key boxlift.key
+  boxlift install --bundle bundle.tar --key boxlift.pub -f install.yaml
+  boxlift health -f install.yaml`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version,
 		Args:          cobra.ArbitraryArgs,
 		RunE:          showHelp,
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fault.Usage.Wrap(err) })
+	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().BoolVarP(&o.verbose, "verbose", "v", false, "log what is run on hosts and asked of servers")
 	root.PersistentFlags().StringVar(&o.progress, "progress", "auto", "how to show progress: "+progress.Kinds)
 	root.AddCommand(
 		newBundleCommand(&o),
 		newKeyCommand(),
+		newCACommand(&o),
+		newTrustCommand(&o),
+		newSiteCommand(&o),
 		newConfigCommand(&o),
 		newPreflightCommand(&o),
 		newInstallCommand(&o),
 		newResumeCommand(&o),
+		newPhaseCommand(&o),
 		newNodeCommand(&o),
 		newStatusCommand(&o),
 		newHistoryCommand(&o),
 		newAdoptCommand(&o),
 		newUpgradeCommand(&o),
 		newHealthCommand(&o),
+		newDoctorCommand(&o),
+		newSupportBundleCommand(&o),
 		newHaveCommand(&o),
 		newManifestsCommand(&o),
 		newRollbackCommand(&o),
+		newLiteBoxdCommand(&o),
 		newBackupCommand(&o),
 		newCertsCommand(&o),
 		newTokenCommand(&o),
 		newRegistryCommand(&o),
 		newPruneCommand(&o),
 		newVersionCommand(),
+		newManCommand(),
 	)
+	refuseUnknownTopics(root)
+	addCompletions(root)
 	return root
 }
 
-// group makes a command that only holds others; without one of them it is a mistake.
+// refuseUnknownTopics makes it an error to ask for help about what is no command.
+func refuseUnknownTopics(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		if c.Name() != "help" {
+			continue
+		}
+		c.Example = "  boxlift help bundle build"
+		c.Run, c.RunE = nil, func(_ *cobra.Command, topic []string) error {
+			about, rest, err := root.Find(topic)
+			switch {
+			case err != nil:
+				return fault.Usage.Wrap(err)
+			case len(rest) > 0:
+				return unknownCommand(about, rest[0])
+			}
+			about.InitDefaultHelpFlag() // as cobra does before it runs a command
+			return about.Help()
+		}
+	}
+}
+
+// group makes a command that only holds others; without one of them it is a mistake. Its examples are the first one of
+// each of them.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: showHelp}
+	var examples []string
+	for _, c := range commands {
+		examples = append(examples, firstExample(c.Example))
+	}
+	c := &cobra.Command{Use: use, Short: short, Example: strings.Join(examples, "\n"), Args: cobra.ArbitraryArgs,
+		RunE: showHelp}
 	c.AddCommand(commands...)
 	return c
+}
+
+// firstExample is the first command line of several, with the lines that it goes on in.
+func firstExample(examples string) string {
+	var first []string
+	for line := range strings.Lines(examples) {
+		line = strings.TrimSuffix(line, "\n")
+		if first = append(first, line); !strings.HasSuffix(line, `\`) {
+			break
+		}
+	}
+	return strings.Join(first, "\n")
+}
+
+// commandsBelow are all commands below one, in the order of the help.
+func commandsBelow(root *cobra.Command) []*cobra.Command {
+	var all []*cobra.Command
+	for _, c := range root.Commands() {
+		all = append(append(all, c), commandsBelow(c)...)
+	}
+	return all
 }
 
 // showHelp is what a command without a work of its own does.
 func showHelp(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fault.Usage.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
+		return unknownCommand(cmd, args[0])
 	}
 	return cmd.Help()
 }
@@ -127,6 +189,8 @@ func showHelp(cmd *cobra.Command, args []string) error {
 func arguments(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
+		case len(args) > len(names) && cmd.HasSubCommands():
+			return unknownCommand(cmd, args[len(names)])
 		case len(args) > len(names):
 			return fault.Usage.Errorf("%s: unexpected argument %q", cmd.CommandPath(), args[len(names)])
 		case len(args) < len(names):

@@ -26,7 +26,8 @@ difference from what install.yaml and the bundle ask for: versions, files, units
 images, what is deployed, nodes.
 
 Exit code 7 means that something differs, 6 that a host cannot be looked at.`,
-		Args: arguments(),
+		Example: `  boxlift status --bundle bundle.tar --key boxlift.pub -f install.yaml`,
+		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
 				return runStatus(cmd.Context(), out, global, o, state, r)
@@ -41,13 +42,13 @@ Exit code 7 means that something differs, 6 that a host cannot be looked at.`,
 
 func runStatus(ctx context.Context, out io.Writer, global *globalOptions, o clusterOptions, state string,
 	reporter progress.Reporter) error {
-	c, r, err := o.load(ctx, global.warner(reporter))
+	options, err := o.load(ctx, global.warner(reporter))
 	if err != nil {
 		return err
 	}
-	defer r.Close() //nolint:errcheck // it was only read
-	status, err := install.Inspect(ctx, install.Options{Config: c, Bundle: r, StatePath: statePath(state, o.config),
-		Reporter: reporter, Log: global.logger(reporter)})
+	defer options.Bundle.Close() //nolint:errcheck // it was only read
+	options.StatePath, options.Reporter, options.Log = o.config.statePath(state), reporter, global.logger(reporter)
+	status, err := install.Inspect(ctx, options)
 	if status == nil {
 		return err
 	}

@@ -53,6 +53,9 @@ run again. Until then, status and preflight tell of it.`,
 func runTokenRotate(
 	ctx context.Context, out io.Writer, global *globalOptions, o tokenOptions, reporter progress.Reporter,
 ) error {
+	if err := checkFormat(o.format); err != nil {
+		return err
+	}
 	options, err := o.options(global, reporter)
 	if err != nil {
 		return err

@@ -109,7 +109,7 @@ func (o *upgradeOptions) consentFlags() *pflag.FlagSet {
 	f.BoolVar(&o.accept.UntestedCilium, "accept-untested-cilium", o.accept.UntestedCilium,
 		"let Cilium run with a Kubernetes that it is not tested with")
 	f.StringArrayVar(&o.encryptBackupTo, "encrypt-backup-to", o.encryptBackupTo,
-		"encrypt the backup for this age recipient, such as age1... (repeatable)")
+		"encrypt the backup for this age recipient, age1... or age1pq1... (repeatable)")
 	return f
 }
 
@@ -139,7 +139,7 @@ func runUpgrade(ctx context.Context, out io.Writer, global *globalOptions, o upg
 	if err := o.check(); err != nil {
 		return err
 	}
-	recipients, err := parseRecipients(o.encryptBackupTo)
+	recipients, err := parseRecipients("--encrypt-backup-to", o.encryptBackupTo)
 	if err != nil {
 		return err
 	}
@@ -220,7 +220,8 @@ func runUpgradePlan(ctx context.Context, out io.Writer, global *globalOptions, o
 }
 
 func newUpgradeConfirmCommand(global *globalOptions) *cobra.Command {
-	var config, state, format string
+	var config configuration
+	var state, format string
 	c := &cobra.Command{
 		Use:   "confirm",
 		Short: "Take an upgrade as done, and forget how the hosts were before",
@@ -239,7 +240,7 @@ newest release has not succeeded.`,
 				if err != nil {
 					return err
 				}
-				options.StatePath, options.Reporter, options.Log = statePath(state, config), r, global.logger(r)
+				options.StatePath, options.Reporter, options.Log = config.statePath(state), r, global.logger(r)
 				summary, err := install.Confirm(cmd.Context(), options)
 				if summary == nil {
 					return err
@@ -270,13 +271,12 @@ func printConfirmed(out io.Writer, s *run.Summary, format string) error {
 
 // openVia opens the further bundles. Only their locks are read.
 func (o *upgradeOptions) openVia(ctx context.Context) ([]*bundle.Reader, error) {
-	key, err := o.publicKey()
-	if err != nil {
+	if _, err := o.demanded(ctx); err != nil {
 		return nil, err
 	}
 	var readers []*bundle.Reader
 	for _, path := range o.via {
-		r, err := o.openSigned(ctx, path, key)
+		r, err := o.openBundle(ctx, path)
 		if err != nil {
 			return readers, err
 		}
@@ -300,7 +300,14 @@ func printUpgradePlan(out io.Writer, p *upgrade.Plan, format string) error {
 		from = fmt.Sprintf("release %d, bundle %s", p.Release, shortDigest(p.From))
 	}
 	w := &errorWriter{w: out}
-	w.printf("cluster %s: from %s to bundle %s\n\n", p.Cluster, from, shortDigest(p.To))
+	w.printf("cluster %s: from %s to bundle %s\n", p.Cluster, from, shortDigest(p.To))
+	for _, s := range p.Signers {
+		w.printf("signed by %s\n", s)
+	}
+	if p.Trust != 0 {
+		w.printf("judged by version %d of the trust file\n", p.Trust)
+	}
+	w.printf("\n")
 	columns(w, "COMPONENT\tFROM\tTO", p.Components, func(c upgrade.ComponentChange) string {
 		return fmt.Sprintf("%s\t%s\t%s", c.Name, orDash(strings.Join(c.From, ", ")), c.To)
 	})

@@ -10,12 +10,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 
+	"github.com/liteboxd/boxlift/bundle/approval"
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/install/upgrade"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/test/trusttest"
 )
 
 func TestPrintHistory(t *testing.T) {
@@ -30,6 +32,8 @@ func TestPrintHistory(t *testing.T) {
 	two.Result = "1 of 3 hosts failed: " + strings.Repeat("é", 100) + "\nmore"
 	three := one
 	three.Number, three.State, three.Ended, three.Result = 5, release.Created, time.Time{}, ""
+	one.Signers = []approval.Signer{{Name: "Ann", Key: "a"}, {Name: "Dia", Key: trusttest.ID(t, "dia")}}
+	two.Signers = []approval.Signer{{Key: "0123456789="}}
 	r.Releases = []release.Release{one, two, three}
 	show := func(r *release.Record, format string) string {
 		var out bytes.Buffer
@@ -38,22 +42,22 @@ func TestPrintHistory(t *testing.T) {
 		}
 		return out.String()
 	}
-	want := `RELEASE  STATE        STARTED               TOOK   BY         COMMAND                  BUNDLE               VERSIONS                          RESULT
-5        created      2026-11-20T10:00:00Z  -      op@laptop  install                  sha256:ca978112ca1b  k3s v1.34.4+k3s1, cilium 1.18.12  -
-4        failed       2026-11-20T10:00:00Z  1h00m  op@laptop  install --only liteboxd  sha256:ca978112ca1b  k3s v1.34.4+k3s1, cilium 1.18.12  1 of 3 hosts failed: ` + strings.Repeat("é", 59) + `…
-3        succeeded *  2026-11-20T10:00:00Z  1m13s  op@laptop  install                  sha256:ca978112ca1b  k3s v1.34.4+k3s1, cilium 1.18.12  23 changes
+	want := `RELEASE  STATE        STARTED               TOOK   BY         COMMAND                  BUNDLE               SIGNED BY     VERSIONS                          RESULT
+5        created      2026-11-20T10:00:00Z  -      op@laptop  install                  sha256:ca978112ca1b  -             k3s v1.34.4+k3s1, cilium 1.18.12  -
+4        failed       2026-11-20T10:00:00Z  1h00m  op@laptop  install --only liteboxd  sha256:ca978112ca1b  key 01234567  k3s v1.34.4+k3s1, cilium 1.18.12  1 of 3 hosts failed: ` + strings.Repeat("é", 59) + `…
+3        succeeded *  2026-11-20T10:00:00Z  1m13s  op@laptop  install                  sha256:ca978112ca1b  Ann, Dia      k3s v1.34.4+k3s1, cilium 1.18.12  23 changes
 `
 	if diff := cmp.Diff(want, show(r, "table")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	var read history
+	var read historyListing
 	if err := json.Unmarshal([]byte(show(r, "json")), &read); err != nil || len(read.Releases) != 3 || !read.Releases[2].Current || read.Releases[1].Current || read.Releases[1].Result != two.Result {
 		t.Errorf("%v: %+v", err, read)
 	}
 	r.Note(release.Event{Command: "node remove", By: "op@laptop", Started: one.Started.Add(time.Hour), Ended: one.Started.Add(time.Hour + time.Minute), Result: "4 changes"})
 	r.Note(release.Event{Command: "certs rotate", By: "op@laptop", Started: one.Started.Add(2 * time.Hour), Ended: one.Started.Add(2*time.Hour + time.Second), Failed: true, Result: "no\nmore"})
-	want = strings.Replace(want, "5        created", `-        failed       2026-11-20T12:00:00Z  1.0s   op@laptop  certs rotate             -                    -                                 no
--        succeeded    2026-11-20T11:00:00Z  1m00s  op@laptop  node remove              -                    -                                 4 changes
+	want = strings.Replace(want, "5        created", `-        failed       2026-11-20T12:00:00Z  1.0s   op@laptop  certs rotate             -                    -             -                                 no
+-        succeeded    2026-11-20T11:00:00Z  1m00s  op@laptop  node remove              -                    -             -                                 4 changes
 5        created`, 1)
 	if diff := cmp.Diff(want, show(r, "table")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -66,6 +70,16 @@ func TestPrintHistory(t *testing.T) {
 		t.Error(got)
 	}
 	if got := show(r, "json"); !strings.Contains(got, `"serial": 9`) {
+		t.Error(got)
+	}
+	if _, err := r.KeepTrust(trusttest.Next(t, trusttest.First(t), trusttest.Revoke(t, "dia", "gone")), trusttest.Today); err != nil {
+		t.Fatal(err)
+	}
+	if got := show(r, "table"); !strings.Contains(got, "\nthe cluster keeps version 2 of the trust file, sha256:") ||
+		!strings.HasSuffix(got, "\nrelease 3: the key "+trusttest.ID(t, "dia")+" of Dia, which signed it, was revoked on 2027-03-01: gone\n") {
+		t.Error(got)
+	}
+	if got := show(r, "json"); !strings.Contains(got, `"trust": 2`) || !strings.Contains(got, `"revoked": [`) {
 		t.Error(got)
 	}
 	if got := show(nil, "table"); got != "cluster lan-1 has no record of releases: boxlift adopt makes one\n" {

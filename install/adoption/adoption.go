@@ -14,14 +14,13 @@ import (
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/internal/outsideyaml"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
-// Source is what a host says about its k3s.
-type Source struct {
+// Setup is what a host says of how its k3s is set up.
+type Setup struct {
 	// ExecStart is what systemctl show says of that property of its unit.
 	ExecStart string
 	// Environment are the lines of the unit's environment and of its files, NAME=value.
@@ -57,7 +56,7 @@ var variables = map[string]string{
 
 // Read finds out what a k3s runs with. Like k3s, it takes the command line over the config files, and these over the
 // environment; a later file over an earlier one.
-func Read(s Source) (*Found, error) {
+func Read(s Setup) (*Found, error) {
 	words, err := commandLine(s.ExecStart)
 	if err != nil {
 		return nil, fmt.Errorf("read the command line of its unit: %w", err)
@@ -128,7 +127,10 @@ func (f *Found) addFlags(words []string) error {
 // addConfig adds the settings of a config file.
 func (f *Found) addConfig(text string) error {
 	var settings map[string]any
-	if err := yaml.Unmarshal([]byte(text), &settings); err != nil {
+	if err := outsideyaml.Unmarshal([]byte(text), &settings); err != nil {
+		if refusal := (*outsideyaml.Refusal)(nil); errors.As(err, &refusal) {
+			return refusal
+		}
 		return errors.New("it is no YAML") // the text may hold a token
 	}
 	for key, value := range settings {

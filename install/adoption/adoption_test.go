@@ -17,7 +17,7 @@ func execStart(line string) string {
 
 // K3s takes flags over files, files over the environment, and a later file over an earlier one.
 func TestRead(t *testing.T) {
-	got, err := adoption.Read(adoption.Source{
+	got, err := adoption.Read(adoption.Setup{
 		ExecStart: execStart("/usr/local/bin/k3s server --flannel-backend=none --disable-network-policy --disable traefik --disable=servicelb -i 10.0.0.11"),
 		Environment: []string{
 			"K3S_TOKEN='the-token'", "K3S_URL=https://10.0.0.9:6443", "K3S_NODE_NAME=first", "PATH=/usr/bin", "nonsense", "",
@@ -42,17 +42,20 @@ func TestRead(t *testing.T) {
 
 func TestReadErrors(t *testing.T) {
 	for name, test := range map[string]struct {
-		source adoption.Source
+		source adoption.Setup
 		want   string
 	}{
-		"no unit":             {adoption.Source{}, "no command"},
-		"two commands":        {adoption.Source{ExecStart: execStart("/usr/local/bin/k3s server") + "\n" + execStart("/bin/true")}, "several"},
-		"an empty command":    {adoption.Source{ExecStart: execStart("")}, "empty"},
-		"arguments elsewhere": {adoption.Source{ExecStart: execStart("/usr/local/bin/k3s server $K3S_ARGS")}, "variables"},
-		"another program":     {adoption.Source{ExecStart: execStart("/usr/bin/containerd")}, "neither k3s server nor k3s agent"},
-		"another command":     {adoption.Source{ExecStart: execStart("/usr/local/bin/k3s etcd-snapshot save")}, "neither k3s server nor k3s agent"},
-		"no flag":             {adoption.Source{ExecStart: execStart("/usr/local/bin/k3s server --debug true more")}, "no flag"},
-		"no YAML":             {adoption.Source{ExecStart: execStart("/usr/local/bin/k3s server"), Config: []string{"token: the-secret\n\t- {"}}, "no YAML"},
+		"no unit":             {adoption.Setup{}, "no command"},
+		"two commands":        {adoption.Setup{ExecStart: execStart("/usr/local/bin/k3s server") + "\n" + execStart("/bin/true")}, "several"},
+		"an empty command":    {adoption.Setup{ExecStart: execStart("")}, "empty"},
+		"arguments elsewhere": {adoption.Setup{ExecStart: execStart("/usr/local/bin/k3s server $K3S_ARGS")}, "variables"},
+		"another program":     {adoption.Setup{ExecStart: execStart("/usr/bin/containerd")}, "neither k3s server nor k3s agent"},
+		"another command":     {adoption.Setup{ExecStart: execStart("/usr/local/bin/k3s etcd-snapshot save")}, "neither k3s server nor k3s agent"},
+		"no flag":             {adoption.Setup{ExecStart: execStart("/usr/local/bin/k3s server --debug true more")}, "no flag"},
+		"no YAML":             {adoption.Setup{ExecStart: execStart("/usr/local/bin/k3s server"), Config: []string{"token: the-secret\n\t- {"}}, "no YAML"},
+		"a key twice": {adoption.Setup{ExecStart: execStart("/usr/local/bin/k3s server"),
+			Config: []string{"token: the-secret\nthe-secret: 1\nthe-secret: 2\n"}},
+			"read its config: line 3: a key is there already, on line 2"},
 	} {
 		got, err := adoption.Read(test.source)
 		if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "secret") {
@@ -138,7 +141,7 @@ func TestCompare(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			found, err := adoption.Read(adoption.Source{ExecStart: execStart("/usr/local/bin/k3s " + test.line)})
+			found, err := adoption.Read(adoption.Setup{ExecStart: execStart("/usr/local/bin/k3s " + test.line)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -165,7 +168,7 @@ func TestCompare(t *testing.T) {
 
 // A program elsewhere is one that boxlift does not replace.
 func TestProgramElsewhere(t *testing.T) {
-	found, err := adoption.Read(adoption.Source{ExecStart: execStart("/opt/bin/k3s agent")})
+	found, err := adoption.Read(adoption.Setup{ExecStart: execStart("/opt/bin/k3s agent")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +180,7 @@ func TestProgramElsewhere(t *testing.T) {
 
 // What a host says is fit to be shown.
 func TestCompareIsFitToBeShown(t *testing.T) {
-	found, err := adoption.Read(adoption.Source{ExecStart: execStart("/usr/local/bin/k3s server"), Config: []string{"cluster-dns: \"\\e[2J\\n\"\nkubelet-arg: \"\\e[2J\"\n"}})
+	found, err := adoption.Read(adoption.Setup{ExecStart: execStart("/usr/local/bin/k3s server"), Config: []string{"cluster-dns: \"\\e[2J\\n\"\nkubelet-arg: \"\\e[2J\"\n"}})
 	if err != nil {
 		t.Fatal(err)
 	}

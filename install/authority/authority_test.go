@@ -24,9 +24,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/liteboxd/boxlift/install/ca"
 	"github.com/liteboxd/boxlift/test/debian"
 	"github.com/liteboxd/boxlift/test/need"
 )
+
+const day = 24 * time.Hour
 
 var start = time.Date(2030, 6, 1, 12, 0, 0, 0, time.UTC)
 
@@ -130,8 +133,8 @@ func TestOpenMakesOnce(t *testing.T) {
 	if len(made) != 4 || made["ca.crt"] == "" || made["ca.key"] == "" || made["password"] == "" {
 		t.Errorf("made %v", names)
 	}
-	if !password.MatchString(first.Password()) || first.chain[0].Subject.CommonName != "boxlift registry authority of plant" {
-		t.Errorf("password %q, authority %s", first.Password(), first.chain[0].Subject)
+	if !password.MatchString(first.Password()) || first.trusted[0].Subject.CommonName != "boxlift registry authority of plant" {
+		t.Errorf("password %q, authority %s", first.Password(), first.trusted[0].Subject)
 	}
 	second := mustOpen(t, o)
 	if diff := cmp.Diff(made, files(t, o.Dir)); diff != "" {
@@ -334,7 +337,7 @@ func (o *own) make(t *testing.T) *x509.Certificate {
 		parent, signer = o.signer.make(t), o.signer.key
 	}
 	var err error
-	if o.certificate, err = sign(template, parent, o.key.Public(), signer); err != nil {
+	if o.certificate, err = ca.SignCertificate(template, parent, o.key.Public(), signer); err != nil {
 		t.Fatal(err)
 	}
 	return o.certificate
@@ -376,7 +379,7 @@ func (o *own) write(t *testing.T) Options {
 	}
 	options := Options{Dir: filepath.Join(dir, "made"), CAFile: filepath.Join(dir, "own.crt"), CAKeyFile: filepath.Join(dir, "own.key"), Now: (&clock{start}).Now}
 	if err := errors.Join(
-		os.WriteFile(options.CAFile, append([]byte("Certificate:\n"), encode(chain)...), 0o600),
+		os.WriteFile(options.CAFile, append([]byte("Certificate:\n"), ca.Encode(chain)...), 0o600),
 		os.WriteFile(options.CAKeyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600),
 	); err != nil {
 		t.Fatal(err)
@@ -424,7 +427,7 @@ func TestOwn(t *testing.T) {
 				root = root.signer
 			}
 			pair := mustIssue(t, a, "10.0.0.1")
-			for name, trusted := range map[string][]byte{"nodes": a.CA(), "who knows the root": encode([]*x509.Certificate{root.make(t)})} {
+			for name, trusted := range map[string][]byte{"nodes": a.CA(), "who knows the root": ca.Encode([]*x509.Certificate{root.make(t)})} {
 				for _, at := range []time.Time{start, start.Add(-29 * day)} { // since the authority's own beginning
 					if err := handshake(t, trusted, pair, "10.0.0.1", at); err != nil {
 						t.Errorf("%s at %s: %v", name, at, err)
@@ -466,7 +469,7 @@ func TestOwnFiles(t *testing.T) {
 		"no key":                     {parameters, "found no private key"},
 		"cut":                        {whole[:len(whole)/2], "found no private key"},
 		"not a key":                  {pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("x")}), "asn1"},
-		"too long":                   {make([]byte, maxFile+1), "found more than 256 KiB"},
+		"too long":                   {make([]byte, 256<<10+1), "found more than 256 KiB"},
 		"nothing":                    {nil, "found no private key"},
 		"a key for agreements alone": {openssl("genpkey", "-algorithm", "X25519"), "expected ECDSA or RSA"},
 	} {
@@ -559,4 +562,50 @@ func TestGivenPassword(t *testing.T) {
 		t.Fatal(err)
 	}
 	lacks(false, true)
+}
+
+// The site's authority signs for the registry when there is one, also where the registry had one of its own. While the
+// site changes its root, nodes trust both.
+func TestSite(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "site")
+	now := func() time.Time { return start }
+	site, err := ca.Make(ca.Options{Folder: folder, Name: "plant", Password: []byte("x"), Now: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := Options{Dir: filepath.Join(t.TempDir(), "plant"), Now: now}
+	before := mustOpen(t, own)
+	pair := mustIssue(t, before, "10.0.0.1")
+	under := own
+	under.Site = func() (*ca.Authority, error) { return ca.Open(folder, now) }
+	if lacksCA, lacksPassword := under.Lacks(); lacksCA || lacksPassword {
+		t.Error("it lacks something")
+	}
+	a := mustOpen(t, under)
+	if a.Password() != before.Password() {
+		t.Error("the password is another")
+	}
+	if reason := a.Reason(pair, []string{"10.0.0.1"}); reason != "another authority signed the certificate" {
+		t.Errorf("what the registry had: %q", reason)
+	}
+	pair = mustIssue(t, a, "10.0.0.1")
+	for name, trusted := range map[string][]byte{"nodes": a.CA(), "who knows the site's root": ca.Encode(site.Roots)} {
+		if err := handshake(t, trusted, pair, "10.0.0.1", start); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := site.Begin([]byte("y")); err != nil {
+		t.Fatal(err)
+	}
+	nodes := mustOpen(t, under).CA()
+	if err := site.Switch([]byte("y")); err != nil {
+		t.Fatal(err)
+	}
+	if err := handshake(t, nodes, mustIssue(t, mustOpen(t, under), "10.0.0.1"), "10.0.0.1", start); err != nil {
+		t.Errorf("after the switch: %v", err)
+	}
+	under.Site = func() (*ca.Authority, error) { return ca.Open(filepath.Join(folder, "none"), now) }
+	if _, err := Open(under); !errors.Is(err, ca.ErrMissing) {
+		t.Errorf("without its folder: %v", err)
+	}
 }

@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/liteboxd/boxlift/install/ca"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/images"
 	"github.com/liteboxd/boxlift/install/k3s"
@@ -35,10 +37,25 @@ type Renewer struct {
 // cluster that is started again in time never gets there.
 const CertificateWarning = 120 * 24 * time.Hour
 
-// Certificate is a certificate of the cluster, in a file on a host or on this machine.
+// Kind is what a certificate is for.
+type Kind string
+
+// The kinds.
+const (
+	ForServer    Kind = "server"     // of k3s: shown to who connects
+	ForClient    Kind = "client"     // of k3s: shown by who connects
+	Authority    Kind = "authority"  // signs others
+	ForRegistry  Kind = "registry"   // of boxlift's registry
+	InSecret     Kind = "secret"     // in a Secret of the cluster, such as an ingress has
+	InKubeconfig Kind = "kubeconfig" // in a kubeconfig that was exported
+)
+
+// Certificate is a certificate of the cluster, in a file on a host or on this machine, or in a Secret.
 type Certificate struct {
-	// Host is "" for this machine.
-	Host     string    `json:"host,omitempty"`
+	Kind Kind `json:"kind"`
+	// Host is "" for this machine and for Secrets.
+	Host string `json:"host,omitempty"`
+	// Path of a Secret is "Secret", its namespace and its name.
 	Path     string    `json:"path"`
 	Subject  string    `json:"subject"`
 	CA       bool      `json:"ca,omitempty"`
@@ -53,25 +70,62 @@ type Certificate struct {
 type Certificates struct {
 	Cluster      string        `json:"cluster"`
 	Certificates []Certificate `json:"certificates"`
-	// Problems are files that no certificate can be read from.
+	// Renewals are those of hosts that renew k3s' certificates by themselves; nil where install.yaml turns it off.
+	Renewals []Renewal `json:"renewals,omitempty"`
+	// Problems are files that no certificate can be read from, and what failed on hosts.
 	Problems []string `json:"problems,omitempty"`
+}
+
+// add puts others to them.
+func (c *Certificates) add(others Certificates) {
+	c.Certificates = append(c.Certificates, others.Certificates...)
+	c.Renewals = append(c.Renewals, others.Renewals...)
+	c.Problems = append(c.Problems, others.Problems...)
+}
+
+// sort puts those that end first at the beginning.
+func (c *Certificates) sort() {
+	slices.SortStableFunc(c.Certificates, func(a, b Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
 }
 
 // Soon are the certificates that end soon, or have ended.
 func (c *Certificates) Soon() []Certificate {
-	i := slices.IndexFunc(c.Certificates, func(c Certificate) bool { return c.Renewal == "" })
-	if i < 0 {
-		i = len(c.Certificates)
-	}
-	return c.Certificates[:i]
+	return slices.DeleteFunc(slices.Clone(c.Certificates), func(c Certificate) bool { return c.Renewal == "" })
 }
 
 // ErrCertificates says that certificates end soon, or have ended.
 var ErrCertificates = fault.NewKind(fault.Different, "certificates end soon")
 
-// Check reads when all certificates end.
-func (r *Renewer) Check(ctx context.Context) (*Certificates, error) {
+// Look reads when the certificates on the hosts that were reached and on this machine end. A host that does not tell
+// its own is well for all that, and the problems say why it does not.
+func (r *Renewer) Look(ctx context.Context) *Certificates {
+	var mu sync.Mutex
+	var problems []string
+	all := r.readCertificates(ctx, func(h *site.Host, err error) error {
+		mu.Lock()
+		defer mu.Unlock()
+		problems = append(problems, printable.Short(h.Name+": when its certificates end is not known: "+
+			fault.WithoutHost(err), 600))
+		return nil
+	})
+	slices.Sort(problems)
+	all.Problems = append(all.Problems, problems...)
+	return all
+}
+
+// Check reads when all certificates end: those on the hosts and this machine, those in Secrets, and those of
+// kubeconfigs, which are files on this machine.
+func (r *Renewer) Check(ctx context.Context, kubeconfigs []string) (*Certificates, error) {
 	all := r.readCertificates(ctx, func(_ *site.Host, err error) error { return err })
+	for _, h := range r.Site.Hosts {
+		if h.Err != nil {
+			all.Problems = append(all.Problems, h.Name+": its certificates were not read")
+		}
+	}
+	now := time.Now()
+	all.add(r.secretCertificates(ctx, now))
+	all.add(kubeconfigCertificates(kubeconfigs, now))
+	all.sort()
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -92,16 +146,15 @@ func (r *Renewer) readCertificates(ctx context.Context, failed func(*site.Host, 
 	})
 	all := r.ownCertificates(now)
 	for _, f := range found {
-		all.Certificates = append(all.Certificates, f.Certificates...)
-		all.Problems = append(all.Problems, f.Problems...)
+		all.add(f)
 	}
-	slices.SortStableFunc(all.Certificates, func(a, b Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
+	all.sort()
 	return all
 }
 
 // WarnOfCertificates tells of those that end soon. A host that does not tell its own stops
-// nothing: a plan may find a boxlift-node on it that is too old to know.
-func (r *Renewer) WarnOfCertificates(ctx context.Context, about func(Certificate) bool) {
+// nothing, and is named if tellUnread says so: a plan may find a boxlift-node on it that is too old to know.
+func (r *Renewer) WarnOfCertificates(ctx context.Context, about func(Certificate) bool, tellUnread bool) {
 	var mu sync.Mutex
 	var unread []string
 	all := r.readCertificates(ctx, func(h *site.Host, _ error) error {
@@ -110,14 +163,22 @@ func (r *Renewer) WarnOfCertificates(ctx context.Context, about func(Certificate
 		unread = append(unread, h.Name)
 		return nil
 	})
-	for _, text := range certificateWarnings(slices.DeleteFunc(slices.Clone(all.Soon()),
+	for _, text := range certificateWarnings(slices.DeleteFunc(all.Soon(),
 		func(c Certificate) bool { return !about(c) })) {
 		r.Site.Warn("%s", text)
 	}
-	if slices.Sort(unread); len(unread) > 0 && r.Engine.Changing() {
-		r.Site.Warn("%s: when certificates end could not be read: boxlift certs check tells why",
+	if slices.Sort(unread); len(unread) > 0 && tellUnread {
+		r.Site.Warn("%s: when certificates end could not be read: boxlift certs status tells why",
 			strings.Join(unread, ", "))
 	}
+}
+
+// WarnOfAll tells of all that end soon.
+func (r *Renewer) WarnOfAll(ctx context.Context) error {
+	if r.Site.API != nil {
+		r.WarnOfCertificates(ctx, func(Certificate) bool { return true }, true)
+	}
+	return nil
 }
 
 // NotRenewedByStart reports whether a certificate ends when it ends, however often k3s and
@@ -176,12 +237,51 @@ func (c *Certificates) err() error {
 // ownCertificates are those of the cluster that this machine has.
 func (r *Renewer) ownCertificates(now time.Time) *Certificates {
 	all := &Certificates{Cluster: r.Site.Config.Cluster.Name, Certificates: []Certificate{}}
-	report := facts.Certificates(filepath.Join(r.Seeder.AuthorityOptions().Dir, "ca.crt"))
-	for _, c := range report.Certificates {
-		all.Certificates = append(all.Certificates, judged(c, "", now))
+	if o := r.Seeder.AuthorityOptions(); o.Site == nil { // else it is of no use any more
+		report := facts.Certificates(filepath.Join(o.Dir, "ca.crt"))
+		for _, c := range report.Certificates {
+			all.Certificates = append(all.Certificates, judged(c, "", now))
+		}
+		all.Problems = report.Problems
 	}
-	all.Problems = report.Problems
+	kept, err := r.keptByAuthority()
+	if err != nil {
+		all.Problems = append(all.Problems, err.Error())
+	}
+	for _, k := range kept {
+		one := judged(facts.Certificate{Path: k.Path, Subject: subjectOf(k), CA: k.Certificate.IsCA,
+			NotAfter: k.Certificate.NotAfter.UTC()}, "", now)
+		if one.Renewal != "" {
+			one.Renewal = renewals[k.Role]
+		}
+		all.Certificates = append(all.Certificates, one)
+	}
 	return all
+}
+
+// keptByAuthority are the certificates that the site's authority keeps, none where there is no authority.
+func (r *Renewer) keptByAuthority() ([]ca.Kept, error) {
+	authority, err := r.Site.Authority()
+	if authority == nil || err != nil {
+		return nil, err
+	}
+	return authority.Certificates()
+}
+
+// subjectOf is what a certificate is for: servers' have names instead of a subject.
+func subjectOf(k ca.Kept) string {
+	if names := ca.Names(k.Certificate); len(names) > 0 {
+		return strings.Join(names, ", ")
+	}
+	return k.Certificate.Subject.String()
+}
+
+// renewals say, by the role of a certificate that the site's authority keeps, what renews it.
+var renewals = map[string]string{
+	"root":        "boxlift ca rotate begin, and what follows, well before it ends",
+	"former root": "boxlift ca rotate finish gives it up",
+	"issuing":     "boxlift ca rotate switch, before it ends",
+	"issued":      "boxlift ca issue makes another one for its server",
 }
 
 func (r *Renewer) certificatesOf(ctx context.Context, h *site.Host, now time.Time) (found Certificates, err error) {
@@ -209,12 +309,31 @@ func (r *Renewer) certificatesOf(ctx context.Context, h *site.Host, now time.Tim
 		return found, err
 	}
 	for _, c := range report.Certificates {
-		found.Certificates = append(found.Certificates, judged(c, h.Name, now))
+		one := judged(c, h.Name, now)
+		if r.Site.Config.Cluster.RenewCertificates {
+			one = inTime(one, now)
+		}
+		found.Certificates = append(found.Certificates, one)
 	}
+	r.addRenewal(ctx, h, &found)
 	for _, p := range report.Problems {
 		found.Problems = append(found.Problems, h.Name+": "+printable.Short(p, 300))
 	}
 	return found, nil
+}
+
+// kindOf is what a certificate in a file is for. k3s names those that are shown by clients so.
+func kindOf(c facts.Certificate, host string) Kind {
+	base := path.Base(c.Path)
+	switch {
+	case c.CA:
+		return Authority
+	case host == "" || c.Path == run.RegistryPair:
+		return ForRegistry
+	case strings.HasPrefix(base, "client") || strings.HasSuffix(base, ".yaml"):
+		return ForClient
+	}
+	return ForServer
 }
 
 // judged says of a certificate how long it lasts, and what to do when that is not long.
@@ -222,7 +341,8 @@ func judged(c facts.Certificate, host string, now time.Time) Certificate {
 	const day = 24 * time.Hour
 	left := c.NotAfter.Sub(now)
 	one := Certificate{
-		Host: host, Path: printable.Short(c.Path, 300), Subject: printable.Short(c.Subject, 300), CA: c.CA,
+		Kind: kindOf(c, host), Host: host, Path: printable.Short(c.Path, 300),
+		Subject: printable.Short(c.Subject, 300), CA: c.CA,
 		NotAfter: c.NotAfter, DaysLeft: int((left - day + 1) / day),
 	}
 	if left >= 0 {
@@ -249,7 +369,7 @@ func (r *Renewer) Rotate(ctx context.Context) error {
 		if err := r.Site.Connect(ctx, h); err != nil {
 			return err
 		}
-		if err := r.Engine.CheckHelper(ctx, h); err != nil || !r.Engine.Changing() {
+		if err := r.Engine.CheckHelper(ctx, h); err != nil {
 			return err
 		}
 		return r.Engine.Hold(ctx, h)
@@ -261,15 +381,11 @@ func (r *Renewer) Rotate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, h := range ordered {
-		if err := r.Engine.EachHost(ctx, []*site.Host{h}, r.rotateOn); err != nil {
-			return err
-		}
+	if err := r.Engine.InTurn(ctx, ordered, r.rotateOn); err != nil {
+		return err
 	}
-	if r.Engine.Changing() {
-		r.Site.Warn("copies of the administrator's kubeconfig have their own certificate, which lasts as long as " +
-			"before: boxlift install --kubeconfig writes a new one")
-	}
+	r.Site.Warn("copies of the administrator's kubeconfig have their own certificate, which lasts as long as before: " +
+		"boxlift install --kubeconfig writes a new one")
 	return nil
 }
 

@@ -21,22 +21,26 @@ func TestJudged(t *testing.T) {
 		left       time.Duration
 		days       int
 		renewal    string
+		kind       Kind
 	}{
-		{"long", leaf, "one", false, 365 * 24 * time.Hour, 365, ""},
-		{"just not soon", leaf, "one", false, CertificateWarning + time.Second, 120, ""},
-		{"soon", leaf, "one", false, CertificateWarning, 120, rotated},
-		{"hours", leaf, "one", false, time.Hour, 0, rotated},
-		{"ended this hour", leaf, "one", false, -time.Hour, -1, rotated},
-		{"ended a week ago", leaf, "one", false, -7 * 24 * time.Hour, -7, rotated},
-		{"authority", "/var/lib/rancher/k3s/server/tls/server-ca.crt", "one", true, time.Hour, 0, "nothing renews it by itself: k3s certificate rotate-ca, before it ends"},
-		{"registry", run.RegistryPair, "one", false, time.Hour, 0, "boxlift install renews it in time"},
-		{"here", "registry-ca/lan-1/ca.crt", "", true, time.Hour, 0, "boxlift install renews it in time"},
+		{"long", leaf, "one", false, 365 * 24 * time.Hour, 365, "", ForClient},
+		{"just not soon", leaf, "one", false, CertificateWarning + time.Second, 120, "", ForClient},
+		{"soon", leaf, "one", false, CertificateWarning, 120, rotated, ForClient},
+		{"hours", leaf, "one", false, time.Hour, 0, rotated, ForClient},
+		{"ended this hour", leaf, "one", false, -time.Hour, -1, rotated, ForClient},
+		{"ended a week ago", leaf, "one", false, -7 * 24 * time.Hour, -7, rotated, ForClient},
+		{"authority", "/var/lib/rancher/k3s/server/tls/server-ca.crt", "one", true, time.Hour, 0, "nothing renews it by itself: k3s certificate rotate-ca, before it ends", Authority},
+		{"a server's", "/var/lib/rancher/k3s/server/tls/serving-kube-apiserver.crt", "one", false, 365 * 24 * time.Hour, 365, "", ForServer},
+		{"the administrator's", "/etc/rancher/k3s/k3s.yaml", "one", false, 365 * 24 * time.Hour, 365, "", ForClient},
+		{"registry", run.RegistryPair, "one", false, time.Hour, 0, "boxlift install renews it in time", ForRegistry},
+		{"here", "registry-ca/lan-1/ca.crt", "", true, time.Hour, 0, "boxlift install renews it in time", Authority},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			got := judged(facts.Certificate{Path: test.path, CA: test.ca, NotAfter: now.Add(test.left)}, test.host, now)
-			if got.DaysLeft != test.days || got.Renewal != test.renewal {
-				t.Errorf("%d days, %q; want %d days, %q", got.DaysLeft, got.Renewal, test.days, test.renewal)
+			if got.DaysLeft != test.days || got.Renewal != test.renewal || got.Kind != test.kind {
+				t.Errorf("%d days, %q, %s; want %d days, %q, %s", got.DaysLeft, got.Renewal, got.Kind, test.days, test.renewal,
+					test.kind)
 			}
 		})
 	}
@@ -74,7 +78,8 @@ func TestCertificateWarnings(t *testing.T) {
 			"the certificate /tls/server-ca.crt on a ends in 30 days, on 2026-05-31: nothing renews it by itself: k3s certificate rotate-ca, before it ends",
 		}},
 		{"several", []Certificate{
-			one("b", "/tls/client.crt", false, -1), one("a", "/tls/server-ca.crt", true, 1), one("a", "/tls/client.crt", false, 3), one("b", "/tls/server.crt", false, 9),
+			one("b", "/tls/client.crt", false, -1), one("a", "/tls/server-ca.crt", true, 1), one("a",
+				"/tls/client.crt", false, 3), one("b", "/tls/server.crt", false, 9),
 		}, []string{
 			"the certificate /tls/client.crt on b ended on 2026-04-30, and 2 more on 2 hosts within 9 days: boxlift certs rotate, or any start of k3s when it is near its end",
 			"the certificate /tls/server-ca.crt on a ends in 1 day, on 2026-05-02: nothing renews it by itself: k3s certificate rotate-ca, before it ends",

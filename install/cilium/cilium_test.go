@@ -258,7 +258,8 @@ func TestRender(t *testing.T) {
 				env[e.Name] = e.Value
 			}
 			if env["KUBERNETES_SERVICE_HOST"] != "127.0.0.1" || env["KUBERNETES_SERVICE_PORT"] != "6444" {
-				t.Errorf("the agent looks for the API at %q:%q", env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"])
+				t.Errorf("the agent looks for the API at %q:%q", env["KUBERNETES_SERVICE_HOST"],
+					env["KUBERNETES_SERVICE_PORT"])
 			}
 			for _, name := range []string{"DaemonSet/cilium", "Deployment/cilium-operator", "DaemonSet/cilium-envoy"} {
 				if !slices.ContainsFunc(slices.Collect(maps.Keys(got[name].Spec.Template.Metadata.Annotations)), func(key string) bool { return strings.HasSuffix(key, "configmap-checksum") }) {
@@ -285,7 +286,8 @@ func TestRender(t *testing.T) {
 			}
 			config = got["ConfigMap/cilium-config"].Data
 			if config["kube-proxy-replacement"] != "false" || config["enable-bpf-masquerade"] == "true" {
-				t.Errorf("cilium-config: kube-proxy-replacement %q, enable-bpf-masquerade %q", config["kube-proxy-replacement"], config["enable-bpf-masquerade"])
+				t.Errorf("cilium-config: kube-proxy-replacement %q, enable-bpf-masquerade %q",
+					config["kube-proxy-replacement"], config["enable-bpf-masquerade"])
 			}
 			if diff := cmp.Diff(rendered(got), names(Workloads(values))); diff != "" {
 				t.Errorf("workloads without envoy (-rendered +Workloads):\n%s", diff)

@@ -40,7 +40,9 @@ func (d *decoder) bastion(n schema.Node) *bastionRef {
 func (d *decoder) login(n schema.Node) *hostNode {
 	h := &hostNode{Host: Host{Path: n.Path(), Line: n.Line(), Port: 22, User: "root"}, at: n}
 	n.Needs(false, loginMeans...)
-	h.fields = n.Mapping(d.loginFields(h, "IP address or DNS name of the jump host, without user and port.")...)
+	h.fields = n.Mapping(append([]schema.Field{schema.Required("host",
+		"IP address or DNS name of the jump host, without user and port.",
+		func(n schema.Node) { h.Host.Host = schema.Text(n, parse.Host) })}, d.loginFields(h)...)...)
 	if len(h.fields) > 0 {
 		h.checkLogin()
 	}
@@ -77,6 +79,10 @@ func resolveBastions(c *Cluster, nodes []hostNode, fallback *bastionRef) {
 	if fallback == nil {
 		return
 	}
+	if c.AbsentAgentLogin == nil && !slices.ContainsFunc(nodes, func(n hostNode) bool { return !n.Local }) {
+		fallback.at.Fail("found a bastion, expected none: no host is logged in to")
+		return
+	}
 	first := b.find(fallback)
 	start := &Host{Bastion: first}
 	b.checkWay(start, fallback)
@@ -86,7 +92,7 @@ func resolveBastions(c *Cluster, nodes []hostNode, fallback *bastionRef) {
 	// Whatever stands on the way to the common bastion cannot be reached through it.
 	way, _ := wayTo(start)
 	for i, n := range nodes {
-		if n.through == nil && !slices.ContainsFunc(way, func(w *Host) bool { return same(w, b.hosts[i]) }) {
+		if n.through == nil && !n.Local && !slices.ContainsFunc(way, func(w *Host) bool { return same(w, b.hosts[i]) }) {
 			b.hosts[i].Bastion = first
 		}
 	}
@@ -118,6 +124,11 @@ func (b bastions) find(ref *bastionRef) *Host {
 			"its own, or none%s", ref.at.Found(), b.guess(ref.host))
 		return nil
 	case 1:
+		if b.hosts[found[0]].Local {
+			ref.at.Fail("found %s, which is the machine that boxlift runs on, expected no bastion: it is on the way anyhow",
+				ref.at.Found())
+			return nil
+		}
 		return b.hosts[found[0]]
 	}
 	ref.at.Fail("found %s, which is %s and %s, expected a name that only one host has",

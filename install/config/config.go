@@ -36,9 +36,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/liteboxd/boxlift/bundle/trust"
+	"github.com/liteboxd/boxlift/install/config/backups"
+	"github.com/liteboxd/boxlift/install/config/front"
 	"github.com/liteboxd/boxlift/install/config/registries"
 	"github.com/liteboxd/boxlift/install/config/schema"
 	"github.com/liteboxd/boxlift/install/config/secret"
+	"github.com/liteboxd/boxlift/install/config/timeservers"
+	"github.com/liteboxd/boxlift/install/hardening"
 	"github.com/liteboxd/boxlift/internal/fault"
 )
 
@@ -50,7 +55,17 @@ type Config struct {
 	Seeding    Seeding
 	Registries *registries.File // nil when the file has no registries section
 	LiteBoxd   *LiteBoxd        // nil when the file has no liteboxd section
+	Authority  Authority
+	Trust      Trust
 	Runtime    Runtime
+	// Prepare says that boxlift changes on hosts what preflight only tells of otherwise: hosts.prepare in the file.
+	Prepare bool
+	Names   *Names // nil when the file has no names section
+	// Time is nil when the file has no time section.
+	Time *timeservers.Time
+	// Packages are the distribution's packages that all hosts are to have: hosts.packages in the file, sorted.
+	Packages []string
+	Backups  *backups.Plan // nil when the file has no backups section
 }
 
 // Cluster names the machines.
@@ -66,7 +81,13 @@ type Cluster struct {
 	AbsentAgentLogin *Host
 	// APIEndpoint is the host:port at which nodes that join and exported kubeconfigs
 	// reach the API; "" means the first server's own. Its host is in every server's TLSSAN.
+	// A front gives one where the file does not.
 	APIEndpoint string
+	Front       *front.Front // nil for none
+	// Hardening is what the hosts' k3s is hardened by. What it gives to k3s is in their K3s.
+	Hardening hardening.Profile
+	// RenewCertificates says that hosts renew k3s' certificates ahead of their end: true unless given.
+	RenewCertificates bool
 }
 
 // Role is what a host does in the cluster.
@@ -79,11 +100,15 @@ const (
 )
 
 // Host is one machine and the way to log in to it. At least one of Password,
-// IdentityFile and SSHAgent is given.
+// IdentityFile and SSHAgent is given, unless it is Local.
 type Host struct {
 	Role Role   // "" for a bastion that is no host of the cluster
 	Path string // where it is in the file, for example "cluster.agents[0]"
 	Line int
+
+	// Local is the machine that boxlift runs on. Nobody logs in to it: what is left of the fields up to SudoPassword
+	// is Host, where others reach it, "localhost" unless given. One host at most is local.
+	Local bool
 
 	Host               string // IP address in its canonical form, or DNS name in lower case
 	Port               int    // 22 unless given
@@ -108,6 +133,9 @@ type Host struct {
 	Name   string     // the Kubernetes node's name; "" means the machine's own host name
 	NodeIP netip.Addr // the address the node registers with; the zero Addr means that k3s chooses
 
+	// ServesTime says that the other hosts have their time from this one; only with a time section.
+	ServesTime bool
+
 	Labels map[string]string // of the Kubernetes node; nil for none
 	Taints []Taint           // of the Kubernetes node, in the order of the file
 
@@ -116,6 +144,9 @@ type Host struct {
 
 // Address returns host:port for a dialer.
 func (h Host) Address() string { return net.JoinHostPort(h.Host, strconv.Itoa(h.Port)) }
+
+// HasAddress reports whether the file says where others reach the host. Only of a local one it may not.
+func (h Host) HasAddress() bool { return !h.Local || h.NodeIP.IsValid() || h.Host != thisMachine }
 
 // K3s holds a host's own settings of k3s. Agents have only Config.
 type K3s struct {
@@ -153,6 +184,16 @@ type Cilium struct {
 	// Values are for Cilium's Helm chart, over boxlift's own: mappings are map[string]any,
 	// lists []any, scalars string, bool, int64, float64 or nil. nil for none.
 	Values map[string]any
+}
+
+// Trust says whose bundles the cluster is made from.
+type Trust struct {
+	File              string // the trust file, an absolute path; "" for the one, or the key, that a flag names
+	RequireSignatures int    // by keys of different names; 0 for what the trust file says
+	// ForbidSkipSignature refuses --insecure-skip-signature.
+	ForbidSkipSignature bool
+	// RequireAttestations are statements about a bundle that have to be there, each once.
+	RequireAttestations []trust.Requirement
 }
 
 // Runtime says how the installer goes about its work.
@@ -206,7 +247,7 @@ func Load(path string, lookupEnv func(string) (string, bool)) (*Config, []Warnin
 	if err != nil {
 		return nil, nil, fmt.Errorf("read configuration: %w", err)
 	}
-	cfg, document, err := read(path, data, lookupEnv)
+	cfg, document, err := (&decoder{file: path, lookupEnv: lookupEnv}).read(data)
 	if at, found := document.PlainSecret(); found && mode.Perm()&0o044 != 0 {
 		at.Warn("the file holds this as plain text and others can read it (mode %04o): run chmod 600 %s, or write "+
 			"${NAME}",
@@ -230,17 +271,24 @@ func readFile(path string) (data []byte, mode os.FileMode, err error) {
 	return data, info.Mode(), err
 }
 
+// Local is the configuration of a cluster whose only host is the machine that boxlift runs on, with LiteBoxd, and with
+// defaults for all else.
+func Local(lookupEnv func(string) (string, bool)) (*Config, error) {
+	c, _, err := Parse("--local", []byte("cluster: {servers: [{local: true}]}\nliteboxd: {}\n"), lookupEnv)
+	return c, err
+}
+
 // Parse checks data, calling it name in problems. Relative paths in it are taken
 // from name's folder.
 func Parse(name string, data []byte, lookupEnv func(string) (string, bool)) (*Config, []Warning, error) {
-	cfg, document, err := read(name, data, lookupEnv)
+	d := &decoder{file: name, lookupEnv: lookupEnv}
+	cfg, document, err := d.read(data)
 	return cfg, document.Warnings(), err
 }
 
-func read(name string, data []byte, lookupEnv func(string) (string, bool)) (*Config, *schema.Document, error) {
-	d := &decoder{file: name, lookupEnv: lookupEnv}
+func (d *decoder) read(data []byte) (*Config, *schema.Document, error) {
 	var cfg *Config
-	document := schema.Read(name, data, lookupEnv, func(root schema.Node) { cfg = d.config(root) })
+	document := schema.Read(d.file, data, d.lookupEnv, func(root schema.Node) { cfg = d.config(root) })
 	if problems, more := document.Problems(); len(problems) > 0 {
 		return nil, document, &InvalidError{Problems: problems, More: more}
 	}
@@ -258,6 +306,8 @@ func Schema() []byte {
 type decoder struct {
 	file      string
 	lookupEnv func(string) (string, bool)
+	// relative are the paths that stand in the file relative to its folder, as they stand there.
+	relative []string
 }
 
 // Hosts returns all hosts, servers first, in the order of the file.
@@ -360,12 +410,22 @@ func (c *Config) Fingerprint() string {
 		Registries         *registries.File // a Secret's JSON does not hold its value
 		LiteBoxd           *LiteBoxd
 		RemoveAbsentAgents bool
-		// nil for the default, which was all there was in Format 3 at first
-		Seeding *Seeding `json:",omitempty"`
+		// What is not among these at its default was not there in Format 3 at first.
+		Seeding  *Seeding          `json:",omitempty"`
+		Prepare  bool              `json:",omitempty"`
+		Names    *Names            `json:",omitempty"`
+		Packages []string          `json:",omitempty"`
+		Front    *front.Front      `json:",omitempty"`
+		Time     *timeservers.Time `json:",omitempty"`
+		// whether there is one, since its folder is on one operator's machine
+		Authority bool          `json:",omitempty"`
+		Backups   *backups.Plan `json:",omitempty"`
 	}{
 		3, c.Cluster.Name, c.Cluster.APIEndpoint, c.K3sVersion(), hosts(c.Cluster.Servers), agents, c.Network,
 		c.Registries, nil,
-		c.Runtime.RemoveAbsentAgents, c.Seeding.meaning(),
+		c.Runtime.RemoveAbsentAgents, c.Seeding.meaning(), c.Prepare, c.Names, c.Packages, c.Cluster.Front, c.Time,
+		c.Authority.Folder != "",
+		c.Backups.Meaning(),
 	}
 	if c.LiteBoxd != nil {
 		box := *c.LiteBoxd

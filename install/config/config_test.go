@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/liteboxd/boxlift/bundle/trust"
 	"github.com/liteboxd/boxlift/install/config/registries"
 	"github.com/liteboxd/boxlift/install/config/schema"
 )
@@ -69,7 +70,7 @@ func TestParseExampleOfTheDesign(t *testing.T) {
 	stars := NewSecret("******")
 	want := &Config{
 		Cluster: Cluster{
-			Name: "liteboxd-prod",
+			Name: "liteboxd-prod", RenewCertificates: true,
 			Servers: []Host{{
 				Role: Server, Path: "cluster.master", Line: 4,
 				Host: "10.10.10.11", Port: 22, User: "root", Password: stars, SudoPassword: stars,
@@ -172,7 +173,7 @@ func TestParseEveryKey(t *testing.T) {
 	want := &Config{
 		Cluster: Cluster{
 			Name:        "lan-1",
-			APIEndpoint: "k3s-api.lan:6443",
+			APIEndpoint: "k3s-api.lan:6443", RenewCertificates: true,
 			Servers: []Host{
 				first,
 				{
@@ -236,6 +237,12 @@ func TestParseEveryKey(t *testing.T) {
 				AdminUsername: "root", AdminInitialPassword: NewSecret("from the environment?"),
 			},
 		},
+		Authority: Authority{Folder: "/etc/boxlift/site-authority"},
+		Trust: Trust{File: "/etc/boxlift/trust.json", RequireSignatures: 2, ForbidSkipSignature: true,
+			RequireAttestations: []trust.Requirement{
+				{Type: "https://github.com/liteboxd/boxlift/review/v1", Role: trust.Reviewer},
+				{Type: "https://example.com/rehearsal/v1", Role: trust.Tester},
+			}},
 		Runtime: Runtime{
 			Parallelism: 2, SSHTimeout: 3 * time.Second, CommandTimeout: time.Minute, DrainTimeout: 30 * time.Second,
 			RemoveAbsentAgents: true, DryRun: true,
@@ -543,6 +550,11 @@ runtime: {parallelism: 5}
 		{"cluster:", "cluster:\n  apiEndpoint: k.lan"}, {"cluster:", "cluster:\n  apiEndpoint: k.lan:443"},
 		{"cluster:", "cluster:\n  serverConfig: {v: 3}"}, {"cluster:", "cluster:\n  agentConfig: {v: 3}"}, {"host: c,",
 			"k3s: {config: {v: 3}}, host: c,"},
+		{"network:", "hosts: {packages: [chrony]}\nnetwork:"}, {"network:", "hosts: {packages: [haproxy]}\nnetwork:"},
+		{"network:", "time: {}\nnetwork:"}, {"network:", "time: {upstream: [a.lan]}\nnetwork:"}, {"network:", "time: {servers: [c]}\nnetwork:"},
+		{"network:", "backups: {recipients: [" + recipient + "]}\nnetwork:"},
+		{"network:", "backups: {recipients: [" + recipient + "], keepDays: 3}\nnetwork:"},
+		{"network:", "backups: {recipients: [" + recipient + "], to: [{folder: /mnt/a}]}\nnetwork:"},
 		{"podCIDR: 10.42.0.0/16", "values: {a: 1}"}, {"podCIDR: 10.42.0.0/16", `values: {a: "1"}`},
 	} {
 		f := fingerprint(other[0], other[1])

@@ -2,9 +2,10 @@ package config
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // Setting is one key of k3s' config.yaml, made from a flag of the same name.
@@ -72,7 +73,7 @@ var reservedFlags = map[string]string{
 // neededValues are the flags that Cilium leaves only one value.
 var neededValues = map[string]string{"flannel-backend": "none", "disable-network-policy": "true"}
 
-var flagName = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
+var flagName = lazyregexp.New(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 
 type argProblem struct {
 	index int // in the arguments

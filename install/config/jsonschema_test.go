@@ -64,12 +64,12 @@ func TestSchemaAcceptsWhatIsValid(t *testing.T) {
 // beyondSchema are the invalid files that no schema can tell from valid ones: they break
 // rules about values, not about keys and types.
 var beyondSchema = []string{
-	"alias", "api-endpoint", "bastion-default-circle", "bastion-row", "duplicate-hosts", "env", "liteboxd-same",
-	"password-flow-no-space",
+	"alias", "api-endpoint", "backups", "bastion-default-circle", "bastion-row", "duplicate-hosts", "env", "front-one", "front-single", "hardening", "liteboxd-same",
+	"local", "local-bastion", "names-ingress", "names-serve-nobody", "packages", "password-flow-no-space",
 	"password-in-host", "pod-cidr-ipv6", "pod-cidr-room", "pod-cidr-room-mask", "pod-cidr-room-none",
 	"pod-cidr-services", "pod-cidr-small", "seeding-modes",
 	"seeding-no-external", "seeding-registries", "seeding-rewrites",
-	"service-networks", "two-documents",
+	"service-networks", "time-upstream", "two-documents",
 }
 
 func TestSchemaRefusesWhatIsInvalid(t *testing.T) {
@@ -111,6 +111,8 @@ func TestSchemaNamesProblems(t *testing.T) {
 		{start + "}, servers: []}", false},
 		{"cluster: {master: {host: a}}", false},
 		{"cluster: {master: {agent: true}}", false},
+		{"cluster: {servers: [{local: true}]}", true},
+		{"cluster: {servers: [{local: yes please}]}", false},
 		{start + ", prot: 22}}", false},
 		{start + ", port: 70000}}", false},
 		{start + `, port: "22"}}`, false},
@@ -248,7 +250,7 @@ func rebuild(path []string, wrong string) string {
 	}
 	inner := rebuild(path[1:], wrong)
 	switch path[0] {
-	case "servers", "agents", "taints", "rewrites":
+	case "servers", "agents", "taints", "rewrites", "requireAttestations", "to":
 		return "{" + path[0] + ": [" + inner + "]}"
 	case "*":
 		return "{x: " + inner + "}"

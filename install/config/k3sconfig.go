@@ -6,13 +6,13 @@ import (
 	"maps"
 	"net"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/liteboxd/boxlift/install/config/parse"
 	"github.com/liteboxd/boxlift/install/config/schema"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 	"github.com/liteboxd/boxlift/internal/spelling"
 )
 
@@ -28,7 +28,7 @@ type k3sSetting struct {
 // flags, and every host gets a copy of what all have in common.
 const maxSettings = 200
 
-var configKey = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*\+?$`)
+var configKey = lazyregexp.New(`^[a-z0-9]+(-[a-z0-9]+)*\+?$`)
 
 // k3sConfig reads keys of k3s' config.yaml. own says that they are one host's.
 func (d *decoder) k3sConfig(n schema.Node, role Role, own bool) []k3sSetting {

@@ -3,11 +3,11 @@ package config
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/liteboxd/boxlift/install/config/schema"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // Taint is a taint of a Kubernetes node.
@@ -30,8 +30,8 @@ var effects = []string{"NoSchedule", "PreferNoSchedule", "NoExecute"}
 // The limits are those of k8s.io/apimachinery's validation: the API server refuses what
 // exceeds them.
 var (
-	qualifiedName = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9_.-]{0,61})?[A-Za-z0-9]$`)
-	labelKey      = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,317}$`)
+	qualifiedName = lazyregexp.New(`^([A-Za-z0-9][A-Za-z0-9_.-]{0,61})?[A-Za-z0-9]$`)
+	labelKey      = lazyregexp.New(`^[A-Za-z0-9_./-]{1,317}$`)
 )
 
 // parseKey checks the key of a label or taint: an optional DNS name and a slash, then a
@@ -56,7 +56,7 @@ func isSubdomain(s string) bool {
 	return len(s) <= 253 && subdomain.MatchString(s)
 }
 
-var subdomain = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+var subdomain = lazyregexp.New(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
 
 // parseValue checks the value of a label or taint.
 func parseValue(s string) (string, error) {

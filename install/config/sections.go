@@ -10,9 +10,17 @@ import (
 	"strings"
 	"time"
 
+	"github.com/liteboxd/boxlift/bundle/attestation"
+	"github.com/liteboxd/boxlift/bundle/trust"
+	"github.com/liteboxd/boxlift/install/config/backups"
+	"github.com/liteboxd/boxlift/install/config/ciliumvalues"
+	"github.com/liteboxd/boxlift/install/config/front"
+	"github.com/liteboxd/boxlift/install/config/naming"
 	"github.com/liteboxd/boxlift/install/config/parse"
 	"github.com/liteboxd/boxlift/install/config/registries"
 	"github.com/liteboxd/boxlift/install/config/schema"
+	"github.com/liteboxd/boxlift/install/config/timeservers"
+	"github.com/liteboxd/boxlift/install/hardening"
 )
 
 // config reads the whole file. What it returns counts only if no problem was found.
@@ -30,10 +38,24 @@ func (d *decoder) config(root schema.Node) *Config {
 	var through *bastionRef
 	var podCIDR schema.Node
 	var seeding seedingNode
+	var named naming.Node
+	var times *timeservers.Section
 	present := root.Mapping(
 		schema.Required("cluster", "Which hosts become the cluster.", func(n schema.Node) { cluster = d.cluster(n) }),
 		schema.Optional("ssh", "How hosts are reached and how their keys are checked.",
 			func(n schema.Node) { through = d.ssh(n, &cfg.SSH) }),
+		schema.Optional("hosts", "What is done to the hosts themselves.", func(n schema.Node) {
+			n.Mapping(schema.Optional("prepare", "Apply on the hosts what preflight would only tell of: kernel "+
+				"modules, sysctls, swap, firewall, NetworkManager. Default: false.",
+				func(n schema.Node) { cfg.Prepare = n.Boolean() }),
+				schema.Optional("packages", "Packages of the hosts' distribution that the bundle brings, for hosts of "+
+					"Debian's family. What they depend on comes with them.",
+					func(n schema.Node) { cfg.Packages = readPackages(n) }))
+		}),
+		schema.Optional("names", "Names that hosts and pods resolve without a DNS server.",
+			func(n schema.Node) { named = naming.Read(n) }),
+		schema.Optional("time", "The hosts' time: some serve it by chrony, and the others follow them. Default: it is "+
+			"left to the hosts.", func(n schema.Node) { times = timeservers.Read(n) }),
 		schema.Optional("network", "The pod network.", func(n schema.Node) { podCIDR = d.network(n, &cfg.Network) }),
 		schema.Optional("seeding", "How images come to the hosts.",
 			func(n schema.Node) { seeding = d.seeding(n, &cfg.Seeding) }),
@@ -42,6 +64,13 @@ func (d *decoder) config(root schema.Node) *Config {
 			func(n schema.Node) { cfg.Registries = registries.Read(n) }),
 		schema.Optional("liteboxd", "What to deploy on the cluster.",
 			func(n schema.Node) { cfg.LiteBoxd = d.liteboxd(n) }),
+		schema.Optional("backups", "Backups that the servers make by themselves. Default: none.",
+			func(n schema.Node) { cfg.Backups = backups.Read(n, d.parsePath) }),
+		schema.Optional("authority", "The site's own certificate authority: trusted by all hosts, above the cluster's own, "+
+			"the registry's and the ingress' certificates. Default: none.",
+			func(n schema.Node) { d.authority(n, &cfg.Authority) }),
+		schema.Optional("trust", "Whose bundles the cluster is made from.",
+			func(n schema.Node) { d.trust(n, &cfg.Trust) }),
 		schema.Optional("runtime", "How the installer goes about its work.",
 			func(n schema.Node) { d.runtime(n, &cfg.Runtime) }),
 	)
@@ -49,7 +78,13 @@ func (d *decoder) config(root schema.Node) *Config {
 	if n, ok := present["network"]; ok {
 		network = n
 	}
+	resolveFront(&cluster)
 	mergeK3sConfig(&cluster)
+	hardenK3s(&cluster)
+	if times != nil {
+		times.Resolve(cluster.timeHosts())
+		cfg.Time = &times.Time
+	}
 	cfg.Cluster = cluster.result()
 	hosts := cluster.hosts()
 	resolveBastions(&cfg.Cluster, hosts, through)
@@ -61,6 +96,8 @@ func (d *decoder) config(root schema.Node) *Config {
 	checkNetworks(network, cfg, cluster)
 	checkRoom(podCIDR, cfg.Network.Cilium, len(hosts))
 	checkSeeding(seeding, present["registries"], cfg, cluster)
+	cfg.Names = named.Section
+	checkNames(named, cfg, hosts)
 	warnOfTaints(hosts, cfg.Network.Cilium.Values)
 	return cfg
 }
@@ -72,10 +109,24 @@ type clusterNode struct {
 	servers, agents           []hostNode
 	serverConfig, agentConfig []k3sSetting
 	apiEndpoint               schema.Node
+	front                     *front.Node // nil for none
 }
 
 // hosts returns all hosts, servers first.
 func (c *clusterNode) hosts() []hostNode { return slices.Concat(c.servers, c.agents) }
+
+// timeHosts are all hosts, servers first, for the section time.
+func (c *clusterNode) timeHosts() []timeservers.Host {
+	var list []timeservers.Host
+	for _, hosts := range [][]hostNode{c.servers, c.agents} {
+		for i := range hosts {
+			h := &hosts[i].Host
+			list = append(list, timeservers.Host{Host: h.Host, Path: h.Path, Server: h.Role == Server,
+				Names: []string{h.Host, h.Name, h.NodeIP.String()}, Serves: &h.ServesTime})
+		}
+	}
+	return list
+}
 
 func (c *clusterNode) result() Cluster {
 	for _, h := range c.servers {
@@ -105,7 +156,7 @@ func (h hostNode) field(key string) schema.Node {
 }
 
 func (d *decoder) cluster(n schema.Node) clusterNode {
-	c := clusterNode{Cluster: Cluster{Name: "default"}, at: n}
+	c := clusterNode{Cluster: Cluster{Name: "default", RenewCertificates: true}, at: n}
 	n.Needs(true, "servers", "master")
 	present := n.Mapping(
 		schema.Optional("name", "The cluster's name in messages and in the state. Default: default.",
@@ -125,9 +176,19 @@ func (d *decoder) cluster(n schema.Node) clusterNode {
 		schema.Optional("apiEndpoint", "Host or host:port at which nodes and users reach the API, for a load "+
 			"balancer or a floating address in front of the servers. Default: the first server, port 6443.",
 			func(n schema.Node) { c.APIEndpoint = schema.Text(n, parseEndpoint) }),
+		schema.Optional("front", "An address at which one of several servers answers: when its host or its API is lost, "+
+			"another server has it. Default: none.", func(n schema.Node) { c.front = front.Read(n) }),
 		schema.Optional("absentAgentLogin", "How to log in to agents that are in the cluster and not in this file, "+
 			"to uninstall k3s from them: see runtime.removeAbsentAgents.",
 			func(n schema.Node) { c.AbsentAgentLogin = d.absentLogin(n) }),
+		schema.Optional("hardening", "What the hosts' k3s is hardened by: cis, for k3s' guide to the CIS Kubernetes "+
+			"Benchmark. Default: nothing beyond what k3s does by itself.",
+			func(n schema.Node) {
+				c.Hardening = schema.Text(n, parseHardening)
+				n.Among(string(hardening.CIS))
+			}),
+		schema.Optional("renewCertificates", "A timer on every host renews k3s' certificates ahead of their end, by "+
+			"starting k3s again. Default: true.", func(n schema.Node) { c.RenewCertificates = n.Boolean() }),
 		schema.Optional("serverConfig", "Keys of k3s' config.yaml for all servers.",
 			func(n schema.Node) { c.serverConfig = d.k3sConfig(n, Server, false) }),
 		schema.Optional("agentConfig", "Keys of k3s' config.yaml for all agents.",
@@ -157,8 +218,16 @@ func (d *decoder) cluster(n schema.Node) clusterNode {
 		}
 		return h.NodeIP.String()
 	})
+	checkLocals(all)
 	checkVersions(c.servers)
 	return c
+}
+
+func parseHardening(s string) (hardening.Profile, error) {
+	if s != string(hardening.CIS) {
+		return "", fmt.Errorf("expected %s, or the key left out", hardening.CIS)
+	}
+	return hardening.CIS, nil
 }
 
 func (d *decoder) host(n schema.Node, role Role) (result hostNode) {
@@ -169,7 +238,13 @@ func (d *decoder) host(n schema.Node, role Role) (result hostNode) {
 func (d *decoder) readHost(n schema.Node, role Role) hostNode {
 	h := hostNode{Host: Host{Role: role, Path: n.Path(), Line: n.Line(), Port: 22, User: "root"}, at: n}
 	fields := slices.Concat(
-		d.loginFields(&h, "IP address or DNS name, without user and port."),
+		[]schema.Field{
+			schema.Optional("host", "IP address or DNS name, without user and port. Required unless local is true.",
+				func(n schema.Node) { h.Host.Host = schema.Text(n, parse.Host) }),
+			schema.Optional("local", "The host is the machine that boxlift runs on, as root: nobody logs in to it. "+
+				"Default: false.", func(n schema.Node) { h.Local = n.Boolean() }),
+		},
+		d.loginFields(&h),
 		sudoFields(&h),
 		[]schema.Field{
 			schema.Optional("name", "Name of the Kubernetes node. Default: the host's own name.",
@@ -183,10 +258,25 @@ func (d *decoder) readHost(n schema.Node, role Role) hostNode {
 				func(n schema.Node) { h.K3s, h.config = d.k3s(n, role) }),
 		},
 	)
-	n.Needs(false, loginMeans...)
+	ways := []string{"local"}
+	for _, means := range loginMeans {
+		ways = append(ways, "host "+means)
+	}
+	n.Needs(false, ways...)
 	h.fields = n.Mapping(fields...)
-	if len(h.fields) == 0 {
+	switch {
+	case n.IsMapping() && n.Len() == 0:
+		n.Fail("host is missing")
+		return h
+	case len(h.fields) == 0:
 		return h // whatever is wrong has been said
+	}
+	if h.Local {
+		h.checkLocal()
+		return h
+	}
+	if _, given := h.fields["host"]; !given {
+		h.at.Fail("host is missing")
 	}
 	h.checkLogin()
 	h.checkSudo()
@@ -196,10 +286,9 @@ func (d *decoder) readHost(n schema.Node, role Role) hostNode {
 	return h
 }
 
-// loginFields are the keys that say where and how to log in.
-func (d *decoder) loginFields(h *hostNode, host string) []schema.Field {
+// loginFields are the keys that say how to log in, and by which way.
+func (d *decoder) loginFields(h *hostNode) []schema.Field {
 	return slices.Concat(
-		[]schema.Field{schema.Required("host", host, func(n schema.Node) { h.Host.Host = schema.Text(n, parse.Host) })},
 		d.meansFields(h),
 		[]schema.Field{schema.Optional("bastion", "Jump host to go through: the host or the name of another host in "+
 			"this file, a login of its own, or none. Default: ssh.bastion.",
@@ -273,6 +362,46 @@ func (h hostNode) checkLogin() {
 	}
 }
 
+// thisMachine is what a local host goes by that is not said to have an address.
+const thisMachine = "localhost"
+
+// checkLocal reports what a host without a login cannot have, and gives it a name.
+func (h *hostNode) checkLocal() {
+	for _, key := range []string{"port", "user", "password", "identityFile", "identityPassphrase", "agent", "hostKey",
+		"bastion", "sudo", "sudoPassword"} {
+		if n, given := h.fields[key]; given {
+			n.Fail("found beside local: true, expected neither login nor sudo: boxlift runs on the machine itself, as root")
+		}
+	}
+	at, given := h.fields["host"]
+	if !given {
+		h.Host.Host = thisMachine
+		return
+	}
+	if addr, err := netip.ParseAddr(h.Host.Host); h.Host.Host == thisMachine || err == nil && addr.IsLoopback() {
+		at.Fail("found %s beside local: true, expected where others reach this machine: leave the key out where nobody "+
+			"has to", at.Found())
+	}
+}
+
+// checkLocals reports more than one local host, and one that other hosts could not reach.
+func checkLocals(hosts []hostNode) {
+	var first *hostNode
+	for i, h := range hosts {
+		switch {
+		case !h.Local:
+			continue
+		case first != nil:
+			h.field("local").Fail("found a second host that is this machine, expected one: %s is it already",
+				first.Path)
+			continue
+		case len(hosts) > 1 && !h.HasAddress():
+			h.at.Fail("nodeIP is missing: the other hosts need this machine's address in the LAN")
+		}
+		first = &hosts[i]
+	}
+}
+
 // checkUnique reports hosts that share a value of key; "" is no value.
 func checkUnique(hosts []hostNode, key string, value func(Host) string) {
 	first := map[string]hostNode{}
@@ -343,7 +472,10 @@ func checkNetworks(network schema.Node, cfg *Config, cluster clusterNode) {
 			check(h.field("nodeIP"), h.NodeIP)
 		}
 	}
-	if cfg.Cluster.APIEndpoint != "" {
+	if cluster.Front != nil {
+		check(cluster.front.VIPAt, cluster.Front.VIP)
+	}
+	if cfg.Cluster.APIEndpoint != "" && !cluster.apiEndpoint.IsZero() {
 		if addr, err := netip.ParseAddr(endpointHost(cfg.Cluster.APIEndpoint)); err == nil {
 			check(cluster.apiEndpoint, addr)
 		}
@@ -516,7 +648,7 @@ func (d *decoder) cilium(n schema.Node) (c Cilium, podCIDR schema.Node) {
 		schema.Optional("enableEgressGateway", "Needs kubeProxyReplacement. Default: as kubeProxyReplacement.",
 			func(n schema.Node) { c.EnableEgressGateway = n.Boolean() }),
 		schema.Optional("values", "Further values for Cilium's Helm chart. Not for secrets.",
-			func(n schema.Node) { c.Values = d.helmValues(n) }),
+			func(n schema.Node) { c.Values = ciliumvalues.Read(n) }),
 	)
 	if egress, given := present["enableEgressGateway"]; !given {
 		c.EnableEgressGateway = c.KubeProxyReplacement
@@ -524,6 +656,52 @@ func (d *decoder) cilium(n schema.Node) (c Cilium, podCIDR schema.Node) {
 		egress.Fail("found true, expected false because kubeProxyReplacement is false: the egress gateway needs it")
 	}
 	return c, present["podCIDR"]
+}
+
+// maxRequirements is how many statements about a bundle may be asked for.
+const maxRequirements = 16
+
+func (d *decoder) trust(n schema.Node, t *Trust) {
+	present := n.Mapping(
+		schema.Optional("file", "Trust file, for when neither --trust nor --key is given.",
+			func(n schema.Node) { t.File = schema.Text(n, d.parsePath) }),
+		schema.Optional("requireSignatures", "How many keys of different names have to have signed a bundle. Default: as "+
+			"many as the trust file says.",
+			func(n schema.Node) { t.RequireSignatures = n.Number(1, 32) }),
+		schema.Optional("forbidSkipSignature", "Refuse --insecure-skip-signature. Default: false.",
+			func(n schema.Node) { t.ForbidSkipSignature = n.Boolean() }),
+		schema.Optional("requireAttestations", "Statements about a bundle that have to be there, each by somebody with a role "+
+			"of the trust file.", func(n schema.Node) { t.RequireAttestations = readRequirements(n) }),
+	)
+	_, named := present["file"]
+	if at, ok := present["requireAttestations"]; ok && !named {
+		at.Fail("found without file, expected the trust file beside it, which says whose keys have which role")
+	}
+}
+
+func readRequirements(n schema.Node) []trust.Requirement {
+	var list []trust.Requirement
+	n.List(func(_ int, item schema.Node) {
+		var r trust.Requirement
+		if !item.Sound(func() {
+			item.Mapping(
+				schema.Required("type", "Type of the predicate: a URI, or one of "+strings.Join(attestation.TypeNames(), ", ")+".",
+					func(n schema.Node) { r.Type = schema.Text(n, attestation.ParseType) }),
+				schema.Required("role", "Role that its maker's key has in the trust file.",
+					func(n schema.Node) { r.Role = schema.OneOf(n, trust.Makers()...) }),
+			)
+		}) || item.Describes() {
+			return
+		}
+		if slices.Contains(list, r) {
+			item.Fail("found %s by a %s a second time, expected each once", attestation.TypeName(r.Type), r.Role)
+		}
+		list = append(list, r)
+	})
+	if len(list) > maxRequirements {
+		n.Fail("found %d statements, expected at most %d", len(list), maxRequirements)
+	}
+	return list
 }
 
 func (d *decoder) runtime(n schema.Node, r *Runtime) {
@@ -562,5 +740,6 @@ func (d *decoder) parsePath(s string) (string, error) {
 	if filepath.IsAbs(s) {
 		return filepath.Clean(s), nil
 	}
+	d.relative = append(d.relative, s)
 	return filepath.Join(filepath.Dir(d.file), s), nil
 }

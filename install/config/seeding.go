@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config/parse"
 	"github.com/liteboxd/boxlift/install/config/registries"
 	"github.com/liteboxd/boxlift/install/config/schema"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 	"github.com/liteboxd/boxlift/registry/rewrite"
 )
 
@@ -95,10 +95,10 @@ func (e ExternalRegistry) HostPort() (host string, port int) {
 // whether there is one.
 const seedingCA = "/ca.crt"
 
-// Source returns where nodes pull from with this registry; caFile is where CAFile was put
+// Origin returns where nodes pull from with this registry; caFile is where CAFile was put
 // on the hosts.
-func (e ExternalRegistry) Source(rules rewrite.Rules, caFile string) registries.Source {
-	s := registries.Source{Endpoints: []string{e.URL()}, Login: e.Pull, InsecureSkipTLSVerify: e.InsecureSkipTLSVerify,
+func (e ExternalRegistry) Origin(rules rewrite.Rules, caFile string) registries.Origin {
+	s := registries.Origin{Endpoints: []string{e.URL()}, Login: e.Pull, InsecureSkipTLSVerify: e.InsecureSkipTLSVerify,
 		Rewrites: rules}
 	if e.CAFile != "" {
 		s.CAFile = caFile
@@ -152,7 +152,7 @@ func CheckPeerToPeer(k3s string) error {
 		k3s, strings.Join(names[:last], ", "), names[last])
 }
 
-var release = regexp.MustCompile(`^v([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(-[0-9A-Za-z.]+)?\+k3s[0-9]+$`)
+var release = lazyregexp.New(`^v([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})(-[0-9A-Za-z.]+)?\+k3s[0-9]+$`)
 
 // parseRelease returns the numbers of a version of k3s. What comes before a release has the
 // numbers of the one before.
@@ -404,8 +404,8 @@ func checkSeeding(s seedingNode, section schema.Node, cfg *Config, cluster clust
 		if err != nil {
 			return // has been reported
 		}
-		source := e.Source(rules, seedingCA)
-		if _, err := source.Merge(cfg.Registries); err != nil {
+		origin := e.Origin(rules, seedingCA)
+		if _, err := origin.Merge(cfg.Registries); err != nil {
 			section.Fail("%v", err)
 		}
 	}

@@ -189,7 +189,7 @@ func checkSeeded(t *testing.T, cfg *Config) {
 		t.Fatal(err)
 	}
 	// What the bundle will have, and the user's own for that, is not known before.
-	merged, err := s.External.Source(rules, "/ca.crt").Merge(cfg.Registries)
+	merged, err := s.External.Origin(rules, "/ca.crt").Merge(cfg.Registries)
 	if err != nil {
 		return
 	}

@@ -32,6 +32,7 @@ const (
 	Platforms        Gate = "platforms"
 	Preflight        Gate = "preflight"
 	Serial           Gate = "serial"
+	Trust            Gate = "trust"
 	Downgrade        Gate = "downgrade"
 	UpgradesFrom     Gate = "upgrades-from"
 	KubernetesMinor  Gate = "kubernetes-minor"
@@ -63,6 +64,7 @@ func Gates() []Description {
 		{Platforms, "the bundle is for the platforms of all hosts", (*judgement).platforms},
 		{Preflight, "the hosts have what the new bundle needs, with the old one beside it", (*judgement).preflight},
 		{Serial, "the bundle is no older than those that the cluster has had", (*judgement).serial},
+		{Trust, "the bundle is good by the trust file that the cluster keeps, if it keeps one", (*judgement).trust},
 		{Downgrade, "no component goes back to an older version", (*judgement).downgrade},
 		{UpgradesFrom, "the lock allows the step", (*judgement).upgradesFrom},
 		{KubernetesMinor, "no minor version of Kubernetes is skipped", (*judgement).kubernetesMinor},
@@ -111,6 +113,9 @@ type Cluster struct {
 	// Record is why the cluster's record does not allow an upgrade, with the way forward in
 	// RecordWay; "" when it does.
 	Record, RecordWay string
+	// Untrusted is why the bundle is not good by the trust file that the cluster keeps, with the way forward in
+	// UntrustedWay; "" when it is.
+	Untrusted, UntrustedWay string
 	// Unrecorded tells that there is no record at all.
 	Unrecorded bool
 	Nodes      []Node
@@ -369,6 +374,12 @@ func (j *judgement) serial() {
 		outcome, way = Accepted, "the record keeps the higher serial"
 	}
 	j.add(outcome, "", way, "%s", OlderText(j.Target.Serial, j.Cluster.Serial))
+}
+
+func (j *judgement) trust() {
+	if j.Untrusted != "" {
+		j.refuse("", j.UntrustedWay, "%s", j.Untrusted)
+	}
 }
 
 // OlderText says that a bundle with a serial, 0 for none, is older than one that a cluster has had.

@@ -105,6 +105,7 @@ func TestJudge(t *testing.T) {
 		{"an older bundle that is gone back to", func(c *Cluster, t *Target, a *Accept) {
 			c.Serial, t.Serial, a.Downgrade = 9, 8, true
 		}, []string{"serial accepted : " + olderText}},
+		{"a bundle that was revoked", func(c *Cluster, _ *Target, _ *Accept) { c.Untrusted, c.UntrustedWay = "revoked: lost", "take another" }, []string{"trust refused : revoked: lost"}},
 		{"drift", func(c *Cluster, _ *Target, _ *Accept) { c.Hosts[0].Drift, c.Drift = []string{"one"}, []string{"two"} },
 			[]string{"drift refused 10.0.0.11: one", "drift refused : two"}},
 		{"accepted drift", func(c *Cluster, _ *Target, a *Accept) {

@@ -2,9 +2,10 @@ package gate
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // version is a version of semver.org's form, with or without the v, and with the revision
@@ -16,7 +17,7 @@ type version struct {
 	text                string // as it was written
 }
 
-var versionPattern = regexp.MustCompile(`^v?(\d{1,9})\.(\d{1,9})\.(\d{1,9})(?:-([0-9A-Za-z.-]{1,100}))?(?:\+([0-9A-Za-z.-]{1,100}))?$`)
+var versionPattern = lazyregexp.New(`^v?(\d{1,9})\.(\d{1,9})\.(\d{1,9})(?:-([0-9A-Za-z.-]{1,100}))?(?:\+([0-9A-Za-z.-]{1,100}))?$`)
 
 func parseVersion(text string) (version, error) {
 	m := versionPattern.FindStringSubmatch(text)
@@ -115,7 +116,7 @@ func Older(a, b string) bool {
 // series is the minor version, such as 1.36.
 func (v version) series() string { return fmt.Sprintf("%d.%d", v.major, v.minor) }
 
-var boundPattern = regexp.MustCompile(`^(>=|<=|>|<|=)?v?(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?(?:-([0-9A-Za-z.-]{1,100}))?$`)
+var boundPattern = lazyregexp.New(`^(>=|<=|>|<|=)?v?(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?(?:-([0-9A-Za-z.-]{1,100}))?$`)
 
 // inRange reports whether a version is in a range of a lock, such as ">=1.19.0 <1.21.0". Parts
 // that a bound leaves out are 0, but without a comparison or with =, "1.19" means all of 1.19.

@@ -121,7 +121,7 @@ type Result struct {
 // Process is a command that is running.
 type Process struct {
 	// Stdin is the command's. Write large pieces (256 KiB); Close is the end of file. When the command has ended, Write
-	// fails: Wait tells why.
+	// fails and Close does nothing: Wait tells why.
 	Stdin io.WriteCloser
 	// Stdout must be read, or the command will block.
 	Stdout io.Reader
@@ -132,7 +132,18 @@ type Process struct {
 
 // NewProcess is for implementations of [Host]: wait and stderr do what [Process.Wait] and [Process.Stderr] say.
 func NewProcess(stdin io.WriteCloser, stdout io.Reader, wait func() error, stderr func() []byte) *Process {
-	return &Process{Stdin: stdin, Stdout: stdout, wait: wait, stderr: stderr}
+	return &Process{Stdin: input{stdin}, Stdout: stdout, wait: wait, stderr: stderr}
+}
+
+// input is a command's standard input. What it leads to is closed when the command ends, by whoever waits for that: as
+// "already closed" on this machine, as io.EOF by SSH.
+type input struct{ io.WriteCloser }
+
+func (i input) Close() error {
+	if err := i.WriteCloser.Close(); !errors.Is(err, fs.ErrClosed) && !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
 }
 
 // Wait waits for the command's end. Read Stdout to its end first if what it says matters. The errors are those of Run.

@@ -9,7 +9,7 @@ import (
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
-// Service is what systemd says about a service (systemctl show).
+// Service is what systemd says about a service, or another unit (systemctl show).
 type Service struct {
 	// Load is "loaded", "not-found" and the like, Active "active", "inactive", "failed", "activating" and the like.
 	Load, Active string
@@ -28,10 +28,24 @@ type Service struct {
 // IsReady reports whether the service runs. With a job left to do, what runs is what there was before a restart.
 func (s Service) IsReady() bool { return s.Active == "active" && s.Idle }
 
-// FindService asks systemd about a service, which is named without ".service".
+// unitName is the whole name of a service, which is named without its ending, or of a timer, which is not.
+func unitName(name string) string {
+	if strings.HasSuffix(name, ".timer") {
+		return name
+	}
+	return name + ".service"
+}
+
+// FindService asks systemd about a service, which is named without ".service", or about a timer.
 func FindService(ctx context.Context, h Host, name string) (Service, error) {
+	return FindUnit(ctx, h, unitName(name))
+}
+
+// FindUnit asks systemd about a unit of any type, which is named in full.
+func FindUnit(ctx context.Context, h Host, name string) (Service, error) {
 	const properties = "LoadState,ActiveState,UnitFileState,NeedDaemonReload,Result,NRestarts,Job"
-	out, err := Root(ctx, h, "ask systemd about "+name, "systemctl", "show", "-p", properties, name+".service")
+	out, err := Root(ctx, h, "ask systemd about "+strings.TrimSuffix(name, ".service"), "systemctl", "show", "-p",
+		properties, name)
 	if err != nil {
 		return Service{}, err
 	}
@@ -59,14 +73,14 @@ func FindService(ctx context.Context, h Host, name string) (Service, error) {
 	return s, nil
 }
 
-// Restart enables a service in a state, and starts it again, without waiting for it.
+// Restart enables a service, or a timer, in a state, and starts it again, without waiting for it.
 func Restart(ctx context.Context, h Host, name string, s Service) error {
 	// Enabling makes systemd read all its units again, so it is not done for nothing.
 	const script = `set -e
 [ "$2" = true ] || systemctl enable --quiet "$1"
 systemctl reset-failed "$1" 2>/dev/null || :
 systemctl restart --no-block "$1"`
-	_, err := Root(ctx, h, "start "+name, "/bin/sh", "-c", script, "sh", name+".service", strconv.FormatBool(s.Enabled))
+	_, err := Root(ctx, h, "start "+name, "/bin/sh", "-c", script, "sh", unitName(name), strconv.FormatBool(s.Enabled))
 	return err
 }
 

@@ -33,36 +33,45 @@ type Importer struct {
 // bundle, complete and safe from the kubelet. k3s itself only logs an image that it could
 // not import.
 func (im *Importer) Images(ctx context.Context) error {
-	if im.Engine.Mode == run.Plan {
-		return nil
-	}
 	return im.Engine.EachHost(ctx, im.Site.Hosts, im.ImagesOn)
 }
 
 // ImagesOn proves that a host runs k3s in the wanted version with all images of the bundle.
 func (im *Importer) ImagesOn(ctx context.Context, h *site.Host) error {
-	if im.Engine.Mode == run.Inspect {
-		if ready, err := im.inspectService(ctx, h); !ready || err != nil {
-			return err
+	known := true // whether there is more to see
+	steps := im.ImagesSteps(h)
+	complete := &steps[len(steps)-1]
+	look := complete.Needed
+	complete.Needed = func(ctx context.Context) (string, error) {
+		if !known {
+			return "", nil
 		}
+		return look(ctx)
 	}
-	version, err := h.K3sVersion(ctx)
-	if err != nil {
-		return err
+	version := run.Step{
+		ID: "find-version", Proves: true,
+		Needed: func(ctx context.Context) (difference string, err error) {
+			if known, err = im.lookAtService(ctx, h); err != nil || !known {
+				return "", err
+			}
+			if h.K3s, err = h.K3sVersion(ctx); err != nil || h.K3s == im.Site.K3s {
+				return "", err
+			}
+			known = false
+			return fmt.Sprintf("k3s is %s, the bundle carries %s", h.K3s, im.Site.K3s), nil
+		},
+		Run: func(ctx context.Context) (err error) {
+			if h.K3s, err = h.K3sVersion(ctx); err == nil && h.K3s != im.Site.K3s {
+				err = fmt.Errorf("%s is version %s, the bundle carries %s", site.K3sBinary, h.K3s, im.Site.K3s)
+			}
+			return err
+		},
 	}
-	h.K3s = version
-	if version != im.Site.K3s && im.Engine.Mode == run.Inspect {
-		h.Differences = append(h.Differences, fmt.Sprintf("k3s is %s, the bundle carries %s", version, im.Site.K3s))
-		return nil
-	}
-	if version != im.Site.K3s {
-		return fmt.Errorf("%s is version %s, the bundle carries %s", site.K3sBinary, version, im.Site.K3s)
-	}
-	return im.Engine.RunSteps(ctx, "images", &h.Subject, []run.Step{im.ImagesStep(h)})
+	return im.Engine.RunSteps(ctx, "images", &h.Subject, append([]run.Step{version}, steps...))
 }
 
-// inspectService looks at a host's k3s, and reports whether there is more to see.
-func (im *Importer) inspectService(ctx context.Context, h *site.Host) (bool, error) {
+// lookAtService looks at a host's k3s, and reports whether there is more to see.
+func (im *Importer) lookAtService(ctx context.Context, h *site.Host) (bool, error) {
 	state, err := machine.FindService(ctx, h.Conn, site.Unit(h.Config.Role))
 	if err != nil {
 		return false, err
@@ -75,20 +84,44 @@ func (im *Importer) inspectService(ctx context.Context, h *site.Host) (bool, err
 	return digest != "" && h.Service == "active" && h.Facts != nil, err
 }
 
+// ImagesSteps wait until k3s on a host has imported what it is importing, and complete the images.
+func (im *Importer) ImagesSteps(h *site.Host) []run.Step {
+	var found *images.Report // when it was waited for
+	complete := im.ImagesStep(h)
+	look := complete.Needed
+	complete.Needed = func(ctx context.Context) (string, error) {
+		if found != nil {
+			return imagesReason(*found), nil
+		}
+		return look(ctx)
+	}
+	return []run.Step{
+		{
+			ID: "await-import", Proves: true,
+			Run: func(ctx context.Context) error {
+				report, err := im.awaitContainerd(ctx, h)
+				found = &report
+				return err
+			},
+		},
+		complete,
+	}
+}
+
 // ImagesStep makes sure that containerd holds every image that the packs promise, with
 // all its content, and that the kubelet leaves them alone.
 func (im *Importer) ImagesStep(h *site.Host) run.Step {
 	return run.Step{
 		ID: "complete-images", Title: "make the images in containerd complete",
 		Needed: func(ctx context.Context) (string, error) {
-			report, err := im.checkContainerd(ctx, h)
+			report, err := im.askContainerd(ctx, h)
 			if err != nil {
 				return "", err
 			}
 			return imagesReason(report), nil
 		},
 		Run: func(ctx context.Context) error {
-			report, err := im.checkContainerd(ctx, h, "--repair", "--pin")
+			report, err := im.awaitContainerd(ctx, h, "--repair", "--pin")
 			if err != nil {
 				return err
 			}
@@ -102,11 +135,11 @@ func (im *Importer) ImagesStep(h *site.Host) run.Step {
 	}
 }
 
-// checkContainerd lets the helper compare containerd with the packs. A run that changes things waits until k3s has
+// awaitContainerd lets the helper compare containerd with the packs, when k3s has
 // imported what it is importing. It waits for containerd itself not as long, which k3s starts before anything else.
-func (im *Importer) checkContainerd(ctx context.Context, h *site.Host, flags ...string) (images.Report, error) {
+func (im *Importer) awaitContainerd(ctx context.Context, h *site.Host, flags ...string) (images.Report, error) {
 	report, err := im.askContainerd(ctx, h, flags...)
-	if err != nil || report.Pending == "" || !im.Engine.Changing() {
+	if err != nil || report.Pending == "" {
 		return report, err
 	}
 	start := time.Now()
@@ -166,7 +199,7 @@ func imagesReason(r images.Report) string {
 	case r.OK:
 		return ""
 	case r.Pending != "":
-		return r.Pending
+		return printable.Clip(printable.Text(r.Pending), 300)
 	}
 	if len(r.Problems) == 0 {
 		return "boxlift-node says that they are not complete, and not why"

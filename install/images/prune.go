@@ -52,21 +52,19 @@ func (p *Pruning) Empty() bool {
 	return !slices.ContainsFunc(p.Hosts, func(h HostPruning) bool { return slices.ContainsFunc(h.Items, goes) })
 }
 
-// PruneAll prunes all hosts.
-func (im *Importer) PruneAll(ctx context.Context, dropPrevious bool) (*Pruning, error) {
-	result := &Pruning{Cluster: im.Site.Config.Cluster.Name, DryRun: !im.Engine.Changing(),
+// PruneAll prunes all hosts, or says what would go from them. The hosts keep their errors.
+func (im *Importer) PruneAll(ctx context.Context, dropPrevious, remove bool) *Pruning {
+	result := &Pruning{Cluster: im.Site.Config.Cluster.Name, DryRun: !remove,
 		Hosts: make([]HostPruning, len(im.Site.Hosts))}
 	_ = im.Engine.EachHost(ctx, im.Site.Hosts, func(ctx context.Context, h *site.Host) error {
-		report, err := im.pruneHost(ctx, h, dropPrevious)
+		report, err := im.pruneHost(ctx, h, images.PruneRequest{Version: images.PruneVersion,
+			DropPrevious: dropPrevious, Remove: remove})
 		result.Hosts[slices.Index(im.Site.Hosts, h)] = HostPruning{
 			Current: report.Current, Previous: report.Previous, Bytes: report.Bytes(), Items: report.Items,
 			Note: report.Note,
 		}
 		return err
 	})
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
 	for i, h := range im.Site.Hosts {
 		one := &result.Hosts[i]
 		one.Host, one.Items = h.Name, append([]images.PruneItem{}, one.Items...)
@@ -74,31 +72,31 @@ func (im *Importer) PruneAll(ctx context.Context, dropPrevious bool) (*Pruning, 
 			one.Error = h.Err.Error()
 		}
 	}
-	return result, im.Engine.HostErrors()
+	return result
 }
 
 // pruneHost prunes one host for a command of its own.
-func (im *Importer) pruneHost(ctx context.Context, h *site.Host, dropPrevious bool) (images.PruneReport, error) {
+func (im *Importer) pruneHost(
+	ctx context.Context, h *site.Host, request images.PruneRequest,
+) (images.PruneReport, error) {
 	task := im.Site.Reporter.Task("look for old packs on "+h.Name, 0)
-	report, err := im.pruneConnected(ctx, h, dropPrevious)
+	report, err := im.pruneConnected(ctx, h, request)
 	task.Done(err)
 	return report, err
 }
 
-func (im *Importer) pruneConnected(ctx context.Context, h *site.Host, dropPrevious bool) (images.PruneReport, error) {
+func (im *Importer) pruneConnected(
+	ctx context.Context, h *site.Host, request images.PruneRequest,
+) (images.PruneReport, error) {
 	if err := im.Site.Connect(ctx, h); err != nil {
 		return images.PruneReport{}, err
 	}
 	if err := im.Engine.CheckHelper(ctx, h); err != nil {
 		return images.PruneReport{}, err
 	}
-	if im.Engine.Changing() {
-		if err := im.Engine.Hold(ctx, h); err != nil {
-			return images.PruneReport{}, err
-		}
+	if err := im.Engine.Hold(ctx, h); err != nil {
+		return images.PruneReport{}, err
 	}
-	request := images.PruneRequest{Version: images.PruneVersion, DropPrevious: dropPrevious,
-		Remove: im.Engine.Changing()}
 	if im.Site.Bundle != nil {
 		var err error
 		if h.Packs, err = im.Site.PacksFor(h); err != nil {
@@ -112,12 +110,12 @@ func (im *Importer) pruneConnected(ctx context.Context, h *site.Host, dropPrevio
 }
 
 // release is what the bundle brings to a host.
-func (im *Importer) release(h *site.Host) (*images.Release, error) {
+func (im *Importer) release(h *site.Host) (*images.Needs, error) {
 	want, err := im.Seeder.WantedOn(h)
 	if err != nil {
 		return nil, err
 	}
-	release := images.ReleaseOf(im.Site.Bundle.Digest(), want)
+	release := images.NeedsOf(im.Site.Bundle.Digest(), want)
 	return &release, nil
 }
 
@@ -178,7 +176,7 @@ func (im *Importer) RemoveOldPacks(ctx context.Context) {
 // an installation on all hosts does: where a part is left out, what it had before may still
 // run.
 func (im *Importer) makesRelease() bool {
-	return im.Engine.Changing() && im.Engine.Scope == run.Everything && im.Engine.Only == nil &&
+	return im.Engine.Scope == run.Everything && im.Engine.Only == nil &&
 		im.Engine.HostErrors() == nil
 }
 

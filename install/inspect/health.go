@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/liteboxd/boxlift/install/cilium"
@@ -18,10 +19,12 @@ import (
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/kube/probe"
 	"github.com/liteboxd/boxlift/install/members"
+	"github.com/liteboxd/boxlift/install/names"
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/parallel"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/node/reach"
@@ -62,12 +65,12 @@ const (
 // Health tries out what the platform is for.
 func (ins *Inspector) Health(ctx context.Context, only []string) (*Health, error) {
 	e := &examination{inspector: ins, only: only}
-	err := ins.Engine.Run(ctx, []run.Phase{{Name: "health", Run: e.run}})
+	err := ins.Engine.Look(ctx, []run.Phase{{Name: "health", Look: e.run}})
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	e.checks = slices.DeleteFunc(e.checks, func(c HealthCheck) bool {
-		needed := c.State == HealthFailed && (c.Check == checkHost || c.Check == checkAPI)
+		needed := c.State == HealthFailed && (c.Check == checkHost || c.Check == CheckAPI)
 		return !needed && !e.wants(c.Check)
 	})
 	if err == nil {
@@ -98,14 +101,16 @@ type examination struct {
 	nodes     []kube.Node
 	// factless says why a host that was logged in to has told no facts; nil if it has.
 	factless map[*site.Host]error
-	// fromPod is what came of trying to reach the API from a pod that nothing forbids it.
-	fromPod *reach.ProbeResult
+	// fromPod is a look from a pod, for all who need one.
+	fromPod podLook
 }
 
 // IDs of checks.
 const (
-	checkHost        = "host"
-	checkAPI         = "api"
+	checkHost = "host"
+	// CheckAPI is the one on which all others of the cluster depend.
+	CheckAPI         = "api"
+	checkFront       = "front"
 	checkNode        = "node"
 	checkCilium      = "cilium"
 	checkDNS         = "dns"
@@ -118,51 +123,84 @@ const (
 	checkSandboxDNS  = "sandbox-dns"
 	checkSandboxAPI  = "sandbox-to-api"
 	checkSandboxNet  = "sandbox-to-internet"
+	checkTrust       = "trust"
+	checkNames       = "names"
+	checkNameserver  = "nameserver"
+	checkTime        = "time"
 	checkCertificate = "certificate"
-	checkClock       = "clock"
-	checkDisk        = "disk"
+	checkRenewal     = "renewal"
+	checkBackup      = "backup"
+	// CheckClock and CheckDisk need what boxlift-node tells of a host.
+	CheckClock = "clock"
+	CheckDisk  = "disk"
 )
 
 // HealthChecks are the names of all checks, in the order in which they are made.
 func HealthChecks() []string {
 	return []string{
-		checkHost, checkAPI, checkNode, checkCilium, checkDNS, checkRegistry, checkPeers, checkDeployment, checkVolume,
+		checkHost, CheckAPI, checkFront, checkNode, checkCilium, checkDNS, checkRegistry, checkPeers, checkDeployment, checkVolume,
 		checkIngress,
-		checkGateway, checkSandboxDNS, checkSandboxAPI, checkSandboxNet, checkCertificate, checkClock, checkDisk,
+		checkGateway, checkSandboxDNS, checkSandboxAPI, checkSandboxNet, checkTrust, checkNames, checkNameserver,
+		checkTime, checkCertificate, checkRenewal, checkBackup, CheckClock, CheckDisk,
 	}
 }
 
-// wants says whether any of these checks was asked for.
+// wants reports whether any of these checks was asked for.
 func (e *examination) wants(checks ...string) bool {
 	return e.only == nil || slices.ContainsFunc(checks, func(c string) bool { return slices.Contains(e.only, c) })
 }
 
-// part is a group of checks. All of them need the API.
+// part is a group of checks that are made together. Parts know nothing of each other, and are made at the same time.
 type part struct {
-	checks   []string
-	liteboxd bool
-	run      func(context.Context) []HealthCheck
+	checks []string
+	needs  need
+	run    func(context.Context) []HealthCheck
 }
+
+// need is what there has to be for a part.
+type need int
+
+const (
+	needsNothing need = iota
+	needsAPI
+	needsLiteBoxd // and the API
+)
 
 func (e *examination) parts() []part {
 	sandbox := []string{checkSandboxDNS, checkSandboxAPI, checkSandboxNet}
 	parts := []part{
-		{[]string{checkNode}, false, e.checkNodes},
-		{[]string{checkCilium}, false, e.checkCilium},
-		{[]string{checkDNS}, false, e.checkDNS},
-		{[]string{checkRegistry}, false, e.checkRegistry},
-		{[]string{checkPeers}, false, e.checkPeers},
-		{[]string{checkDeployment}, true, e.checkDeployments},
-		{[]string{checkVolume}, true, e.checkVolume},
-		{[]string{checkIngress}, true, e.checkIngress},
-		{[]string{checkGateway}, true, e.checkGateway},
-		{sandbox, true, e.checkSandbox},
+		{[]string{checkFront}, needsAPI, e.checkFronts},
+		{[]string{checkNode}, needsAPI, e.checkNodes},
+		{[]string{checkCilium}, needsAPI, e.checkCilium},
+		{[]string{checkDNS}, needsAPI, e.checkDNS},
+		{[]string{checkRegistry}, needsAPI, e.checkRegistry},
+		{[]string{checkPeers}, needsAPI, e.checkPeers},
+		{[]string{checkDeployment}, needsLiteBoxd, e.checkDeployments},
+		{[]string{checkVolume}, needsLiteBoxd, e.checkVolume},
+		{[]string{checkIngress}, needsLiteBoxd, e.checkIngress},
+		{[]string{checkGateway}, needsLiteBoxd, e.checkGateway},
+		{sandbox, needsLiteBoxd, e.checkSandbox},
+		{[]string{checkTrust}, needsAPI, e.checkTrusted},
+		{[]string{checkNames}, needsNothing, e.checkNames},
+		{[]string{checkNameserver}, needsNothing, e.checkNameservers},
+		{[]string{checkTime}, needsNothing, e.checkTimes},
+		{[]string{checkBackup}, needsNothing, e.checkBackups},
+		{[]string{checkCertificate}, needsNothing, func(ctx context.Context) []HealthCheck {
+			return append(e.checkCertificates(ctx), e.checkRegistryCertificates(ctx)...)
+		}},
+		{[]string{checkRenewal}, needsNothing, e.checkRenewals},
 	}
-	return slices.DeleteFunc(parts, func(p part) bool {
-		// What sandboxes reach is compared with what another pod reached, when it looked names up.
-		return !e.wants(p.checks...) && (p.checks[0] != checkDNS || !e.wants(sandbox...))
-	})
+	return slices.DeleteFunc(parts, func(p part) bool { return !e.wants(p.checks...) })
 }
+
+const (
+	// partsAtOnce is how many parts are made at the same time. Each has one command at a time on a host, and sshd
+	// lets ten of a connection run.
+	partsAtOnce = 6
+	// partTime is the longest that a part may take, so that what hangs keeps nothing else from being told. It is more
+	// than the waits of those that make two pods.
+	partTime = 6 * time.Minute
+)
 
 func (e *examination) run(ctx context.Context) error {
 	e.visit(ctx)
@@ -170,33 +208,61 @@ func (e *examination) run(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	err := e.reach(ctx)
-	for _, p := range e.parts() {
-		switch {
-		case p.liteboxd && e.inspector.Site.Config.LiteBoxd == nil:
-			e.skip(p.checks, "install.yaml has no section liteboxd")
-		case err != nil:
-			e.skip(p.checks, "the API was not reached")
-		default:
-			task := e.inspector.Site.Reporter.Task("check "+strings.Join(p.checks, ", "), 0)
-			e.checks = append(e.checks, p.run(ctx)...)
-			task.Done(ctx.Err())
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-	}
-	if e.wants(checkCertificate) {
-		e.checks = append(e.checks, e.checkCertificates(ctx)...)
-		e.checks = append(e.checks, e.checkRegistryCertificates(ctx)...)
+	e.checks = append(e.checks, checkParts(ctx, e.inspector.Site, e.parts(), err == nil)...)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	e.checks = append(e.checks, e.checkHosts()...)
 	return err
 }
 
-func (e *examination) skip(checks []string, why string) {
-	for _, c := range checks {
-		e.checks = append(e.checks, HealthCheck{Check: c, State: HealthSkipped, Detail: why})
+// checkParts makes several parts at once and tells what they found in the order of the parts.
+func checkParts(ctx context.Context, s *site.Site, parts []part, reached bool) []HealthCheck {
+	found := make([][]HealthCheck, len(parts))
+	_ = s.Meter.Wait(func() error {
+		return parallel.ForEach(ctx, partsAtOnce, len(parts), func(ctx context.Context, i int) error {
+			s.Meter.Enter()
+			defer s.Meter.Leave()
+			found[i] = parts[i].look(ctx, s, reached)
+			return nil
+		})
+	})
+	return slices.Concat(found...)
+}
+
+// look makes the checks of a part, if there is what it needs. reached says whether the API was.
+func (p part) look(ctx context.Context, s *site.Site, reached bool) []HealthCheck {
+	switch {
+	case p.needs == needsLiteBoxd && s.Config.LiteBoxd == nil:
+		return skipped(p.checks, "install.yaml has no section liteboxd")
+	case p.needs != needsNothing && !reached:
+		return skipped(p.checks, "the API was not reached")
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, partTime, fmt.Errorf("given up after %v", partTime))
+	defer cancel()
+	task := s.Reporter.Task("check "+strings.Join(p.checks, ", "), 0)
+	defer func() { task.Done(context.Cause(ctx)) }()
+	return p.run(ctx)
+}
+
+func skipped(checks []string, why string) []HealthCheck {
+	list := make([]HealthCheck, 0, len(checks))
+	for _, c := range checks {
+		list = append(list, HealthCheck{Check: c, State: HealthSkipped, Detail: why})
+	}
+	return list
+}
+
+// eachHost makes checks of hosts, of all at the same time, and tells what it found in the order of the hosts.
+func eachHost(s *site.Site, hosts []*site.Host, check func(*site.Host) []HealthCheck) []HealthCheck {
+	found := make([][]HealthCheck, len(hosts))
+	s.AtOnce(hosts, func(h *site.Host) { found[slices.Index(hosts, h)] = check(h) })
+	return slices.Concat(found...)
+}
+
+// unreached is a check of a host that nobody could log in to.
+func unreached(check, subject string) HealthCheck {
+	return HealthCheck{Check: check, Subject: subject, State: HealthSkipped, Detail: "the host was not reached"}
 }
 
 // visit logs in to all hosts and asks for their facts.
@@ -242,10 +308,10 @@ func (e *examination) reach(ctx context.Context) error {
 		version, err = e.inspector.Site.API.Version(ctx)
 	}
 	if err != nil {
-		e.checks = append(e.checks, failedCheck(checkAPI, "", err))
+		e.checks = append(e.checks, failedCheck(CheckAPI, "", err))
 		return err
 	}
-	e.checks = append(e.checks, HealthCheck{Check: checkAPI, State: HealthOK, Detail: "answers, and is " + version})
+	e.checks = append(e.checks, HealthCheck{Check: CheckAPI, State: HealthOK, Detail: "answers, and is " + version})
 	return nil
 }
 
@@ -288,7 +354,9 @@ func judgeNode(name string, n *kube.Node, service string) HealthCheck {
 	case !n.Ready:
 		c.Detail = fmt.Sprintf("its node %s is not Ready: %s", n.Name, n.Reason)
 	case n.Unschedulable:
-		c.State, c.Detail, c.Hint = HealthWarning, fmt.Sprintf("its node %s is Ready, but cordoned: it gets no new pods", n.Name), "when its maintenance is over, on a server: k3s kubectl uncordon "+n.Name
+		c.State, c.Detail = HealthWarning, fmt.Sprintf("its node %s is Ready, but cordoned: it gets no new pods",
+			n.Name)
+		c.Hint = "when its maintenance is over, on a server: k3s kubectl uncordon " + n.Name
 	default:
 		c.State, c.Detail, c.Hint = HealthOK, fmt.Sprintf("its node %s is Ready, with %s", n.Name, n.Kubelet), ""
 	}
@@ -347,24 +415,61 @@ func (e *examination) checkDNS(ctx context.Context) []HealthCheck {
 	}
 	checks := e.checkWorkloads(ctx, checkDNS, cilium.Namespace, []kube.Workload{coreDNS})
 	const subject = "from a pod"
+	if err := e.fromPod.take(ctx, e); err != nil {
+		return append(checks, failedCheck(checkDNS, subject, err))
+	}
+	for i, name := range namesForPods(e.inspector.Namer) {
+		checks = append(checks, judgeNamed(subject, name, e.fromPod.named[i]))
+	}
+	return append(checks, judgeName(checkDNS, subject, e.fromPod.name, "see what CoreDNS says, on a server: k3s kubectl "+
+		"-n kube-system logs deployment/coredns; and whether Cilium runs on the node"))
+}
+
+// podLook is what a pod finds that nothing forbids anything. It is the way in which names are tried out, and what
+// sandboxes reach is compared with it.
+type podLook struct {
+	once  sync.Once
+	name  reach.ProbeResult
+	api   *reach.ProbeResult  // nil where the API's Service has no address
+	named []reach.ProbeResult // for each of namesForPods
+	err   error
+}
+
+// take takes the look, once. Others who need it wait for it.
+func (l *podLook) take(ctx context.Context, e *examination) error {
+	l.once.Do(func() { l.err = l.look(ctx, e) })
+	return l.err
+}
+
+// namesForPods are the names of install.yaml that a pod looks up.
+func namesForPods(n *names.Namer) []config.Name {
+	named := n.ForPods()
+	return named[:min(len(named), maxProbedNames)]
+}
+
+func (l *podLook) look(ctx context.Context, e *examination) error {
 	image, err := e.imageOf(ctx, cilium.Namespace, coreDNS.Name)
 	if err != nil {
-		return append(checks, failedCheck(checkDNS, subject, err))
+		return err
 	}
 	targets := []reach.ProbeTarget{{Kind: reach.ProbeName, Target: knownName}}
 	api, err := e.serviceAddress(ctx, "default", "kubernetes")
-	if err == nil { // or else the sandboxes' check will say so
+	if err == nil { // or else the check of sandboxes says so
 		targets = append(targets, reach.ProbeTarget{Kind: reach.ProbeTCP, Target: api})
 	}
-	results, err := e.probe(ctx, probe.Pod{Namespace: cilium.Namespace, Image: image}, targets)
+	others := len(targets) // than those of install.yaml
+	for _, name := range namesForPods(e.inspector.Namer) {
+		targets = append(targets, reach.ProbeTarget{Kind: reach.ProbeName, Target: name.Name})
+	}
+	results, err := e.probe(ctx, probe.Pod{Namespace: cilium.Namespace, Image: image}, probeWait, targets)
 	if err != nil {
-		return append(checks, failedCheck(checkDNS, subject, err))
+		return err
 	}
-	if len(results) > 1 {
-		e.fromPod = &results[1]
+	l.name, l.named = results[0], results[others:]
+	if others > 1 {
+		l.api = &results[1]
 	}
-	return append(checks, judgeName(checkDNS, subject, results[0], "see what CoreDNS says, on a server: k3s kubectl "+
-		"-n kube-system logs deployment/coredns; and whether Cilium runs on the node"))
+	return nil
 }
 
 func judgeName(check, subject string, r reach.ProbeResult, hint string) HealthCheck {
@@ -471,14 +576,14 @@ func (e *examination) serviceAddress(ctx context.Context, namespace, name string
 // probeWait is how long a probe waits for answers: longer than the resolver for one.
 const probeWait = 6 * time.Second
 
-// probe lets boxlift-node try targets from a pod.
-func (e *examination) probe(ctx context.Context, pod probe.Pod,
+// probe lets boxlift-node try targets from a pod, and wait so long for answers.
+func (e *examination) probe(ctx context.Context, pod probe.Pod, wait time.Duration,
 	targets []reach.ProbeTarget) ([]reach.ProbeResult, error) {
 	var err error
 	if pod.Node, err = e.probeNode(); err != nil {
 		return nil, err
 	}
-	pod.Program, pod.Args = site.HelperPath, probeArgs(targets)
+	pod.Program, pod.Args = site.HelperPath, probeArgs(wait, targets)
 	log, err := probe.Run(ctx, e.inspector.Site.API, pod)
 	if err != nil {
 		return nil, fmt.Errorf("run boxlift-node in a pod: %w", err)
@@ -486,8 +591,8 @@ func (e *examination) probe(ctx context.Context, pod probe.Pod,
 	return readProbe(log, targets)
 }
 
-func probeArgs(targets []reach.ProbeTarget) []string {
-	args := []string{"probe", "-wait", probeWait.String()}
+func probeArgs(wait time.Duration, targets []reach.ProbeTarget) []string {
+	args := []string{"probe", "-wait", wait.String()}
 	for _, t := range targets {
 		args = append(args, "-"+string(t.Kind), t.Target)
 	}
@@ -520,22 +625,37 @@ func (e *examination) probeNode() (string, error) {
 		"from inside: boxlift install brings both")
 }
 
-// checkHosts judges clocks and disks by the rules of preflight.
-func (e *examination) checkHosts() []HealthCheck {
+// Findings are what preflight's rules say of the hosts that have told their facts: of those of a cluster that runs, for
+// which nothing is to come, and of what a run would mend, as it is until then.
+func (ins *Inspector) Findings() []preflight.Finding {
 	var subjects []preflight.Subject
-	for _, h := range e.inspector.Site.Hosts {
+	for _, h := range ins.Site.Hosts {
 		if h.Facts == nil || h.Err != nil {
 			continue
 		}
-		n := &k3s.Node{Cluster: e.inspector.Cluster, Host: h}
+		n := &k3s.Node{Cluster: ins.Cluster, Host: h}
+		told := *h.Facts
+		// Its k3s has its ports and its data, whoever has set it up.
+		told.K3s.Managed = told.K3s.Managed || told.Unit(site.Unit(h.Config.Role)+".service").LoadState == "loaded"
 		subjects = append(subjects, preflight.Subject{
-			Name: h.Name, Config: h.Config, K3sConfig: n.Settings(), Platform: h.Platform, Facts: h.Facts,
+			Name: h.Name, Config: h.Config, K3sConfig: n.Settings(), Platform: h.Platform, Facts: &told,
 			Offset: h.Offset, OffsetError: h.Uncertainty,
 		})
 	}
-	findings := preflight.Judge(preflight.Need{Config: e.inspector.Site.Config}, subjects)
+	now := *ins.Site.Config
+	now.Time, now.Prepare = nil, false
+	need := preflight.Need{Config: &now, K3s: ins.Site.K3s, CiliumValues: now.Network.Cilium.Values}
+	for _, s := range subjects { // without a bundle, what runs is what is needed
+		need.K3s = cmp.Or(need.K3s, s.Facts.K3s.Version)
+	}
+	return preflight.Judge(need, subjects)
+}
+
+// checkHosts judges clocks and disks by the rules of preflight.
+func (e *examination) checkHosts() []HealthCheck {
+	findings := e.inspector.Findings()
 	var checks []HealthCheck
-	for _, check := range []string{checkClock, checkDisk} { // the catalogue has them under these names
+	for _, check := range []string{CheckClock, CheckDisk} { // the catalogue has them under these names
 		for _, h := range e.inspector.Site.Hosts {
 			switch {
 			case h.Err != nil:
@@ -571,7 +691,7 @@ func judgeHost(check string, h *site.Host, findings []preflight.Finding) []Healt
 		return checks
 	}
 	ok := HealthCheck{Check: check, Subject: h.Name, State: HealthOK}
-	if check == checkClock {
+	if check == CheckClock {
 		ok.Detail = fmt.Sprintf("%v from the operator's clock, give or take %v", h.Offset.Round(time.Millisecond),
 			h.Uncertainty.Round(time.Millisecond))
 		return []HealthCheck{ok}

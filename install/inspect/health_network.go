@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	machine "github.com/liteboxd/boxlift/install/host"
@@ -43,7 +44,7 @@ func (a answer) String() string {
 	return fmt.Sprintf("HTTP %d (%s)", a.status, a.kind)
 }
 
-// same says whether two answers may be of the same program. Their content may differ from
+// same reports whether two answers may be of the same program. Their content may differ from
 // time to time.
 func (a answer) same(b answer) bool { return a.err == nil && b.err == nil && a == b }
 
@@ -94,19 +95,23 @@ func (e *examination) checkIngress(ctx context.Context) []HealthCheck {
 	dial := e.firstServer().Conn.DialContext // there is one, or else no API was reached
 	box := e.inspector.Site.Config.LiteBoxd
 	address := net.JoinHostPort(e.nodeAddress(e.ingressHost()), "80")
-	direct := answer{}
-	service, err := e.serviceAddress(ctx, box.NamespaceSystem, manifests.Gateway)
-	if err != nil {
-		direct.err = err
-	} else {
-		direct = ask(ctx, dial, service, box.GatewayIngressHost, gatewayPath)
-	}
+	var page, boxes, gateway, stranger, direct answer
+	var asked sync.WaitGroup
+	asked.Go(func() { page = ask(ctx, dial, address, box.IngressHost, "/") })
+	asked.Go(func() { boxes = ask(ctx, dial, address, box.IngressHost, apiPath) })
+	asked.Go(func() { gateway = ask(ctx, dial, address, box.GatewayIngressHost, gatewayPath) })
+	asked.Go(func() { stranger = ask(ctx, dial, address, strangerName, gatewayPath) })
+	asked.Go(func() {
+		service, err := e.serviceAddress(ctx, box.NamespaceSystem, manifests.Gateway)
+		if direct.err = err; err == nil {
+			direct = ask(ctx, dial, service, box.GatewayIngressHost, gatewayPath)
+		}
+	})
+	asked.Wait()
 	return []HealthCheck{
-		judgePage(box.IngressHost, ask(ctx, dial, address, box.IngressHost, "/")),
-		judgeAPI(box.IngressHost, ask(ctx, dial, address, box.IngressHost, apiPath)),
-		judgeGateway(box.GatewayIngressHost,
-			ask(ctx, dial, address, box.GatewayIngressHost, gatewayPath), direct,
-			ask(ctx, dial, address, strangerName, gatewayPath)),
+		judgePage(box.IngressHost, page),
+		judgeAPI(box.IngressHost, boxes),
+		judgeGateway(box.GatewayIngressHost, gateway, direct, stranger),
 	}
 }
 
@@ -250,7 +255,8 @@ func judgeWay(gateway kube.Pod, where string, r reach.ProbeResult) HealthCheck {
 	}
 }
 
-// gatewayPod is a gateway that runs, and its host.
+// gatewayPod is a gateway that runs, and its host. Nobody is logged in to for it, since others look at the hosts at the
+// same time.
 func (e *examination) gatewayPod(ctx context.Context) (kube.Pod, *site.Host, error) {
 	pods, err := e.inspector.Site.API.Pods(ctx, e.inspector.Site.Config.LiteBoxd.NamespaceSystem, "app="+
 		manifests.Gateway)
@@ -258,13 +264,21 @@ func (e *examination) gatewayPod(ctx context.Context) (kube.Pod, *site.Host, err
 		return kube.Pod{}, nil, err
 	}
 	for _, p := range pods {
-		if p.Ready && p.UID != "" {
-			h, err := e.inspector.Site.HostOf(ctx, p.Node)
-			if err == nil && h.Err != nil {
-				err = fmt.Errorf("%s runs on a host that was not reached: %s", p, h.Name)
-			}
-			return p, h, err
+		if !p.Ready || p.UID == "" {
+			continue
 		}
+		i := slices.IndexFunc(e.inspector.Site.Hosts, func(h *site.Host) bool {
+			n := e.inspector.Site.NodeOf(h, e.nodes)
+			return n != nil && n.Name == p.Node
+		})
+		if i < 0 {
+			return p, nil, fmt.Errorf("%s runs on the node %s, which is that of no host of install.yaml", p, p.Node)
+		}
+		h := e.inspector.Site.Hosts[i]
+		if h.Err != nil {
+			return p, nil, fmt.Errorf("%s runs on a host that was not reached: %s", p, h.Name)
+		}
+		return p, h, nil
 	}
 	return kube.Pod{}, nil, errors.New("no pod of the gateway is ready")
 }
@@ -279,7 +293,7 @@ shift 2
 exec nsenter --net="${found%/cgroup}/ns/net" -- "$@"`
 	targets := []reach.ProbeTarget{target}
 	args := append([]string{"/bin/sh", "-c", script, "sh", p.UID, strings.ReplaceAll(p.UID, "-", "_"), site.HelperPath},
-		probeArgs(targets)...)
+		probeArgs(probeWait, targets)...)
 	result, err := h.Conn.Run(ctx, machine.Command{Title: "try the network of " + p.String(), Args: args, Root: true})
 	if err != nil {
 		return reach.ProbeResult{}, err
@@ -294,10 +308,22 @@ exec nsenter --net="${found%/cgroup}/ns/net" -- "$@"`
 // internetTarget answers wherever there is a way out (a public resolver).
 const internetTarget = "1.1.1.1:443"
 
-// enforceLooks is how often a pod looks before its last look counts, once its first look
-// was a surprise: what is enforced on a pod may be so a moment after it has started. Where
-// something does not answer, each look takes as long as probeWait.
-const enforceLooks = 2
+const (
+	// enforceLooks is how often a pod looks before its last look counts: what is enforced on a pod may be so a moment
+	// after it has started. Where something does not answer, each look takes as long as it waits for answers.
+	enforceLooks = 2
+	// glance is how long a look before the last waits at first: where nothing answers any more, the pod is kept
+	// from it, and more time gives nothing.
+	glance = time.Second
+	// firstWait is how long the last look waits at first: who asks for a connection asks again after one second and
+	// after three, and whoever is in the same network answers within one. What a resolver asks again after five
+	// seconds is a surprise here, and looked at once more.
+	firstWait = 4 * time.Second
+)
+
+// looks are how a pod in the place of a sandbox looks, one after the other, until all is as it should be: as quickly
+// as is sound, and then with more time for what is enforced on it and for answers.
+var looks = [...]struct{ before, last time.Duration }{{glance, firstWait}, {probeWait, probeWait}}
 
 // checkSandbox looks at the world as a sandbox does.
 func (e *examination) checkSandbox(ctx context.Context) []HealthCheck {
@@ -323,21 +349,28 @@ func (e *examination) checkSandbox(ctx context.Context) []HealthCheck {
 		targets = append(targets, reach.ProbeTarget{Kind: reach.ProbeTCP,
 			Target: net.JoinHostPort(e.nodeAddress(h), k3s.APIPort)})
 	}
+	var other sync.WaitGroup
+	other.Go(func() { _ = e.fromPod.take(ctx, e) }) // its failure is that of the check of names
+	defer other.Wait()
 	pod := probe.Pod{Namespace: box.NamespaceSandbox, Labels: map[string]string{"app": liteboxd.SandboxApp},
 		Image: image}
+	before := func(wait time.Duration) [][]string {
+		return slices.Repeat([][]string{probeArgs(wait, targets)}, enforceLooks)
+	}
 	var checks []HealthCheck
-	looks := slices.Repeat([][]string{probeArgs(targets)}, enforceLooks)
-	for _, pod.Before = range [][][]string{nil, looks} {
-		results, err := e.probe(ctx, pod, targets)
+	for _, look := range looks {
+		pod.Before = before(look.before)
+		results, err := e.probe(ctx, pod, look.last, targets)
 		if err != nil {
 			return all(err)
 		}
-		checks = judgeSandbox(results, e.fromPod)
+		_ = e.fromPod.take(ctx, e) // without it, there is nothing to compare with
+		checks = judgeSandbox(results, e.fromPod.api)
 		if !slices.ContainsFunc(checks, func(c HealthCheck) bool { return c.State == HealthFailed }) {
 			break
 		}
 	}
-	pod.Before = looks // with them, it does not go out before policies are enforced on it
+	pod.Before = before(probeWait) // with them, it does not go out before policies are enforced on it
 	return append(checks, e.checkSandboxInternet(ctx, pod, checks[1]))
 }
 
@@ -356,7 +389,7 @@ func (e *examination) checkSandboxInternet(ctx context.Context, pod probe.Pod, a
 		return HealthCheck{Check: checkSandboxNet, State: HealthSkipped,
 			Detail: "not tried, so that nothing leaves the network: it is only when " + checkSandboxAPI + " is ok"}
 	}
-	results, err := e.probe(ctx, pod, []reach.ProbeTarget{{Kind: reach.ProbeTCP, Target: internetTarget}})
+	results, err := e.probe(ctx, pod, probeWait, []reach.ProbeTarget{{Kind: reach.ProbeTCP, Target: internetTarget}})
 	if err != nil {
 		return failedCheck(checkSandboxNet, "", err)
 	}
@@ -414,8 +447,7 @@ const kubeletPort = "10250"
 // checkCertificates looks at what servers and kubelets prove themselves with. Agents are
 // asked from a server, as the API server asks them: their sshd need not forward.
 func (e *examination) checkCertificates(ctx context.Context) []HealthCheck {
-	var checks []HealthCheck
-	for _, h := range e.inspector.Site.Hosts {
+	return eachHost(e.inspector.Site, e.inspector.Site.Hosts, func(h *site.Host) (checks []HealthCheck) {
 		from, address, ports := h, "127.0.0.1", []string{k3s.APIPort, kubeletPort}
 		if slices.Contains(e.inspector.Site.Agents(), h) {
 			from, address, ports = e.firstServer(), e.nodeAddress(h), ports[1:]
@@ -436,8 +468,8 @@ func (e *examination) checkCertificates(ctx context.Context) []HealthCheck {
 			checks = append(checks, judgeCertificate(subject, shown, time.Now().Add(from.Offset),
 				"k3s makes new ones when it starts; on the host: systemctl restart "+site.Unit(h.Config.Role)))
 		}
-	}
-	return checks
+		return checks
+	})
 }
 
 // shownCertificate is the certificate that is shown at an address.
@@ -477,7 +509,7 @@ func judgeCertificate(subject string, shown *x509.Certificate, now time.Time, hi
 	case now.Before(begin):
 		// Clocks differ by minutes more often than by days, so the time is part of it.
 		c.State, c.Detail = HealthFailed, "begins in the future, at "+begin.Format(time.RFC3339)
-		c.Hint = "see whether the host's clock is behind (the check " + checkClock + "); if it is right: " + hint
+		c.Hint = "see whether the host's clock is behind (the check " + CheckClock + "); if it is right: " + hint
 	case left <= 0:
 		c.State, c.Detail, c.Hint = HealthFailed, "ended on "+end.Format(time.DateOnly), hint
 	case days < renewalDays:

@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -18,23 +17,16 @@ func (e *examination) checkPeers(ctx context.Context) []HealthCheck {
 	if !e.inspector.Site.Config.Seeding.PeerToPeer {
 		return []HealthCheck{{Check: checkPeers, State: HealthSkipped, Detail: "seeding.peerToPeer is not set"}}
 	}
-	checks := make([]HealthCheck, len(e.inspector.Site.Hosts))
-	_ = e.inspector.Engine.EachHost(ctx, e.inspector.Site.Hosts, func(ctx context.Context, h *site.Host) error {
+	return eachHost(e.inspector.Site, e.inspector.Site.Hosts, func(h *site.Host) []HealthCheck {
+		if h.Err != nil {
+			return []HealthCheck{unreached(checkPeers, h.Name)}
+		}
 		arrived, err := arrived(ctx, h)
 		if err != nil {
-			checks[slices.Index(e.inspector.Site.Hosts, h)] = failedCheck(checkPeers, h.Name, err)
-			return nil
+			return []HealthCheck{failedCheck(checkPeers, h.Name, err)}
 		}
-		checks[slices.Index(e.inspector.Site.Hosts, h)] = judgePeers(h.Name, site.Unit(h.Config.Role), arrived)
-		return nil
+		return []HealthCheck{judgePeers(h.Name, site.Unit(h.Config.Role), arrived)}
 	})
-	for i, h := range e.inspector.Site.Hosts {
-		if h.Err != nil {
-			checks[i] = HealthCheck{Check: checkPeers, Subject: h.Name, State: HealthSkipped,
-				Detail: "the host was not reached"}
-		}
-	}
-	return checks
 }
 
 func judgePeers(host, service string, r images.ArrivedReport) HealthCheck {
@@ -48,6 +40,36 @@ func judgePeers(host, service string, r images.ArrivedReport) HealthCheck {
 		"these images from here", r.After, r.Blobs, service)
 	c.Hint = "start it again when that suits you, one server at a time: systemctl restart " + service + " on the host"
 	return c
+}
+
+// warnOfPeers tells of hosts that do not offer others all images that came to them in files. It is told with each run
+// that acts, since each may have brought some: who sets seeding.peerToPeer counts on them.
+func (ins *Inspector) warnOfPeers(ctx context.Context) {
+	if !ins.Site.Config.Seeding.PeerToPeer {
+		return
+	}
+	reports := make([]images.ArrivedReport, len(ins.Site.Hosts))
+	unknown := make([]error, len(ins.Site.Hosts))
+	_ = ins.Engine.EachHost(ctx, ins.Site.Hosts, func(ctx context.Context, h *site.Host) error {
+		i := slices.Index(ins.Site.Hosts, h)
+		reports[i], unknown[i] = arrived(ctx, h)
+		return nil
+	})
+	var late []string
+	for i, h := range ins.Site.Hosts {
+		if err := unknown[i]; err != nil {
+			ins.Site.Warn("%s: whether other nodes get all its images (seeding.peerToPeer) was not found out: %v", h.Name,
+				err)
+		}
+		if reports[i].After > 0 {
+			late = append(late, h.Name)
+		}
+	}
+	if len(late) > 0 {
+		ins.Site.Warn("%s: images came after k3s was started there, and other nodes may not get these from there "+
+			"(seeding.peerToPeer) until it is started again: systemctl restart k3s, on agents k3s-agent, one server at "+
+			"a time", strings.Join(late, ", "))
+	}
 }
 
 // arrived lets the helper count what came to a host after its k3s was started.
@@ -67,7 +89,7 @@ func arrived(ctx context.Context, h *site.Host) (images.ArrivedReport, error) {
 		strconv.Itoa(pid)); err != nil {
 		return report, err
 	}
-	if err := json.Unmarshal(out, &report); err != nil {
+	if report, err = images.ParseArrived(out); err != nil {
 		return report, fmt.Errorf("look at the images in containerd: the answer of boxlift-node cannot be read: %w",
 			err)
 	}

@@ -29,22 +29,16 @@ func (e *examination) checkRegistry(ctx context.Context) []HealthCheck {
 		}
 		return []HealthCheck{{Check: checkRegistry, State: HealthSkipped, Detail: detail}}
 	}
-	checks := make([]HealthCheck, len(e.inspector.Site.Hosts))
-	_ = e.inspector.Engine.EachHost(ctx, e.inspector.Site.Hosts, func(ctx context.Context, h *site.Host) error {
-		checks[slices.Index(e.inspector.Site.Hosts, h)] = e.registriesOf(ctx, h)
-		return nil
-	})
-	for i, h := range e.inspector.Site.Hosts {
+	return eachHost(e.inspector.Site, e.inspector.Site.Hosts, func(h *site.Host) []HealthCheck {
 		if h.Err != nil {
-			checks[i] = HealthCheck{Check: checkRegistry, Subject: h.Name, State: HealthSkipped,
-				Detail: "the host was not reached"}
+			return []HealthCheck{unreached(checkRegistry, h.Name)}
 		}
-	}
-	return checks
+		return []HealthCheck{e.registriesOf(ctx, h)}
+	})
 }
 
-// seedingURLs are the registries that nodes are to pull from.
-func (ins *Inspector) seedingURLs() []string {
+// SeedingURLs are the registries that nodes are to pull from.
+func (ins *Inspector) SeedingURLs() []string {
 	if e := ins.Site.Config.Seeding.External; e != nil {
 		return []string{e.URL()}
 	}
@@ -62,7 +56,7 @@ func (e *examination) registriesOf(ctx context.Context, h *site.Host) HealthChec
 	if err != nil {
 		return failedCheck(checkRegistry, h.Name, err)
 	}
-	asked := e.inspector.seedingURLs()
+	asked := e.inspector.SeedingURLs()
 	var failures []string
 	for _, u := range asked {
 		if err := e.askFrom(ctx, h, file, u); err != nil {
@@ -131,7 +125,7 @@ func (e *examination) reaches(ctx context.Context, h *site.Host, u *url.URL) err
 	}
 	targets := []reach.ProbeTarget{{Kind: reach.ProbeTCP, Target: dialAddress(u)}}
 	out, err := h.Root(ctx, "see whether it reaches the registry",
-		append([]string{site.HelperPath}, probeArgs(targets)...)...)
+		append([]string{site.HelperPath}, probeArgs(probeWait, targets)...)...)
 	if err != nil {
 		return err
 	}
@@ -159,21 +153,16 @@ func (e *examination) checkRegistryCertificates(ctx context.Context) []HealthChe
 	if e.inspector.Site.Config.Seeding.Mode != config.SeedRegistry {
 		return nil
 	}
-	checks := make([]HealthCheck, 0, len(e.inspector.Site.Servers()))
-	for _, h := range e.inspector.Site.Servers() {
+	return eachHost(e.inspector.Site, e.inspector.Site.Servers(), func(h *site.Host) []HealthCheck {
 		subject := h.Name + ", port " + strconv.Itoa(e.inspector.Site.Config.Seeding.Registry.Port)
 		if h.Err != nil {
-			checks = append(checks, HealthCheck{Check: checkCertificate, Subject: subject, State: HealthSkipped,
-				Detail: "the host was not reached"})
-			continue
+			return []HealthCheck{unreached(checkCertificate, subject)}
 		}
 		shown, err := shownCertificate(ctx, h.Conn.DialContext, e.inspector.Seeder.RegistryAddress(h))
 		if err != nil {
-			checks = append(checks, failedCheck(checkCertificate, subject, err))
-			continue
+			return []HealthCheck{failedCheck(checkCertificate, subject, err)}
 		}
-		checks = append(checks, judgeCertificate(subject, shown, time.Now().Add(h.Offset),
-			"boxlift install makes a new one"))
-	}
-	return checks
+		return []HealthCheck{judgeCertificate(subject, shown, time.Now().Add(h.Offset),
+			"boxlift install makes a new one")}
+	})
 }

@@ -214,7 +214,8 @@ func TestJudgeCertificate(t *testing.T) {
 		{-90 * time.Second, year, "failed begins in the future, at 2026-11-21T12:01:30Z"},
 		{-48 * time.Hour, time.Hour, "failed begins in the future, at 2026-11-23T12:00:00Z"},
 	} {
-		check := judgeCertificate("a", &x509.Certificate{NotBefore: now.Add(-c.age), NotAfter: now.Add(c.left)}, now, "k3s")
+		check := judgeCertificate("a", &x509.Certificate{NotBefore: now.Add(-c.age), NotAfter: now.Add(c.left)}, now,
+			"k3s")
 		if got := verdict(t, check) + " " + check.Detail; got != c.want {
 			t.Errorf("%v old, %v left: %s, expected %s", c.age, c.left, got, c.want)
 		}
@@ -262,7 +263,7 @@ func TestCheckHosts(t *testing.T) {
 
 // The names of the two checks are those of preflight's catalogue.
 func TestHostChecksAreInTheCatalogue(t *testing.T) {
-	for _, id := range []string{checkClock, checkDisk} {
+	for _, id := range []string{CheckClock, CheckDisk} {
 		if !slices.ContainsFunc(preflight.Catalogue(), func(c preflight.Check) bool { return c.ID == id }) {
 			t.Errorf("preflight has no check %s", id)
 		}
@@ -327,7 +328,7 @@ func TestShownCertificate(t *testing.T) {
 func TestProbeArgs(t *testing.T) {
 	targets := []reach.ProbeTarget{{Kind: reach.ProbeName, Target: "localhost"}, {Kind: reach.ProbeTCP, Target: "127.0.0.1:1"}}
 	want := []string{"probe", "-wait", "6s", "-name", "localhost", "-tcp", "127.0.0.1:1"}
-	if diff := cmp.Diff(want, probeArgs(targets)); diff != "" {
+	if diff := cmp.Diff(want, probeArgs(probeWait, targets)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }

@@ -5,11 +5,15 @@ package inspect
 import (
 	"context"
 
+	"github.com/liteboxd/boxlift/bundle/trust"
 	"github.com/liteboxd/boxlift/install/certificates"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/front"
 	"github.com/liteboxd/boxlift/install/images"
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/liteboxd"
+	"github.com/liteboxd/boxlift/install/names"
+	"github.com/liteboxd/boxlift/install/nameserver"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
@@ -25,13 +29,19 @@ type Inspector struct {
 	Importer *images.Importer
 	Deployer *liteboxd.Deployer
 	Renewer  *certificates.Renewer
+	Namer    *names.Namer
+	// Nameserver knows the DNS servers that are asked for.
+	Nameserver *nameserver.Keeper
+	Front      *front.Keeper
 
+	// Trust is the trust file that the operator names, nil for none.
+	Trust           *trust.Policy
 	Kubeconfig      string
 	MergeKubeconfig bool
 }
 
-// lookAround looks at the cluster.
-func (ins *Inspector) lookAround(ctx context.Context) (*site.Overview, error) {
+// overview is what there is in the cluster.
+func (ins *Inspector) overview(ctx context.Context) (*site.Overview, error) {
 	var o site.Overview
 	nodes, err := ins.Site.API.Nodes(ctx)
 	if err != nil {
@@ -71,15 +81,23 @@ func (ins *Inspector) lookAround(ctx context.Context) (*site.Overview, error) {
 	return &o, err
 }
 
+// LookAround finds out what there is in the cluster.
+func (ins *Inspector) LookAround(ctx context.Context) (err error) {
+	if ins.Site.API == nil {
+		return nil
+	}
+	ins.Site.Overview, err = ins.overview(ctx)
+	return err
+}
+
 // Finish removes temporary files from the hosts, looks at the cluster once more, and
 // writes the access to it where the user asked for it. Last of all, old packs go.
 func (ins *Inspector) Finish(ctx context.Context) error {
 	ins.Engine.Clean(ctx)
-	if ins.Site.API == nil || ins.Engine.Mode == run.Plan {
+	if ins.Site.API == nil {
 		return nil
 	}
-	var err error
-	if ins.Site.Overview, err = ins.lookAround(ctx); err != nil {
+	if err := ins.LookAround(ctx); err != nil {
 		return err
 	}
 	if err := ins.Deployer.ShowLogin(ctx); err != nil {
@@ -90,6 +108,7 @@ func (ins *Inspector) Finish(ctx context.Context) error {
 			return err
 		}
 	}
+	ins.warnOfPeers(ctx)
 	ins.Importer.RemoveOldPacks(ctx)
 	return nil
 }

@@ -9,12 +9,12 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/google/renameio/v2"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/ownfile"
 )
 
 // maxKubeconfig bounds a kubeconfig that is merged into, in bytes.
@@ -28,7 +28,11 @@ func (ins *Inspector) exportKubeconfig(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server := "https://" + net.JoinHostPort(seed.Config.Host, k3s.APIPort)
+	address := seed.Config.Host
+	if seed.Config.Local { // which has another name for itself, if it has any
+		address = seed.LanAddress()
+	}
+	server := "https://" + net.JoinHostPort(address, k3s.APIPort)
 	if ins.Site.Config.Cluster.APIEndpoint != "" {
 		server = "https://" + ins.Site.Config.Cluster.APIEndpoint
 	}
@@ -50,7 +54,7 @@ func (ins *Inspector) exportKubeconfig(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", ins.Kubeconfig, err)
 	}
-	if err := renameio.WriteFile(file, out, 0o600, renameio.WithStaticPermissions(0o600)); err != nil {
+	if err := ownfile.Replace(file, out, 0o600); err != nil {
 		return fmt.Errorf("write the access to the cluster: %w", err)
 	}
 	return nil
@@ -97,7 +101,8 @@ func mergedInto(path string, exported *api.Config) (*api.Config, error) {
 			path, err)
 	}
 	for name := range exported.Contexts {
-		there.Clusters[name], there.AuthInfos[name], there.Contexts[name] = exported.Clusters[name], exported.AuthInfos[name], exported.Contexts[name]
+		there.Clusters[name], there.AuthInfos[name] = exported.Clusters[name], exported.AuthInfos[name]
+		there.Contexts[name] = exported.Contexts[name]
 	}
 	if there.CurrentContext == "" {
 		there.CurrentContext = exported.CurrentContext

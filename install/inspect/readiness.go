@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/liteboxd/boxlift/install/certificates"
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/kube/wait"
@@ -19,7 +19,7 @@ import (
 // Verify proves that every node is Ready, and that Cilium, DNS, LiteBoxd and the ingress that
 // leads to it run.
 func (ins *Inspector) Verify(ctx context.Context) error {
-	if ins.Engine.Mode == run.Plan || ins.Site.API == nil {
+	if ins.Site.API == nil {
 		return nil
 	}
 	err := ins.verifyNodes(ctx)
@@ -28,30 +28,41 @@ func (ins *Inspector) Verify(ctx context.Context) error {
 			return rolled
 		}
 	}
-	if ins.Engine.Upgrades {
-		// k3s was started again where it changed: what ends soon all the same needs somebody.
-		ins.Renewer.WarnOfCertificates(ctx, func(certificates.Certificate) bool { return true })
-	}
 	return err
 }
 
 // verifyNodes waits until every host's node is Ready in the wanted version.
 func (ins *Inspector) verifyNodes(ctx context.Context) error {
 	lacks := site.ReadyWith(ins.Site.K3s)
-	if ins.Engine.Changing() {
-		return ins.Site.AwaitEachNode(ctx, "wait for all nodes to be Ready", ins.Site.Hosts, lacks)
-	}
-	nodes, err := ins.Site.API.Nodes(ctx)
-	if err != nil {
+	var nodes []kube.Node
+	if err := ins.Engine.RunSteps(ctx, "verify", &ins.Engine.Cluster, []run.Step{{
+		ID: "await-nodes", Proves: true,
+		Needed: func(ctx context.Context) (_ string, err error) {
+			nodes, err = ins.Site.API.Nodes(ctx)
+			return "", err // of which each host tells its own
+		},
+		Run: func(ctx context.Context) error {
+			return ins.Site.AwaitEachNode(ctx, "wait for all nodes to be Ready", ins.Site.Hosts, lacks)
+		},
+	}}); err != nil {
 		return err
 	}
 	for _, h := range ins.Site.Hosts {
-		n := ins.Site.NodeOf(h, nodes)
-		if n != nil {
-			h.Node = n.Name
+		if h.Err != nil {
+			continue
 		}
-		if text := lacks(n); text != "" && h.Err == nil {
-			h.Differences = append(h.Differences, text)
+		if err := ins.Engine.RunSteps(ctx, "verify", &h.Subject, []run.Step{{
+			ID: "find-node", Proves: true,
+			Needed: func(context.Context) (string, error) {
+				n := ins.Site.NodeOf(h, nodes)
+				if n != nil {
+					h.Node = n.Name
+				}
+				return lacks(n), nil
+			},
+			Run: func(context.Context) error { return nil }, // it was waited for
+		}}); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -66,38 +77,50 @@ func (ins *Inspector) workloads() []kube.Workload {
 	return w
 }
 
-// verifyWorkloads waits until Cilium and DNS run everywhere.
+// verifyWorkloads waits until Cilium, DNS and LiteBoxd run everywhere.
 func (ins *Inspector) verifyWorkloads(ctx context.Context) error {
-	if !ins.Engine.Changing() {
-		namespaces := []string{cilium.Namespace}
-		if ins.Deployer.Deployment != nil {
-			namespaces = append(namespaces, ins.Site.Config.LiteBoxd.NamespaceSystem)
+	steps := []run.Step{{
+		ID: "await-cilium", Proves: true, Needed: ins.unready(cilium.Namespace),
+		Run: func(ctx context.Context) error {
+			return ins.Site.Waiting(ctx, "wait for Cilium and DNS", func(ctx context.Context) error {
+				return wait.Rollouts(ctx, ins.Site.API, cilium.Namespace, ins.workloads(), ins.Site.Reporter.Message)
+			})
+		},
+	}}
+	if d := ins.Deployer.Deployment; d != nil {
+		namespace := ins.Site.Config.LiteBoxd.NamespaceSystem
+		steps = append(steps, run.Step{
+			ID: "await-liteboxd", Proves: true, Needed: ins.unready(namespace),
+			Run: func(ctx context.Context) error {
+				return ins.Site.Waiting(ctx, "wait for LiteBoxd's deployments", func(ctx context.Context) error {
+					return wait.Rollouts(ctx, ins.Site.API, namespace, d.Workloads(), ins.Site.Reporter.Message)
+				})
+			},
+		})
+		if d.Needs(liteboxd.PartTraefik) {
+			steps = append(steps, run.Step{
+				ID: "await-traefik", Proves: true,
+				Run: func(ctx context.Context) error {
+					return ins.Site.Waiting(ctx, "wait for Traefik", ins.awaitTraefik)
+				},
+			})
 		}
-		for _, namespace := range namespaces {
-			rollouts, err := ins.Site.API.Rollouts(ctx, namespace)
-			if err != nil {
-				return err
-			}
-			for _, r := range rollouts {
-				if !r.Done {
-					ins.Site.Differences = append(ins.Site.Differences, r.String())
-				}
+	}
+	return ins.Engine.RunSteps(ctx, "verify", &ins.Engine.Cluster, steps)
+}
+
+// unready says which workloads in a namespace do not run everywhere.
+func (ins *Inspector) unready(namespace string) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		rollouts, err := ins.Site.API.Rollouts(ctx, namespace)
+		var texts []string
+		for _, r := range rollouts {
+			if !r.Done {
+				texts = append(texts, r.String())
 			}
 		}
-		return nil
+		return strings.Join(texts, "; "), err
 	}
-	if err := ins.Site.Waiting(ctx, "wait for Cilium and DNS", func(ctx context.Context) error {
-		return wait.Rollouts(ctx, ins.Site.API, cilium.Namespace, ins.workloads(), ins.Site.Reporter.Message)
-	}); err != nil || ins.Deployer.Deployment == nil {
-		return err
-	}
-	if err := ins.Site.Waiting(ctx, "wait for LiteBoxd's deployments", func(ctx context.Context) error {
-		return wait.Rollouts(ctx, ins.Site.API, ins.Site.Config.LiteBoxd.NamespaceSystem,
-			ins.Deployer.Deployment.Workloads(), ins.Site.Reporter.Message)
-	}); err != nil || !ins.Deployer.Deployment.Needs(liteboxd.PartTraefik) {
-		return err
-	}
-	return ins.Site.Waiting(ctx, "wait for Traefik", ins.awaitTraefik)
 }
 
 // awaitTraefik waits until users are let in: k3s installs Traefik by itself, from a chart, and

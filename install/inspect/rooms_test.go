@@ -4,9 +4,11 @@ import (
 	"testing"
 
 	"github.com/liteboxd/boxlift/install/certificates"
+	"github.com/liteboxd/boxlift/install/front"
 	"github.com/liteboxd/boxlift/install/images"
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/liteboxd"
+	"github.com/liteboxd/boxlift/install/names"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
@@ -37,7 +39,8 @@ func roomsOf(s *site.Site) *installation {
 	in.importer = &images.Importer{Site: in.site, Engine: in.engine, Seeder: in.seeder}
 	in.deployer = &liteboxd.Deployer{Site: in.site, Engine: in.engine, Cluster: in.cluster}
 	in.renewer = &certificates.Renewer{Site: in.site, Engine: in.engine, Cluster: in.cluster, Seeder: in.seeder}
-	in.inspector = &Inspector{Site: in.site, Engine: in.engine, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer, Deployer: in.deployer, Renewer: in.renewer}
+	in.inspector = &Inspector{Site: in.site, Engine: in.engine, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer, Deployer: in.deployer, Renewer: in.renewer,
+		Namer: &names.Namer{Site: in.site, Engine: in.engine, Cluster: in.cluster}, Front: &front.Keeper{Site: in.site, Engine: in.engine}}
 	return in
 }
 

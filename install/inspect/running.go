@@ -126,6 +126,12 @@ func (ins *Inspector) compareRecord(ctx context.Context) (*release.Release, []st
 			"install"}
 	}
 	differences := ins.recordDifferences(r)
+	switch newest, err := r.NewestTrust(ins.Trust, time.Now()); {
+	case err != nil:
+		differences = append(differences, err.Error())
+	case newest != nil:
+		differences = append(differences, r.RevokedSince(newest.Version())...)
+	}
 	// What differs from the bundle at hand is told anyway.
 	if current := r.Current(); current == newest && newest.Bundle != ins.Site.Bundle.Digest() {
 		found, err := ins.FindRunning(ctx)

@@ -57,7 +57,7 @@ func (ins *Inspector) Status(ctx context.Context, err error) (*Status, error) {
 		different = different || len(one.Differences) > 0
 		s.Hosts = append(s.Hosts, one)
 	}
-	s.Differences = append(differencesOf(ins.Engine.Cluster.Changes), ins.Site.Differences...)
+	s.Differences = append(differencesOf(ins.Engine.Cluster.Changes), ins.Engine.Cluster.Differences...)
 	var unrecorded []string
 	s.Release, unrecorded = ins.compareRecord(ctx)
 	s.Differences = append(append(s.Differences, unrecorded...), ins.Site.Warnings...)

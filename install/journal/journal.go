@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
-	"github.com/google/renameio/v2"
 
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/ownfile"
@@ -58,7 +57,7 @@ type Run struct {
 	// bundle has no digest.
 	Bundle string `json:"bundle,omitempty"`
 	Config string `json:"config"`
-	// BundleFile and ConfigFile are absolute paths.
+	// BundleFile and ConfigFile are absolute paths, but for a ConfigFile of --local, where there is none.
 	BundleFile string `json:"bundleFile,omitempty"`
 	ConfigFile string `json:"configFile"`
 	// BackupFile is the absolute path of the backup that the run brings the cluster back from.
@@ -80,6 +79,10 @@ type Verb string
 // The verbs. Those of an earlier boxlift that are not known here are "".
 const (
 	Install            Verb = "install"
+	InstallLiteBoxd    Verb = "install-liteboxd" // on a cluster that is there
+	InstallCluster     Verb = "install-cluster"  // without LiteBoxd
+	AddNodes           Verb = "add-nodes"
+	Adopt              Verb = "adopt"
 	Upgrade            Verb = "upgrade"
 	Rollback           Verb = "rollback" // to an earlier release, in place
 	Restore            Verb = "restore"
@@ -88,7 +91,27 @@ const (
 	RotateTokens       Verb = "rotate-tokens"
 	RollbackLiteBoxd   Verb = "rollback-liteboxd"
 	Confirm            Verb = "confirm"
+	KeepTrust          Verb = "keep-trust"
+	MoveLiteBoxd       Verb = "move-liteboxd"
+	RestoreLiteBoxd    Verb = "restore-liteboxd" // its database alone
+	ConfirmMove        Verb = "confirm-move"
+	RunPhase           Verb = "run-phase" // of an installation, alone
 )
+
+// OfCommand is the verb of a command as versions before 2 of the state, and before 4 of the cluster's record, have it,
+// and the release that it goes back to, 0 for none.
+func OfCommand(command string) (verb Verb, rollbackTo int) {
+	if n, err := fmt.Sscanf(command, "rollback --to %d", &rollbackTo); n == 1 && err == nil {
+		return Rollback, rollbackTo
+	}
+	return map[string]Verb{
+		"install": Install, "install --only liteboxd": InstallLiteBoxd, "install --skip liteboxd": InstallCluster,
+		"node add": AddNodes, "adopt": Adopt, "upgrade": Upgrade,
+		"backup restore": Restore, "install --restore": Restore, "node remove": Remove,
+		"certs rotate": RotateCertificates, "token rotate": RotateTokens, "rollback liteboxd": RollbackLiteBoxd,
+		"upgrade confirm": Confirm,
+	}[command], 0
+}
 
 // IsUpgrade reports whether the verb takes a cluster from one bundle to another in place.
 func (v Verb) IsUpgrade() bool { return v == Upgrade || v == Rollback }
@@ -320,8 +343,7 @@ func (j *Journal) write() error {
 	if err != nil {
 		return fmt.Errorf("write the state: %w", err)
 	}
-	if err := renameio.WriteFile(j.path, append(content, '\n'), 0o600,
-		renameio.WithStaticPermissions(0o600)); err != nil {
+	if err := ownfile.Replace(j.path, append(content, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write the state: %w", err)
 	}
 	return nil

@@ -200,7 +200,7 @@ func TestVersion1(t *testing.T) {
 		t.Errorf("%s, %+v", diff, got.Steps)
 	}
 	for command, want := range map[string]Verb{
-		"install": Install, "install --only liteboxd": Install, "node add": Install, "upgrade": Upgrade, "rollback --to 12": Rollback,
+		"install": Install, "install --only liteboxd": InstallLiteBoxd, "node add": AddNodes, "upgrade": Upgrade, "rollback --to 12": Rollback,
 		"rollback liteboxd": RollbackLiteBoxd, "backup restore": Restore, "certs rotate": RotateCertificates, "something else": "",
 	} {
 		s := State{Run: Run{Command: command}}

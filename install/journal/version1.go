@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"fmt"
 	"strings"
 )
 
@@ -12,16 +11,7 @@ import (
 // at again, under their own.
 func (s *State) fromVersion1() {
 	s.Version = Version
-	s.Verb = map[string]Verb{
-		"install": Install, "install --only liteboxd": Install, "install --skip liteboxd": Install, "node add": Install,
-		"upgrade":        Upgrade,
-		"backup restore": Restore, "install --restore": Restore, "node remove": Remove,
-		"certs rotate": RotateCertificates,
-		"token rotate": RotateTokens, "rollback liteboxd": RollbackLiteBoxd, "upgrade confirm": Confirm,
-	}[s.Command]
-	if n, err := fmt.Sscanf(s.Command, "rollback --to %d", &s.RollbackTo); n == 1 && err == nil {
-		s.Verb = Rollback
-	}
+	s.Verb, s.RollbackTo = OfCommand(s.Command)
 	for i := range s.Left {
 		s.Left[i].Address = addressIn(s.Left[i].Host)
 	}

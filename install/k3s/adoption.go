@@ -34,7 +34,7 @@ func (c *Cluster) Adoptable(ctx context.Context,
 	found := make([]*adoption.Found, len(c.Site.Hosts))
 	err = c.Engine.EachHost(ctx, c.Site.Hosts, func(ctx context.Context, h *site.Host) (err error) {
 		if h.Foreign {
-			found[slices.Index(c.Site.Hosts, h)], err = readK3s(ctx, h)
+			found[slices.Index(c.Site.Hosts, h)], err = ReadK3s(ctx, h)
 		}
 		return err
 	})
@@ -94,7 +94,7 @@ func (c *Cluster) FindAdopted(ctx context.Context) error {
 			func(a release.Adopted) bool { return a.MachineID == h.MachineID }) {
 			return nil
 		}
-		found, err := readK3s(ctx, h)
+		found, err := ReadK3s(ctx, h)
 		if err == nil && r.HasAdopted(release.Adopted{Node: runsAs(h, found), MachineID: h.MachineID}) {
 			h.Adopted = found
 		}
@@ -120,14 +120,17 @@ func (c *Cluster) FindAdopted(ctx context.Context) error {
 	return cmp.Or(err, compared)
 }
 
-// tellForeign tells of a k3s that was not adopted, where preflight does not refuse it: when nothing is judged, or when
-// the host could not tell its facts.
+// tellForeign tells of a k3s that was not adopted, where preflight does not refuse it because the host could not tell
+// its facts.
 func (c *Cluster) tellForeign(h *site.Host) {
-	if h.Foreign && (c.Engine.Mode == run.Inspect || h.Facts == nil) {
-		h.Differences = append(h.Differences, "boxlift did not set up its k3s, and install refuses the host: "+
-			"boxlift adopt finds out whether it can stay as it is")
+	if h.Foreign && h.Facts == nil {
+		h.Differences = append(h.Differences, NotAdopted)
 	}
 }
+
+// NotAdopted says of a host that its k3s is somebody else's.
+const NotAdopted = "boxlift did not set up its k3s, and install refuses the host: boxlift adopt finds out whether it " +
+	"can stay as it is"
 
 // keepsTokens reports whether the tokens have to stay what they are, because there are hosts whose k3s was adopted: it
 // is not boxlift that tells these of others.
@@ -169,11 +172,8 @@ systemctl show -p Environment --value "$1.service" | tr ' ' '\n'
 for f in "/etc/default/$1" "/etc/sysconfig/$1" "$2"; do [ ! -f "$f" ] || { cat "$f"; echo; }; done
 for f in "$3" "$4"/*.yaml; do [ ! -f "$f" ] || { printf '\0'; cat "$f"; }; done`
 
-// maxK3sFiles bounds what readK3sScript prints, in bytes.
-const maxK3sFiles = 1 << 20
-
-// readK3s finds out what a k3s runs with that boxlift has not set up.
-func readK3s(ctx context.Context, h *site.Host) (*adoption.Found, error) {
+// ReadK3s finds out what the k3s of a host is configured with, whoever has set it up.
+func ReadK3s(ctx context.Context, h *site.Host) (*adoption.Found, error) {
 	service := site.Unit(h.Config.Role)
 	if h.ForeignUnit != "" {
 		service = h.ForeignUnit
@@ -186,6 +186,9 @@ func readK3s(ctx context.Context, h *site.Host) (*adoption.Found, error) {
 	if err != nil {
 		return nil, err
 	}
+	if result.Truncated { // what is kept is the end: settings of the first files are missing
+		return nil, fmt.Errorf("read what k3s runs with: it is more than %d bytes", machine.MaxKept)
+	}
 	found, err := parseK3s(string(result.Stdout))
 	if err != nil {
 		return nil, fmt.Errorf("read what k3s runs with: %w", err)
@@ -196,10 +199,10 @@ func readK3s(ctx context.Context, h *site.Host) (*adoption.Found, error) {
 // parseK3s reads what readK3sScript prints.
 func parseK3s(text string) (*adoption.Found, error) {
 	parts := strings.Split(text, "\x00")
-	if len(text) > maxK3sFiles || len(parts) < 2 {
-		return nil, fmt.Errorf("the host printed %d bytes in %d parts", len(text), len(parts))
+	if len(parts) < 2 {
+		return nil, fmt.Errorf("the host printed %d bytes, and not what it was to", len(text))
 	}
-	return adoption.Read(adoption.Source{ExecStart: parts[0], Environment: strings.Split(parts[1], "\n"),
+	return adoption.Read(adoption.Setup{ExecStart: parts[0], Environment: strings.Split(parts[1], "\n"),
 		Config: parts[2:]})
 }
 

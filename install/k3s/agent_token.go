@@ -6,13 +6,12 @@ import (
 	"slices"
 	"sync"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/jointoken"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/setup"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/outsideyaml"
 )
 
 // agentTokenSetting names the file with what agents join with in config.yaml.
@@ -125,5 +124,5 @@ const (
 // namesAgentToken reports whether agents have a token of their own by a config.yaml.
 func namesAgentToken(content string) bool {
 	var settings map[string]any
-	return yaml.Unmarshal([]byte(content), &settings) == nil && settings[agentTokenSetting] != nil
+	return outsideyaml.Unmarshal([]byte(content), &settings) == nil && settings[agentTokenSetting] != nil
 }

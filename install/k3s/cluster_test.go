@@ -89,6 +89,29 @@ func TestWhoJoinsWhom(t *testing.T) {
 	}
 }
 
+// Agents join by the front's address. Servers join each other: at the front's address nobody answers before they run.
+func TestWhoJoinsByTheFront(t *testing.T) {
+	const vip, first = "https://10.0.0.10:6443", "https://192.168.0.11:6443"
+	in := example(t, strings.Replace(sitetest.ThreeServers, "cluster:\n", "cluster:\n  front: {vip: 10.0.0.10}\n", 1))
+	for _, joined := range []string{"", vip} { // vip: as an apiEndpoint before
+		in.site.Hosts[0].Member = joined != ""
+		var got []string
+		for i, h := range in.site.Hosts {
+			if i > 0 {
+				h.Joined = joined
+			}
+			got = append(got, in.cluster.JoinURL(h, in.site.SeedServer()))
+		}
+		if diff := cmp.Diff([]string{"", first, first, vip}, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+	names := (&Node{Cluster: in.cluster, Host: in.site.Hosts[0]}).Settings()["tls-san"]
+	if diff := cmp.Diff([]string{"10.0.0.11", "192.168.0.11", "10.0.0.10", "10.0.0.12", "10.0.0.13"}, names); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // Members of etcd are started together only where one alone would wait for a majority in vain.
 func TestStoppedMembers(t *testing.T) {
 	tests := []struct {

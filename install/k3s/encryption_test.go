@@ -16,7 +16,8 @@ import (
 // All servers of a new cluster encrypt, and others go on as they are; agents never have the setting.
 func TestServersEncryptSecrets(t *testing.T) {
 	asks := func(value string) string {
-		return strings.Replace(sitetest.ThreeServers, "serverConfig: {", "serverConfig: {secrets-encryption: "+value+", ", 1)
+		return strings.Replace(sitetest.ThreeServers, "serverConfig: {",
+			"serverConfig: {secrets-encryption: "+value+", ", 1)
 	}
 	begun, encrypts := atrest.Server{Begun: true}, atrest.Server{Begun: true, Set: true, HasKey: true}
 	tests := []struct {
@@ -31,7 +32,8 @@ func TestServersEncryptSecrets(t *testing.T) {
 		{"one without it, against the user", asks("true"), map[int]atrest.Server{0: begun}, true},
 		{"one with it, against the user", asks("false"), map[int]atrest.Server{0: encrypts}, false},
 		{
-			"what one server is given is meant for all", strings.Replace(sitetest.ThreeServers, "nodeIP: 192.168.0.11", "k3s: {installArgs: [--secrets-encryption=false]}", 1),
+			"what one server is given is meant for all", strings.Replace(sitetest.ThreeServers,
+				"nodeIP: 192.168.0.11", "k3s: {installArgs: [--secrets-encryption=false]}", 1),
 			nil, nil,
 		},
 	}

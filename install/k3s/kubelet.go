@@ -3,6 +3,7 @@ package k3s
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -65,5 +66,9 @@ func (n *Node) kubeletRuns(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	report, err := reach.ReadProbeReport(bytes.NewReader(out), target)
-	return err == nil && report.Results[0].Status == http.StatusOK, err
+	if err != nil {
+		return false, fmt.Errorf("%s: ask the kubelet whether it is well: what %s says: %w", n.Host.Name,
+			site.HelperPath, err)
+	}
+	return report.Results[0].Status == http.StatusOK, nil
 }

@@ -1,8 +1,33 @@
 package k3s
 
 import (
+	"errors"
+	"net/http"
+	"strings"
 	"testing"
+
+	"github.com/liteboxd/boxlift/install/host/hosttest"
+	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/node/wire"
 )
+
+// Who was asked what is told where the helper's answer is none.
+func TestKubeletRuns(t *testing.T) {
+	for _, answer := range []string{"", "nonsense", `{"version":9}`} {
+		f, n, _ := startable(t, 0, kubelet(t, http.StatusOK))
+		if answer != "" {
+			f.Program("boxlift-node", hosttest.Prints(answer+"\n"))
+		}
+		runs, err := n.kubeletRuns(t.Context())
+		if well := answer == ""; runs != well || (err == nil) != well {
+			t.Errorf("%q: %t, %v", answer, runs, err)
+		}
+		if err != nil && (!errors.Is(err, wire.ErrProtocol) || !strings.HasPrefix(err.Error(),
+			n.Host.Name+": ask the kubelet whether it is well: what "+site.HelperPath+" says: protocol error: ")) {
+			t.Errorf("%q: %v", answer, err)
+		}
+	}
+}
 
 func TestKubeletHealth(t *testing.T) {
 	for _, test := range []struct {

@@ -22,6 +22,7 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/setup"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/outsideyaml"
 )
 
 // Node is what a host runs k3s with.
@@ -126,12 +127,14 @@ func (n *Node) serverSettings(s map[string]any) {
 }
 
 // JoinURL is where a host joins the cluster that seed is in, "" for the host that begins
-// it. Which server a host has joined once is of no importance later: it stays.
+// it. Which server a host has joined once is of no importance later: it stays. Servers that have a front's address in
+// turn join each other: the first of them would find nobody there.
 func (c *Cluster) JoinURL(h, seed *site.Host) string {
 	if seed == nil || h.Joined == "" && h == seed {
 		return ""
 	}
-	if c.Site.Config.Cluster.APIEndpoint != "" {
+	isOfFront := h.Config.Role == config.Server && c.Site.Config.Cluster.Front != nil
+	if c.Site.Config.Cluster.APIEndpoint != "" && !isOfFront {
 		return "https://" + c.Site.Config.Cluster.APIEndpoint
 	}
 	url := func(s *site.Host) string { return "https://" + net.JoinHostPort(s.LanAddress(), APIPort) }
@@ -218,10 +221,13 @@ func (n *Node) steps() ([]run.Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	steps := append([]run.Step{binary}, n.tokenSteps()...)
+	steps := append([]run.Step{n.joinStep(), binary}, n.tokenSteps()...)
+	steps = append(steps, n.authoritiesSteps()...)
+	steps = append(steps, n.hardeningSteps()...)
 	steps = append(steps,
 		setup.Restarting(n.Host, site.StartedFile, config),
 		registration,
+		softenStep(n.Host, hardens(n)),
 		setup.Restarting(n.Host, site.StartedFile, registries),
 	)
 	if content := n.ownResolver(); content != "" {
@@ -232,7 +238,25 @@ func (n *Node) steps() ([]run.Step, error) {
 	if n.Cluster.Restoration != nil {
 		steps = append(steps, n.Cluster.Restoration.Step(n))
 	}
-	return append(steps, n.startStep()), nil
+	steps = append(steps, n.startStep())
+	if hardens(n) {
+		// What k3s has just made is looked at as well.
+		steps = append(steps, modesStep(n.Host))
+	}
+	return steps, nil
+}
+
+// joinStep makes sure, before anything is changed, that there is a token to join with.
+func (n *Node) joinStep() run.Step {
+	return run.Step{
+		ID: "find-token", Title: "read the cluster's token", Proves: true,
+		Run: func(context.Context) error {
+			if n.Token != "" {
+				return nil
+			}
+			return fmt.Errorf("%s is missing or empty on %s", site.K3sNodeToken, n.Cluster.Site.SeedServer().Name)
+		},
+	}
 }
 
 // StartID is the id of the steps that start k3s.
@@ -349,7 +373,7 @@ func (n *Node) configReason(ctx context.Context, wanted []byte) (string, error) 
 // is of use only when its node is registered.
 func effective(content string) string {
 	var settings map[string]any
-	if err := yaml.Unmarshal([]byte(content), &settings); err == nil {
+	if err := outsideyaml.Unmarshal([]byte(content), &settings); err == nil {
 		delete(settings, "node-taint")
 		if known, err := yaml.Marshal(settings); err == nil {
 			content = string(known)
@@ -447,6 +471,7 @@ func (n *Node) Started(ctx context.Context, service string) (string, error) {
 		// Only then: k3s that knows no such file must not be started again for it.
 		files = append(files, site.K3sAgentTokenFile)
 	}
+	files = append(files, hardenedFiles(config)...)
 	rest, err := machine.Fingerprint(ctx, n.Host.Conn, files...)
 	return binary + " " + effective(config) + " " + rest, err
 }
@@ -526,17 +551,34 @@ func (n *Node) poll(ctx context.Context, service string) error {
 				tried = site.OrUnknown(result) + ", " + tried
 			}
 			return setup.StartError(ctx, n.Host, service, fmt.Sprintf("%s does not start (%s)", service, tried),
-				n.Redact)
+				n.Redactor(ctx))
 		}
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.Canceled) { // by the user, who waits for the end
 				return context.Cause(ctx)
 			}
-			return setup.StartError(context.WithoutCancel(ctx), n.Host, service, context.Cause(ctx).Error(), n.Redact)
+			return setup.StartError(context.WithoutCancel(ctx), n.Host, service, context.Cause(ctx).Error(),
+				n.Redactor(ctx))
 		case <-ticker.C:
 		}
 	}
+}
+
+// Redactor removes secrets from what the host printed, those that its own files have as well: who only starts k3s again
+// does not know its tokens.
+func (n *Node) Redactor(ctx context.Context) func(string) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), site.CleanTimeout)
+	defer cancel()
+	var secrets []string
+	for _, name := range []string{site.K3sTokenFile, site.K3sAgentTokenFile, site.K3sNodeToken, stagedTokenFile} {
+		token, err := n.Host.Read(ctx, name)
+		if err != nil {
+			return func(string) string { return "[its journal is not shown: which secrets it may hold cannot be read]" }
+		}
+		secrets = append(secrets, token, token[strings.LastIndex(token, ":")+1:])
+	}
+	return func(s string) string { return n.Cluster.Seeder.WithoutSecrets(n.Redact(s), secrets...) }
 }
 
 // Redact removes the secrets that boxlift knows from what a host printed.

@@ -19,9 +19,6 @@ import (
 // before any k3s runs, which takes the time of all others on the way. Nothing is started, nor
 // will be when a host boots. What runs already is changed when it is its host's turn.
 func (c *Cluster) Place(ctx context.Context) error {
-	if !c.Engine.Changing() {
-		return nil // who only looks is told of these steps with all others of a host
-	}
 	return c.Engine.EachHost(ctx, c.Site.Hosts, func(ctx context.Context, h *site.Host) error {
 		if h.Adopted != nil {
 			return nil
@@ -48,17 +45,25 @@ func (c *Cluster) Place(ctx context.Context) error {
 // at a time, and a restart of two at once may cost it its majority.
 func (c *Cluster) RunServers(ctx context.Context) error {
 	return c.EachServer(ctx, func(ctx context.Context, n *Node) error {
-		if c.Engine.Changing() {
-			reason, err := n.StartingReason(ctx)
-			if err == nil && reason != "" {
-				err = c.AwaitMajority(ctx, n.Host)
-			}
-			if err != nil {
-				return err
-			}
+		if err := c.Engine.RunSteps(ctx, "servers", &n.Host.Subject, []run.Step{n.majorityStep()}); err != nil {
+			return err
 		}
 		return c.RunServer(ctx, n)
 	})
+}
+
+// majorityStep waits until etcd can do without the server, where k3s is about to be started there, or started again.
+func (n *Node) majorityStep() run.Step {
+	return run.Step{
+		ID: "await-majority", Proves: true,
+		Run: func(ctx context.Context) error {
+			reason, err := n.StartingReason(ctx)
+			if err != nil || reason == "" {
+				return err
+			}
+			return n.Cluster.AwaitMajority(ctx, n.Host)
+		},
+	}
 }
 
 // EachServer works on the servers that way.
@@ -66,9 +71,6 @@ func (c *Cluster) EachServer(ctx context.Context, run func(context.Context, *Nod
 	seed := c.Site.SeedServer()
 	if seed == nil {
 		return c.Engine.HostErrors()
-	}
-	if err := c.startMembers(ctx); err != nil {
-		return err
 	}
 	ordered := []*site.Host{seed}
 	for _, h := range c.Site.Servers() {
@@ -81,17 +83,14 @@ func (c *Cluster) EachServer(ctx context.Context, run func(context.Context, *Nod
 			ordered = append(ordered, h)
 		}
 	}
-	for _, h := range ordered {
-		err := c.Engine.EachHost(ctx, []*site.Host{h}, func(ctx context.Context, h *site.Host) error {
-			n, err := c.ServerNode(ctx, h, seed)
-			if err != nil {
-				return err
-			}
-			return run(ctx, n)
-		})
-		if err != nil && c.Engine.Changing() {
+	if err := c.Engine.InTurn(ctx, ordered, func(ctx context.Context, h *site.Host) error {
+		n, err := c.ServerNode(ctx, h, seed)
+		if err != nil {
 			return err
 		}
+		return run(ctx, n)
+	}); err != nil && !c.Engine.GoesOn(err) {
+		return err
 	}
 	if err := c.Engine.ReachAPI(ctx, c.Site.Servers()); err != nil {
 		return err
@@ -99,11 +98,11 @@ func (c *Cluster) EachServer(ctx context.Context, run func(context.Context, *Nod
 	return c.Record.RecordPending(ctx)
 }
 
-// startMembers starts k3s on the servers where it is stopped, when so few members of etcd run
+// StartMembers starts k3s on the servers where it is stopped, when so few members of etcd run
 // that the next one alone would wait for a majority in vain, as after all hosts were off. It
 // waits for none of them: all are then worked on one by one, as always.
-func (c *Cluster) startMembers(ctx context.Context) error {
-	if !c.Engine.Changing() || c.Restoration != nil { // a restore has stopped them, and takes their data away
+func (c *Cluster) StartMembers(ctx context.Context) error {
+	if c.Restoration != nil { // it has stopped them, and takes their data away
 		return nil
 	}
 	service := site.Unit(config.Server)
@@ -131,14 +130,18 @@ func (c *Cluster) startMembers(ctx context.Context) error {
 		(&Node{Cluster: c, Host: hosts[0]}).startsUnseen()
 	}
 	return c.Engine.EachHost(ctx, hosts, func(ctx context.Context, h *site.Host) error {
-		return c.Engine.RunSteps(ctx, "servers", &h.Subject, []run.Step{{
-			ID: "start-k3s-together", Title: setup.StartTitle(service) + " together with other servers",
-			Needed: func(context.Context) (string, error) { return reason, nil },
-			Run: func(ctx context.Context) error {
-				return machine.Restart(ctx, h.Conn, service, *states[slices.Index(servers, h)])
-			},
-		}})
+		return c.Engine.RunSteps(ctx, "servers", &h.Subject,
+			[]run.Step{startTogetherStep(h, service, *states[slices.Index(servers, h)], reason)})
 	})
+}
+
+// startTogetherStep starts k3s on a server on which it is in a state, for a reason, and waits for nothing.
+func startTogetherStep(h *site.Host, service string, state machine.Service, reason string) run.Step {
+	return run.Step{
+		ID: "start-k3s-together", Title: setup.StartTitle(service) + " together with other servers",
+		Needed: func(context.Context) (string, error) { return reason, nil },
+		Run:    func(ctx context.Context) error { return machine.Restart(ctx, h.Conn, service, state) },
+	}
 }
 
 // stoppedMembers are the servers that have to be started together, and why, by what systemd
@@ -205,15 +208,22 @@ func (n *Node) StartingReason(ctx context.Context) (string, error) {
 func (c *Cluster) RunServer(ctx context.Context, n *Node) error {
 	h := n.Host
 	changes := len(h.Changes)
-	if err := n.Run(ctx, "servers"); err != nil {
+	steps, err := n.steps()
+	if err != nil {
 		return err
 	}
-	if c.Engine.Changing() && (len(h.Changes) > changes || len(c.Site.Servers()) > 1) {
-		// The next server must not be touched before this one answers again, also when it was
-		// an earlier run that started it.
-		return c.Site.AwaitServer(ctx, h)
-	}
-	return nil
+	steps = append(steps, run.Step{
+		ID: "await-server", Proves: true,
+		Run: func(ctx context.Context) error {
+			if len(h.Changes) == changes && len(c.Site.Servers()) == 1 {
+				return nil
+			}
+			// The next server must not be touched before this one answers again, also when it was
+			// an earlier run that started it.
+			return c.Site.AwaitServer(ctx, h)
+		},
+	})
+	return c.Engine.RunSteps(ctx, "servers", &h.Subject, steps)
 }
 
 // serverToken returns the token that the server was first started with, or a new one.
@@ -303,12 +313,10 @@ func (c *Cluster) AgentRunner(ctx context.Context, run func(context.Context,
 	}, nil
 }
 
-// joinToken reads the servers' full token, which pins the cluster's certificate authority.
+// joinToken reads the servers' full token, which pins the cluster's certificate authority. It is "" before the seed
+// server has begun the cluster.
 func (c *Cluster) joinToken(ctx context.Context, seed *site.Host) (string, error) {
 	token, err := seed.Read(ctx, site.K3sNodeToken)
-	if err == nil && token == "" && c.Engine.Changing() {
-		err = fmt.Errorf("%s is missing or empty", site.K3sNodeToken)
-	}
 	if err != nil {
 		return "", fmt.Errorf("read the cluster's token from %s: %w", seed.Name, err)
 	}

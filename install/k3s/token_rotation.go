@@ -8,7 +8,6 @@ import (
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/jointoken"
 	"github.com/liteboxd/boxlift/install/kube"
-	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/setup"
 	"github.com/liteboxd/boxlift/install/site"
@@ -45,7 +44,7 @@ func (c *Cluster) OccupyAll(ctx context.Context) error {
 				"from: "+
 				"change the tokens of this cluster with k3s token rotate, and its hosts by hand", site.ErrRefused)
 		}
-		if err := c.Engine.CheckHelper(ctx, h); err != nil || !c.Engine.Changing() {
+		if err := c.Engine.CheckHelper(ctx, h); err != nil {
 			return err
 		}
 		return c.Engine.Hold(ctx, h)
@@ -96,6 +95,9 @@ func (r *rotation) do(ctx context.Context, seed *site.Host, servers, agents bool
 	if err != nil {
 		return err
 	}
+	if full == "" {
+		return fmt.Errorf("read the cluster's token from %s: %s is missing or empty", seed.Name, site.K3sNodeToken)
+	}
 	next := ""
 	if servers {
 		if next, err = r.stage(ctx, seed); err != nil {
@@ -117,10 +119,16 @@ func (r *rotation) do(ctx context.Context, seed *site.Host, servers, agents bool
 		return err
 	}
 	if agents {
-		if r.cluster.Site.API == nil && r.cluster.Engine.Changing() { // no server was started again
-			if err := r.cluster.Engine.ReachAPI(ctx, ordered); err != nil {
-				return err
-			}
+		if err := r.cluster.Engine.RunSteps(ctx, TokensPhase, &r.cluster.Engine.Cluster, []run.Step{{
+			ID: "reach-api", Proves: true,
+			Run: func(ctx context.Context) error {
+				if r.cluster.Site.API != nil { // a server was started again
+					return nil
+				}
+				return r.cluster.Engine.ReachAPI(ctx, ordered)
+			},
+		}}); err != nil {
+			return err
 		}
 		if err := r.giveAgents(ctx, full, password); err != nil {
 			return err
@@ -129,9 +137,33 @@ func (r *rotation) do(ctx context.Context, seed *site.Host, servers, agents bool
 	return r.forget(ctx, ordered)
 }
 
+// stagedStep gives a server the next token to keep.
+func stagedStep(h *site.Host, next string) run.Step {
+	return setup.FileStep(h, "keep the servers' next token", stagedTokenFile, []byte(next+"\n"))
+}
+
+// changeStep lets k3s change to the next token, unless it says on a server that this is what it has.
+func (r *rotation) changeStep(seed *site.Host, next string) run.Step {
+	return run.Step{
+		ID: "change-servers-token", Title: "give the servers another token",
+		Needed: func(ctx context.Context) (string, error) {
+			for _, h := range r.cluster.Site.Servers() {
+				token, err := h.Read(ctx, K3sServerToken)
+				if err != nil {
+					return "", err
+				}
+				if jointoken.Password(token) == next {
+					return "", nil
+				}
+			}
+			return "the servers are to have another one than now", nil
+		},
+		Run: func(ctx context.Context) error { return r.changeServers(ctx, seed, next) },
+	}
+}
+
 // stage gives all servers the next token to keep, and then lets k3s change to it.
 func (r *rotation) stage(ctx context.Context, seed *site.Host) (next string, err error) {
-	var running []string // what k3s on the servers says the token is
 	for _, h := range r.cluster.Site.Servers() {
 		staged, err := h.Read(ctx, stagedTokenFile)
 		if err != nil {
@@ -140,36 +172,21 @@ func (r *rotation) stage(ctx context.Context, seed *site.Host) (next string, err
 		if next == "" {
 			next = staged
 		}
-		token, err := h.Read(ctx, K3sServerToken)
-		if err != nil {
-			return "", err
-		}
-		running = append(running, jointoken.Password(token))
 	}
 	if next == "" {
 		next = jointoken.New()
 	}
 	if err := r.cluster.Engine.EachHost(ctx, r.cluster.Site.Servers(), func(ctx context.Context, h *site.Host) error {
-		return r.cluster.Engine.RunSteps(ctx, TokensPhase, &h.Subject, []run.Step{
-			setup.FileStep(h, "keep the servers' next token", stagedTokenFile, []byte(next+"\n")),
-		})
+		return r.cluster.Engine.RunSteps(ctx, TokensPhase, &h.Subject, []run.Step{stagedStep(h, next)})
 	}); err != nil {
 		return "", err
 	}
-	return next, r.cluster.Engine.RunSteps(ctx, TokensPhase, &r.cluster.Engine.Cluster, []run.Step{{
-		ID: "change-servers-token", Title: "give the servers another token",
-		Needed: func(context.Context) (string, error) {
-			if slices.Contains(running, next) {
-				return "", nil
-			}
-			return "the servers are to have another one than now", nil
-		},
-		Run: func(ctx context.Context) error { return r.changeServers(ctx, seed, next) },
-	}})
+	return next, r.cluster.Engine.RunSteps(ctx, TokensPhase, &r.cluster.Engine.Cluster,
+		[]run.Step{r.changeStep(seed, next)})
 }
 
-// changeServers asks k3s for it. Where k3s fails in the middle, it is started again as it was: by what it then
-// says the token is, the next run knows which one holds.
+// changeServers asks k3s for it. Where k3s may have failed in the middle, it is started again as it was, once etcd can
+// do without it: by what it then says the token is, the next run knows which one holds.
 func (r *rotation) changeServers(ctx context.Context, seed *site.Host, next string) error {
 	current, err := seed.Read(ctx, K3sServerToken)
 	if err != nil {
@@ -179,11 +196,14 @@ func (r *rotation) changeServers(ctx context.Context, seed *site.Host, next stri
 	if err != nil {
 		return err
 	}
-	err = kube.RotateToken(ctx, kube.Options{
+	begun, err := kube.RotateToken(ctx, kube.Options{
 		Name: seed.Name, Kubeconfig: []byte(kubeconfig), Dial: seed.Conn.DialContext,
 	}, jointoken.Password(current), next)
-	if err == nil || ctx.Err() != nil {
+	if err == nil || ctx.Err() != nil || !begun {
 		return err
+	}
+	if lacking := r.cluster.AwaitMajority(ctx, seed); lacking != nil {
+		return fmt.Errorf("%w; and k3s is not started again: %w", err, lacking)
 	}
 	n := &Node{Cluster: r.cluster, Host: seed}
 	if again := n.RestartAfter(ctx, n.service()); again != nil {
@@ -234,7 +254,11 @@ func (n *Node) restartStep() run.Step {
 	return run.Step{
 		ID: StartID, Title: setup.StartTitle(service),
 		Needed: func(ctx context.Context) (string, error) {
-			if !n.Cluster.Engine.Changing() {
+			// Servers get theirs all together, and start one by one.
+			if slices.ContainsFunc(n.Host.Changes, func(c site.Change) bool {
+				return c.Phase == TokensPhase &&
+					(c.ID == setup.FileID(site.K3sTokenFile) || c.ID == setup.FileID(site.K3sAgentTokenFile))
+			}) {
 				return "its tokens change", nil
 			}
 			return setup.StartReason(ctx, n.Host, service, site.StartedFile, func(ctx context.Context) (string, error) {
@@ -273,24 +297,29 @@ func (r *rotation) giveAgents(ctx context.Context, servers, password string) err
 // forget ends a change of the servers' token.
 func (r *rotation) forget(ctx context.Context, servers []*site.Host) error {
 	return r.cluster.Engine.EachHost(ctx, servers, func(ctx context.Context, h *site.Host) error {
-		return r.cluster.Engine.RunSteps(ctx, TokensPhase, &h.Subject, []run.Step{{
-			ID: "forget-token-change", Title: "forget the change of the token",
-			Needed: func(ctx context.Context) (string, error) {
-				for _, name := range []string{stagedTokenFile, exposedFile} {
-					if content, err := h.Read(ctx, name); err != nil {
-						return "", err
-					} else if content != "" {
-						return "it is done", nil
-					}
-				}
-				return "", nil
-			},
-			Run: func(ctx context.Context) error {
-				_, err := h.Root(ctx, "forget the change of the token", "rm", "-f", exposedFile, stagedTokenFile)
-				return err
-			},
-		}})
+		return r.cluster.Engine.RunSteps(ctx, TokensPhase, &h.Subject, []run.Step{forgetChangeStep(h)})
 	})
+}
+
+// forgetChangeStep takes away what tells that the servers' token is to change.
+func forgetChangeStep(h *site.Host) run.Step {
+	return run.Step{
+		ID: "forget-token-change", Title: "forget the change of the token",
+		Needed: func(ctx context.Context) (string, error) {
+			for _, name := range []string{stagedTokenFile, exposedFile} {
+				if content, err := h.Read(ctx, name); err != nil {
+					return "", err
+				} else if content != "" {
+					return "it is done", nil
+				}
+			}
+			return "", nil
+		},
+		Run: func(ctx context.Context) error {
+			_, err := h.Root(ctx, "forget the change of the token", "rm", "-f", exposedFile, stagedTokenFile)
+			return err
+		},
+	}
 }
 
 // LookAtTokens finds out what is wrong with the tokens that the hosts have.
@@ -326,9 +355,6 @@ func (c *Cluster) LookAtTokens(ctx context.Context) {
 		c.SharesToken = c.SharesToken || h.TokenFault == jointoken.OfServers
 		if c.SplitsToken {
 			h.TokenFault = jointoken.NoFault // this run mends it
-		}
-		if f, ok := preflight.TokenFinding(h.TokenFault); ok && c.Engine.Mode == run.Inspect {
-			h.Differences = append(h.Differences, fmt.Sprintf("%s: %s", f.Found, f.Hint))
 		}
 	}
 }

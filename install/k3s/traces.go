@@ -6,10 +6,9 @@ import (
 	"net/netip"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/outsideyaml"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -37,7 +36,7 @@ func takeConfig(h *site.Host, content string) {
 		Server     string `yaml:"server"`
 		Encryption any    `yaml:"secrets-encryption"`
 	}
-	if err := yaml.Unmarshal([]byte(content), &c); err == nil {
+	if err := outsideyaml.Unmarshal([]byte(content), &c); err == nil {
 		h.Joined = printable.Short(c.Server, 300)
 		h.AtRest.Set = IsSet(c.Encryption)
 	}

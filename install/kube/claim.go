@@ -62,13 +62,8 @@ func (c *Cluster) Claim(ctx context.Context, namespace, name string) (*Claim, er
 		return nil, failed(err)
 	}
 	user := userOf(pods.Items, name)
-	folder := ""
-	switch {
-	case volume.Spec.Local != nil:
-		folder = volume.Spec.Local.Path
-	case volume.Spec.HostPath != nil:
-		folder = volume.Spec.HostPath.Path
-	case user != nil:
+	folder := FolderOf(volume)
+	if folder == "" && user != nil {
 		claim.Node, claim.Path = user.Spec.NodeName, mountPath(user, volume)
 		return claim, nil
 	}

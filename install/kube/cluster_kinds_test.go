@@ -17,6 +17,7 @@ import (
 
 // A kind that something else brings is waited for, and only where that is asked for.
 func TestLateKinds(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	const namespace = "latekinds"
 	gadgets := schema.GroupVersionResource{Group: "late.boxlift.test", Version: "v1alpha1", Resource: "gadgets"}
@@ -53,7 +54,8 @@ func TestLateKinds(t *testing.T) {
 	}
 
 	r.Timeout = time.Minute
-	definition := strings.NewReplacer("traefik.io", "late.boxlift.test", "MiddlewareList", "GadgetList", "Middleware", "Gadget", "middleware", "gadget").Replace(middlewareDefinition)
+	definition := strings.NewReplacer("traefik.io", "late.boxlift.test", "MiddlewareList", "GadgetList", "Middleware",
+		"Gadget", "middleware", "gadget").Replace(middlewareDefinition)
 	made := errors.New("it did not wait")
 	waits = sync.OnceFunc(func() { made = c.make(context.Background(), definition) })
 	if err := apply(); err != nil {

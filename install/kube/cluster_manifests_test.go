@@ -73,7 +73,8 @@ spec:
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		core := c.Client.CoreV1()
-		gone := errors.Join(core.Namespaces().Delete(ctx, s.a, metav1.DeleteOptions{}), core.PersistentVolumes().Delete(ctx, name, metav1.DeleteOptions{}))
+		gone := errors.Join(core.Namespaces().Delete(ctx, s.a, metav1.DeleteOptions{}),
+			core.PersistentVolumes().Delete(ctx, name, metav1.DeleteOptions{}))
 		if err := core.Namespaces().Delete(ctx, s.b, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			gone = errors.Join(gone, err)
 		}
@@ -123,7 +124,8 @@ func claimOf(namespace, size string) string {
 }
 
 func configOf(namespace, name, text string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: %s}\ndata: {text: %q}\n", name, namespace, text)
+	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: %s}\ndata: {text: %q}\n",
+		name, namespace, text)
 }
 
 func middlewareOf(namespace string, attempts int) string {
@@ -150,7 +152,8 @@ spec:
 
 // otherOf is a Deployment without a volume.
 func otherOf(namespace, image string) string {
-	return strings.Replace(kubetest.Workload("Deployment", "other", "progressDeadlineSeconds: 5", image), "{name: other}", "{name: other, namespace: "+namespace+"}", 1)
+	return strings.Replace(kubetest.Workload("Deployment", "other", "progressDeadlineSeconds: 5", image),
+		"{name: other}", "{name: other, namespace: "+namespace+"}", 1)
 }
 
 func (s *site) diff(t *testing.T, r helm.Release) []helm.ObjectDiff {
@@ -180,11 +183,13 @@ func (s *site) wantChanges(t *testing.T, r helm.Release, want ...string) []helm.
 }
 
 func TestReleaseOfManifests(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, cluster(t))
 	ctx := kubetest.Within(t)
 	const template = "{{ .Values.notOurs }} {{ end }}"
 	secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: login, namespace: " + s.a + "}\nstringData: {password: hunter2, user: admin}\n"
-	r := s.of(t, "v0.6.10", namespaceOf(s.a), namespaceOf(s.b), claimOf(s.a, "1Gi"), webOf(s.a, toolImage), otherOf(s.b, toolImage), middlewareOf(s.a, 2), configOf(s.a, "texts", template), secret)
+	r := s.of(t, "v0.6.10", namespaceOf(s.a), namespaceOf(s.b), claimOf(s.a, "1Gi"), webOf(s.a, toolImage),
+		otherOf(s.b, toolImage), middlewareOf(s.a, 2), configOf(s.a, "texts", template), secret)
 	created := s.wantChanges(t, r,
 		"create Namespace "+s.a, "create Namespace "+s.b, "create Secret "+s.a+"/login", "create ConfigMap "+s.a+"/texts", "create PersistentVolumeClaim "+s.a+"/data",
 		"create Deployment "+s.a+"/web", "create Deployment "+s.b+"/other", "create Middleware "+s.a+"/retry")
@@ -224,7 +229,8 @@ func TestReleaseOfManifests(t *testing.T) {
 
 	// Killed in the middle of an upgrade in which objects come and go.
 	secret = strings.Replace(secret, "hunter2", "hunter3", 1)
-	next := s.of(t, "v0.6.11", namespaceOf(s.a), webOf(s.a, toolImage), otherOf(s.a, noImage), middlewareOf(s.a, 3), configOf(s.a, "more", "x"), secret)
+	next := s.of(t, "v0.6.11", namespaceOf(s.a), webOf(s.a, toolImage), otherOf(s.a, noImage), middlewareOf(s.a, 3),
+		configOf(s.a, "more", "x"), secret)
 	s.kill(t, next, []string{"other: 0 of 1 pods ready"})
 	if state := s.state(t, next); state.Status != "pending-upgrade" {
 		t.Errorf("state %+v", state)
@@ -282,6 +288,7 @@ func (s *site) kinds(t *testing.T, manifest []byte) map[string]int {
 
 // What the cluster would not let be changed is found before anything is changed.
 func TestRefusedChange(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, cluster(t))
 	good := []string{namespaceOf(s.a), claimOf(s.a, "1Gi"), webOf(s.a, toolImage), configOf(s.a, "texts", "one")}
 	r := s.of(t, "1.0.0", good...)
@@ -328,6 +335,7 @@ func TestRefusedChange(t *testing.T) {
 // A Deployment that is over its deadline ends the wait, and a rollback after it is not
 // taken for one that has failed as well.
 func TestProgressDeadline(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, cluster(t))
 	ctx := kubetest.Within(t)
 	base := []string{namespaceOf(s.a), namespaceOf(s.b), claimOf(s.a, "1Gi"), webOf(s.a, toolImage)}
@@ -350,7 +358,8 @@ func TestProgressDeadline(t *testing.T) {
 		t.Fatalf("error %v", err)
 	}
 	t.Log(kubetest.Explained(err))
-	kubetest.Contains(t, kubetest.Explained(err), "Deployment "+s.b+"/other: ", "its progress deadline of 5 s is exceeded", "condition Progressing is False: ProgressDeadlineExceeded", "rolled back to revision 1, chart 1.0.0", noImage)
+	kubetest.Contains(t, kubetest.Explained(err), "Deployment "+s.b+"/other: ",
+		"its progress deadline of 5 s is exceeded", "condition Progressing is False: ProgressDeadlineExceeded", "rolled back to revision 1, chart 1.0.0", noImage)
 	s.wantChanges(t, good)
 
 	// Left as it is, and gone back from by hand.
@@ -402,6 +411,7 @@ func TestProgressDeadline(t *testing.T) {
 
 // Objects that somebody else has made are left alone.
 func TestForeignObject(t *testing.T) {
+	t.Parallel()
 	s := newSite(t, cluster(t))
 	ctx := kubetest.Within(t)
 	for range 2 {
@@ -475,6 +485,7 @@ func TestForeignObject(t *testing.T) {
 }
 
 func TestPods(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	ctx := kubetest.Within(t)
 	r := c.demo(t, nil)
@@ -518,7 +529,8 @@ func TestPods(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("error %v", err)
 	}
-	kubetest.Contains(t, kubetest.Explained(err), "not gone after ", "pod "+r.Namespace+"/"+pods[0].Name, "pod "+pods[1].Name+" on a1: Running")
+	kubetest.Contains(t, kubetest.Explained(err), "not gone after ", "pod "+r.Namespace+"/"+pods[0].Name,
+		"pod "+pods[1].Name+" on a1: Running")
 
 	// A pod that nothing can end yet: somebody holds it.
 	hold := []byte(`{"metadata":{"finalizers":["example.org/hold"]}}`)

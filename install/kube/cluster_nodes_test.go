@@ -98,7 +98,8 @@ func TestSetNode(t *testing.T) {
 	other := kube.Taint{Key: "other", Value: "", Effect: "PreferNoSchedule"}
 	disk, gpu := kube.Taint{Key: "disk", Value: "ssd", Effect: "PreferNoSchedule"}, kube.Taint{Key: "gpu", Value: "", Effect: "PreferNoSchedule"}
 
-	n := set(map[string]string{"rack": "r1", "both": "ours"}, []kube.Taint{disk, gpu}, "label both=ours (was theirs)", "label rack=r1", "taint disk=ssd:PreferNoSchedule", "taint gpu:PreferNoSchedule")
+	n := set(map[string]string{"rack": "r1", "both": "ours"}, []kube.Taint{disk, gpu}, "label both=ours (was theirs)",
+		"label rack=r1", "taint disk=ssd:PreferNoSchedule", "taint gpu:PreferNoSchedule")
 	if n.Labels["rack"] != "r1" || n.Labels["both"] != "ours" || n.Labels["other"] != "theirs" {
 		t.Errorf("labels %v", n.Labels)
 	}
@@ -107,7 +108,8 @@ func TestSetNode(t *testing.T) {
 	}
 	set(map[string]string{"rack": "r1", "both": "ours"}, []kube.Taint{gpu, disk})
 	disk.Value = "nvme"
-	n = set(map[string]string{"rack": "r2"}, []kube.Taint{disk}, "label rack=r2 (was r1)", "label both goes", "taint gpu:PreferNoSchedule goes", "taint disk=nvme:PreferNoSchedule")
+	n = set(map[string]string{"rack": "r2"}, []kube.Taint{disk}, "label rack=r2 (was r1)", "label both goes",
+		"taint gpu:PreferNoSchedule goes", "taint disk=nvme:PreferNoSchedule")
 	if diff := cmp.Diff([]kube.Taint{other, disk}, n.Taints); diff != "" {
 		t.Errorf("taints (-want +got):\n%s", diff)
 	}
@@ -157,7 +159,8 @@ func TestDrain(t *testing.T) {
 		t.Fatalf("error %v", err)
 	}
 	t.Log(kubetest.Explained(err))
-	kubetest.Contains(t, err.Error(), "test: drain node a1: not done after ", "pod "+r.Namespace+"/web-", "PodDisruptionBudget two-of-web does not let go: it allows 0 disruptions, with 2 pods healthy and 2 needed")
+	kubetest.Contains(t, err.Error(), "test: drain node a1: not done after ", "pod "+r.Namespace+"/web-",
+		"PodDisruptionBudget two-of-web does not let go: it allows 0 disruptions, with 2 pods healthy and 2 needed")
 	kubetest.Contains(t, kubetest.Explained(err), "hint: the budget allows it when")
 	kubetest.Contains(t, strings.Join(told, "\n"), "waiting for pod "+r.Namespace+"/web-", "two-of-web")
 	nodes, err := c.Nodes(ctx)
@@ -193,7 +196,8 @@ func TestDrain(t *testing.T) {
 		t.Fatal(kubetest.Explained(err))
 	}
 	kubetest.Contains(t, strings.Join(told, "\n"), "pod "+r.Namespace+"/single has left", "pod "+r.Namespace+"/web-")
-	pods, err := c.Client.CoreV1().Pods(r.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + agent})
+	pods, err := c.Client.CoreV1().Pods(r.Namespace).List(ctx,
+		metav1.ListOptions{FieldSelector: "spec.nodeName=" + agent})
 	if err != nil || len(pods.Items) > 0 {
 		t.Errorf("%d pods are left: %v", len(pods.Items), err)
 	}
@@ -234,7 +238,8 @@ func TestNodeThatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	kubetest.Contains(t, explain.Object(ctx, c.Cluster, kube.Object{Kind: "Node", Name: "ghost"}), "node ghost: not ready")
+	kubetest.Contains(t, explain.Object(ctx, c.Cluster, kube.Object{Kind: "Node", Name: "ghost"}),
+		"node ghost: not ready")
 	if err := drain.Node(ctx, c.Cluster, "ghost", drain.Options{Unmanaged: true, Gone: true}); err != nil {
 		t.Error(kubetest.Explained(err))
 	}

@@ -16,6 +16,7 @@ import (
 )
 
 func TestRunPod(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	ctx := kubetest.Within(t)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "probes", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}}}

@@ -72,6 +72,7 @@ func (c *testCluster) image(t *testing.T, r helm.Release) string {
 }
 
 func TestRelease(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	ctx := kubetest.Within(t)
 	r := c.demo(t, map[string]any{"text": "one", "nested": map[string]any{"secret": "s3cret-value"}})
@@ -129,7 +130,8 @@ func TestRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := c.differs(t, r)
-	kubetest.Contains(t, got, "DaemonSet "+r.Namespace+"/demo-agent is missing", "Deployment "+r.Namespace+"/demo was changed: spec.replicas")
+	kubetest.Contains(t, got, "DaemonSet "+r.Namespace+"/demo-agent is missing",
+		"Deployment "+r.Namespace+"/demo was changed: spec.replicas")
 	c.apply(t, r)
 	if s := c.state(t, r); s.Status != "deployed" || s.Revision != 4 || s.ChartVersion != "1.1.0" || s.Chart != "demo" || s.Values["text"] != "two" {
 		t.Errorf("state %+v", s)
@@ -137,6 +139,7 @@ func TestRelease(t *testing.T) {
 }
 
 func TestUpgradeRollsBack(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	r := c.demo(t, map[string]any{"text": "good"})
 	c.apply(t, r)
@@ -151,7 +154,8 @@ func TestUpgradeRollsBack(t *testing.T) {
 		t.Fatal("an upgrade to an image that does not exist succeeded")
 	}
 	t.Log(kubetest.Explained(err))
-	kubetest.Contains(t, err.Error(), "test: upgrade release "+r.Namespace+"/demo from chart 1.0.0 to 2.0.0", "DaemonSet "+r.Namespace+"/demo-agent", noImage, "rolled back to revision 1, chart 1.0.0")
+	kubetest.Contains(t, err.Error(), "test: upgrade release "+r.Namespace+"/demo from chart 1.0.0 to 2.0.0",
+		"DaemonSet "+r.Namespace+"/demo-agent", noImage, "rolled back to revision 1, chart 1.0.0")
 	kubetest.Contains(t, kubetest.Explained(err), "event Warning Failed", "container main (image "+noImage+") waits: ")
 	if !slices.ContainsFunc(told, func(text string) bool { return strings.Contains(text, "rolling back to revision 1") }) {
 		t.Errorf("told %q", told)
@@ -165,11 +169,13 @@ func TestUpgradeRollsBack(t *testing.T) {
 	if got := c.differs(t, r); got != "" {
 		t.Errorf("after the rollback the old release differs: %s", got)
 	}
-	kubetest.Contains(t, c.differs(t, bad), "chart 1.0.0 -> 2.0.0", "values changed: ", "rolled back at ", "not rolled out after")
+	kubetest.Contains(t, c.differs(t, bad), "chart 1.0.0 -> 2.0.0", "values changed: ", "rolled back at ",
+		"not rolled out after")
 }
 
 // The upgrade cannot even be rendered: nothing has happened.
 func TestUpgradeThatIsRefused(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	r := c.demo(t, nil)
 	c.apply(t, r)
@@ -187,6 +193,7 @@ func TestUpgradeThatIsRefused(t *testing.T) {
 
 // A first installation stays as it is, and the next one mends it.
 func TestInstallThatFails(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	bad := c.demo(t, map[string]any{"image": noImage, "extra": true})
 	bad.Timeout = 4 * time.Second
@@ -194,7 +201,8 @@ func TestInstallThatFails(t *testing.T) {
 	if err == nil {
 		t.Fatal("an image that does not exist was installed")
 	}
-	kubetest.Contains(t, err.Error(), "install release "+bad.Namespace+"/demo, chart 1.0.0: not rolled out after ", "Deployment "+bad.Namespace+"/demo: ")
+	kubetest.Contains(t, err.Error(), "install release "+bad.Namespace+"/demo, chart 1.0.0: not rolled out after ",
+		"Deployment "+bad.Namespace+"/demo: ")
 	kubetest.Contains(t, c.differs(t, bad), "revision 1 failed at ", "not rolled out")
 	good := bad
 	good.Values, good.Timeout = nil, time.Minute
@@ -217,6 +225,7 @@ func TestKilled(t *testing.T) {
 		"rollback": {true, []string{"rolling back", "DaemonSet"}, "pending-rollback", 2 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := c.demo(t, nil)
 			if test.installed {
 				c.apply(t, r)
@@ -244,6 +253,7 @@ func TestKilled(t *testing.T) {
 }
 
 func TestInterrupted(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	r := c.demo(t, nil)
 	c.apply(t, r)
@@ -268,6 +278,7 @@ func TestInterrupted(t *testing.T) {
 
 // Each workload that is not rolled out is named, also one that does not exist.
 func TestWaitRolloutsThatNeverEnd(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	r := c.demo(t, map[string]any{"image": noImage})
 	r.Timeout = time.Second
@@ -283,11 +294,13 @@ func TestWaitRolloutsThatNeverEnd(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("error %v", err)
 	}
-	kubetest.Contains(t, err.Error(), "test: not rolled out after ", "Deployment "+r.Namespace+"/demo: 0 of 1 pods ready", "StatefulSet "+r.Namespace+"/none: does not exist")
+	kubetest.Contains(t, err.Error(), "test: not rolled out after ",
+		"Deployment "+r.Namespace+"/demo: 0 of 1 pods ready", "StatefulSet "+r.Namespace+"/none: does not exist")
 	kubetest.Contains(t, kubetest.Explained(err), "k3s kubectl -n "+r.Namespace+" describe deployment demo")
 }
 
 func TestExplainCrash(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	ctx := kubetest.Within(t)
 	r := c.demo(t, nil)

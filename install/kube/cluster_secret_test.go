@@ -62,7 +62,8 @@ func TestReplaceSecret(t *testing.T) {
 			for done := 0; done < each; {
 				data, version, err := c.VersionedSecret(ctx, namespace, name)
 				if err == nil {
-					_, err = c.ReplaceSecret(ctx, namespace, name, kind, map[string][]byte{"a": append(data["a"], 'x')}, version)
+					_, err = c.ReplaceSecret(ctx, namespace, name, kind,
+						map[string][]byte{"a": append(data["a"], 'x')}, version)
 				}
 				switch {
 				case err == nil:

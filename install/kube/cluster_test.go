@@ -76,7 +76,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// cluster returns the cluster that the package's tests share, made by the first of them.
+// cluster returns the cluster that the package's tests share, made by the first of them. Tests that wait for pods in
+// namespaces of their own do so at the same time, after those that need or change a whole node or all namespaces.
 func cluster(t *testing.T) *testCluster {
 	t.Helper()
 	lab.Require(t)
@@ -225,7 +226,8 @@ func (c *testCluster) make(ctx context.Context, text string) error {
 	if err != nil {
 		return err
 	}
-	_, err = b.Dynamic.Resource(mapping.Resource).Namespace(object.GetNamespace()).Create(ctx, object, metav1.CreateOptions{})
+	_, err = b.Dynamic.Resource(mapping.Resource).Namespace(object.GetNamespace()).Create(ctx, object,
+		metav1.CreateOptions{})
 	return err
 }
 

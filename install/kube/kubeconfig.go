@@ -1,14 +1,14 @@
 package kube
 
 import (
-	"bytes"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/liteboxd/boxlift/internal/outsideyaml"
 )
 
 // maxKubeconfig bounds a kubeconfig. k3s' has 3 kB.
@@ -57,13 +57,12 @@ type kubeconfig struct {
 // to be read where they are used, turn off the check of certificates, or lead somewhere
 // else by a proxy; what is not known here is refused.
 func parseKubeconfig(data []byte) (access, error) {
-	if len(data) > maxKubeconfig {
-		return access{}, fmt.Errorf("it has %d bytes, more than %d", len(data), maxKubeconfig)
-	}
 	var file kubeconfig
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(&file); err != nil {
+	reader := outsideyaml.Reader{MaxSize: maxKubeconfig, KnownFields: true, OneDocument: true}
+	if err := reader.Unmarshal(data, &file); err != nil {
+		if refusal := (*outsideyaml.Refusal)(nil); errors.As(err, &refusal) {
+			return access{}, fmt.Errorf("not as k3s writes it: %w", refusal)
+		}
 		// The decoder's text quotes values, and values are secrets here.
 		var types *yaml.TypeError
 		if errors.As(err, &types) {
@@ -71,9 +70,6 @@ func parseKubeconfig(data []byte) (access, error) {
 				len(types.Errors))
 		}
 		return access{}, errors.New("not a YAML file with a kubeconfig")
-	}
-	if err := decoder.Decode(new(any)); !errors.Is(err, io.EOF) {
-		return access{}, errors.New("more than one YAML document")
 	}
 	if file.Kind != "Config" || file.APIVersion != "v1" {
 		return access{}, fmt.Errorf("kind is %q of %q, not Config of v1", Brief(file.Kind), Brief(file.APIVersion))

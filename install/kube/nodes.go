@@ -354,14 +354,14 @@ func setUnschedulable(ctx context.Context, c *Cluster, name string, wanted bool)
 // name, without which a new host of that name is turned away. It does not fail when
 // either is gone already.
 func (c *Cluster) DeleteNode(ctx context.Context, name string) error {
-	err := c.Client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("%s: delete node %s: %w", c.Name, name, err)
-	}
-	secret := name + ".node-password.k3s"
-	err = c.Client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, secret, metav1.DeleteOptions{})
+	secret := name + ".node-password.k3s" // first: nobody comes back for it when the node has gone
+	err := c.Client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, secret, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("%s: delete secret %s/%s: %w", c.Name, metav1.NamespaceSystem, secret, err)
+	}
+	err = c.Client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("%s: delete node %s: %w", c.Name, name, err)
 	}
 	return nil
 }

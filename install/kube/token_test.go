@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -20,10 +21,14 @@ func TestRotateToken(t *testing.T) {
 		name, password string
 		status         int
 		want           string // of the error; "" for none
+		begun          bool
 	}{
-		{name: "done", password: current, status: http.StatusOK},
+		{name: "done", password: current, status: http.StatusOK, begun: true},
 		{name: "another password", password: "other", want: "401 Unauthorized: not authorized"},
-		{name: "it fails", password: current, status: http.StatusInternalServerError, want: ": no\ufffd[31m"},
+		{
+			name: "it fails", password: current, status: http.StatusInternalServerError, want: ": no\ufffd[31m", begun: true,
+		},
+		{name: "it must not", password: current, status: http.StatusForbidden, want: "403 Forbidden"},
 		{name: "an old k3s", password: current, status: http.StatusNotFound, want: "this k3s cannot change it"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -52,15 +57,67 @@ func TestRotateToken(t *testing.T) {
 				return (&net.Dialer{}).DialContext(ctx, "tcp", server.Listener.Addr().String())
 			}
 			o := Options{Name: "one", Kubeconfig: []byte(kubeconfig), Dial: dial}
-			err := RotateToken(t.Context(), o, current, next)
+			begun, err := RotateToken(t.Context(), o, current, next)
 			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("got %v, want %q", err, test.want)
+			}
+			if begun != test.begun {
+				t.Errorf("k3s has begun: %t", begun)
 			}
 			if err != nil && strings.Contains(err.Error(), "canary") {
 				t.Errorf("a token is shown: %v", err)
 			}
 			if want := `PUT /v1-k3s/token {"newToken":"canary-new"}`; test.password == current && asked != want {
 				t.Errorf("asked for %s, want %s", asked, want)
+			}
+		})
+	}
+}
+
+// Where no answer comes, k3s may have begun if it was asked.
+func TestRotateTokenUnanswered(t *testing.T) {
+	var end func(*http.Request)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { end(r) }))
+	server.StartTLS()
+	defer server.Close()
+	another := httptest.NewServer(server.Config.Handler) // without TLS
+	defer another.Close()
+	good := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	to := func(s *httptest.Server) func(context.Context, string, string) (net.Conn, error) {
+		return func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", s.Listener.Addr().String())
+		}
+	}
+	refused := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("refused") }
+	for _, test := range []struct {
+		name    string
+		ca      []byte
+		dial    func(context.Context, string, string) (net.Conn, error)
+		cancels bool
+		begun   bool
+	}{
+		{name: "the connection is lost", ca: good, dial: to(server), begun: true},
+		{name: "boxlift is to end", ca: good, dial: to(server), cancels: true, begun: true},
+		{name: "it is another server", ca: good, dial: to(another)},
+		{name: "its authority cannot be read", ca: []byte("nonsense"), dial: to(server)},
+		{name: "there is no connection", ca: good, dial: refused},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			end = func(r *http.Request) {
+				if test.cancels {
+					_, _ = io.Copy(io.Discard, r.Body) // its end is looked for only then
+					cancel()
+					<-r.Context().Done()
+				}
+				panic(http.ErrAbortHandler) // an empty answer could still reach a client that is closing
+			}
+			kubeconfig := strings.NewReplacer("SERVER", "https://127.0.0.1:6443",
+				"CA", base64.StdEncoding.EncodeToString(test.ca)).Replace(tokenKubeconfig)
+			o := Options{Name: "one", Kubeconfig: []byte(kubeconfig), Dial: test.dial}
+			if begun, err := RotateToken(ctx, o, "a", "b"); err == nil || begun != test.begun {
+				t.Errorf("k3s has begun: %t, %v", begun, err)
 			}
 		})
 	}

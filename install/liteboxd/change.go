@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -12,9 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/renameio/v2"
-
-	"github.com/liteboxd/boxlift/install/database"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/kube/helm"
@@ -23,6 +21,9 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/backup"
+	"github.com/liteboxd/boxlift/internal/database"
+	"github.com/liteboxd/boxlift/internal/ownfile"
 	"github.com/liteboxd/boxlift/manifests"
 	nodedatabase "github.com/liteboxd/boxlift/node/database"
 	"github.com/liteboxd/boxlift/node/wire"
@@ -42,10 +43,6 @@ const (
 // DatabaseFile is what LiteBoxd calls its database in its volume (v0.6.10).
 const DatabaseFile = "liteboxd.db"
 
-// keptTables are those whose rows an upgrade has to leave alone: templates and what was
-// pulled ahead. Those of sandboxes come and go by themselves.
-var keptTables = []string{"templates", "template_versions", "image_prepulls"}
-
 // sandboxSelector is that of all pods of sandboxes (v0.6.10), without those that stand in for
 // one while the platform's health is looked at.
 const sandboxSelector = "app=" + SandboxApp + ",!" + probe.Label
@@ -54,28 +51,10 @@ const sandboxSelector = "app=" + SandboxApp + ",!" + probe.Label
 const SandboxApp = "liteboxd"
 
 // Backup is what was kept before LiteBoxd was changed.
-type Backup struct {
-	Format  int       `json:"format"`
-	Cluster string    `json:"cluster"`
-	Time    time.Time `json:"time"`
-	// From is the revision of the release that ran, To what it was to become.
-	From int    `json:"from"`
-	To   string `json:"to"`
-	// SHA256 is that of the database, empty when there was none yet.
-	SHA256    string        `json:"sha256,omitempty"`
-	Rows      database.Keys `json:"rows"`
-	Sandboxes []Sandbox     `json:"sandboxes"`
-	// Compared says that the cluster was compared with it after the change.
-	Compared bool `json:"compared"`
-}
+type Backup = backup.LiteBoxd
 
 // Sandbox is a sandbox's pod.
-type Sandbox struct {
-	Name     string `json:"name"`
-	UID      string `json:"uid"`
-	Node     string `json:"node"`
-	Restarts int    `json:"restarts"`
-}
+type Sandbox = backup.Sandbox
 
 // Change changes LiteBoxd under running sandboxes.
 type Change struct {
@@ -100,12 +79,12 @@ func (l *Deployer) UpgradeTo(target string) *Change {
 func (u *Change) changeSteps(change run.Step) []run.Step {
 	apply := change.Run
 	change.Run = func(ctx context.Context) error { return u.roll(ctx, apply) }
-	return []run.Step{change, u.drainStep(), u.compareStep()}
+	return []run.Step{change, u.drainStep(), u.CompareStep()}
 }
 
-// backupStep keeps what an upgrade could destroy: the database, whose form moves forward
+// BackupStep keeps what an upgrade could destroy: the database, whose form moves forward
 // only, and the key, without which its tokens are worth nothing.
-func (u *Change) backupStep(differs func() (string, error)) run.Step {
+func (u *Change) BackupStep(differs func() (string, error)) run.Step {
 	var from int
 	return run.Step{
 		ID: "back-up-liteboxd", Title: "back up LiteBoxd",
@@ -184,51 +163,70 @@ func (u *Change) FillBackup(ctx context.Context, b *Backup, dir string) error {
 			"the key of an earlier backup there", u.System, manifests.KeysSecret)
 	}
 	for name, content := range map[string][]byte{backupKeyFile: keys[keyVariable], backupObjects: objects} {
-		if err := renameio.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+		if err := ownfile.Replace(filepath.Join(dir, name), content, 0o600); err != nil {
 			return err
 		}
 	}
 	if b.SHA256, b.Rows, err = u.CopyDatabase(ctx, filepath.Join(dir, BackupDatabase)); err != nil {
 		return err
 	}
-	return b.write(dir)
+	return writeBackup(b, dir)
 }
 
-func (b *Backup) write(dir string) error {
+// writeBackup writes the record of a backup into its folder.
+func writeBackup(b *Backup, dir string) error {
 	content, err := json.MarshalIndent(b, "", "  ")
 	if err != nil {
 		return err
 	}
-	return renameio.WriteFile(filepath.Join(dir, backupRecord), append(content, '\n'), 0o600)
+	return ownfile.Replace(filepath.Join(dir, backupRecord), append(content, '\n'), 0o600)
 }
 
 // LastBackup is the newest of those that are wanted, and its folder; nil when there is none.
 func (l *Deployer) LastBackup(wanted func(*Backup) bool) (*Backup, string, error) {
-	entries, err := os.ReadDir(l.Site.Beside(backupsDir))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	folders, err := BackupFolders(l.Site)
+	if err != nil {
 		return nil, "", err
 	}
-	for _, e := range slices.Backward(entries) { // sorted by name, which is the time
-		if strings.HasSuffix(e.Name(), unfinishedSuffix) {
-			continue
-		}
-		dir := filepath.Join(l.Site.Beside(backupsDir), e.Name())
-		content, err := os.ReadFile(filepath.Join(dir, backupRecord))
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		var b Backup
-		if err == nil {
-			err = json.Unmarshal(content, &b)
-		}
-		if err != nil {
-			return nil, "", fmt.Errorf("read the backup %s: %w", dir, err)
-		}
-		if wanted(&b) {
-			return &b, dir, nil
+	for _, dir := range slices.Backward(folders) {
+		b, err := ReadBackup(dir)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+		case err != nil:
+			return nil, "", err
+		case wanted(b):
+			return b, dir, nil
 		}
 	}
 	return nil, "", nil
+}
+
+// BackupFolders are those of the backups beside the state, the newest last.
+func BackupFolders(s *site.Site) ([]string, error) {
+	entries, err := os.ReadDir(s.Beside(backupsDir))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	var all []string
+	for _, e := range entries { // sorted by name, which is the time
+		if !strings.HasSuffix(e.Name(), unfinishedSuffix) {
+			all = append(all, filepath.Join(s.Beside(backupsDir), e.Name()))
+		}
+	}
+	return all, nil
+}
+
+// ReadBackup reads the record of the backup in a folder.
+func ReadBackup(dir string) (*Backup, error) {
+	content, err := os.ReadFile(filepath.Join(dir, backupRecord))
+	var b Backup
+	if err == nil {
+		err = json.Unmarshal(content, &b)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the backup %s: %w", dir, err)
+	}
+	return &b, nil
 }
 
 // ListSandboxes lists the pods of sandboxes.
@@ -259,7 +257,7 @@ func (u *Change) CopyDatabase(ctx context.Context, to string) (digest string, ro
 	if digest, err = FetchDatabase(ctx, h, source, to); err != nil {
 		return "", nil, fmt.Errorf("copy LiteBoxd's database: %w", err)
 	}
-	if rows, err = database.Read(ctx, to, keptTables...); err != nil {
+	if rows, err = database.Read(ctx, to, backup.KeptTables()...); err != nil {
 		return "", nil, fmt.Errorf("LiteBoxd's database: %w", err)
 	}
 	return digest, rows, nil
@@ -309,7 +307,10 @@ func snapshot(ctx context.Context, h *site.Host, source string) (s nodedatabase.
 	if err != nil {
 		return s, err
 	}
-	if err := json.Unmarshal(out, &s); err != nil {
+	if err = json.Unmarshal(out, &s); err == nil && s.SHA256 == "" { // without one, any content would be taken
+		err = errors.New("it has no sha256")
+	}
+	if err != nil {
 		return s, fmt.Errorf("the answer of boxlift-node cannot be read: %w", err)
 	}
 	return s, nil
@@ -341,18 +342,11 @@ func (u *Change) roll(ctx context.Context, apply func(context.Context) error) er
 // connections go on for a while.
 func (u *Change) drainStep() run.Step {
 	return run.Step{
-		ID: "drain-liteboxd", Title: "let the replaced pods of LiteBoxd end",
-		Needed: func(ctx context.Context) (string, error) {
-			if u.Deployer.Site.API == nil || !u.Deployer.Engine.Changing() {
-				return "", nil
-			}
-			leaving, err := u.leaving(ctx)
-			if len(leaving) == 0 {
-				return "", err
-			}
-			return podNames(leaving) + " still have connections", err
-		},
+		ID: "drain-liteboxd", Title: "let the replaced pods of LiteBoxd end", Proves: true,
 		Run: func(ctx context.Context) error {
+			if reason, err := u.drainReason(ctx); err != nil || reason == "" {
+				return err
+			}
 			stop := u.forceLater(ctx)
 			defer stop()
 			task := u.Deployer.Site.Reporter.Task("wait for the replaced pods", 0)
@@ -361,6 +355,15 @@ func (u *Change) drainStep() run.Step {
 			return err
 		},
 	}
+}
+
+// drainReason says which pods are still to end, "" for none.
+func (u *Change) drainReason(ctx context.Context) (string, error) {
+	leaving, err := u.leaving(ctx)
+	if len(leaving) == 0 {
+		return "", err
+	}
+	return podNames(leaving) + " still have connections", err
 }
 
 // uncompared is the backup that was made for this change, until the cluster was compared
@@ -372,6 +375,17 @@ func (u *Change) uncompared() (*Backup, string, error) {
 		b = nil
 	}
 	return b, dir, err
+}
+
+// CloseBackup notes that nothing is to be compared any more with the backup that was made for this change: who goes on
+// makes another one.
+func (u *Change) CloseBackup() error {
+	b, dir, err := u.uncompared()
+	if err != nil || b == nil {
+		return err
+	}
+	b.Compared = true
+	return writeBackup(b, dir)
 }
 
 // awaitDrained waits until no pod of the control plane is on its way out.
@@ -472,34 +486,29 @@ func podNames(pods []kube.Pod) string {
 	return strings.Join(names, ", ")
 }
 
-// compareStep proves that the change has left sandboxes and data alone.
-func (u *Change) compareStep() run.Step {
-	var before *Backup
-	var dir string
+// CompareStep proves that the change has left sandboxes and data alone.
+func (u *Change) CompareStep() run.Step {
 	return run.Step{
-		ID: "compare-liteboxd", Title: "compare LiteBoxd with the backup",
-		Needed: func(context.Context) (reason string, err error) {
-			if u.Deployer.Site.API == nil || u.Deployer.Engine.Mode == run.Inspect {
-				return "", nil
-			}
-			if before, dir, err = u.uncompared(); before == nil {
-				return "", err
+		ID: "compare-liteboxd", Title: "compare LiteBoxd with the backup", Proves: true,
+		Run: func(ctx context.Context) error {
+			before, dir, err := u.uncompared()
+			if before == nil {
+				return err
 			}
 			u.Deployer.Site.Backup = dir
-			return "LiteBoxd was changed", nil
+			return u.compareWith(ctx, before, dir)
 		},
-		Run: func(ctx context.Context) error { return u.compareWith(ctx, before, dir) },
 	}
 }
 
 // compareWith says what was lost, once: no further run would bring it back.
 func (u *Change) compareWith(ctx context.Context, before *Backup, dir string) error {
-	lost, err := u.compare(ctx, before, dir)
+	lost, err := u.Compare(ctx, before, dir)
 	if err != nil {
 		return err
 	}
 	before.Compared = true
-	if err := before.write(dir); err != nil {
+	if err := writeBackup(before, dir); err != nil {
 		return err
 	}
 	if len(lost) > 0 {
@@ -509,8 +518,9 @@ func (u *Change) compareWith(ctx context.Context, before *Backup, dir string) er
 	return nil
 }
 
-// compare lists what was lost, and warns of what users may have done themselves.
-func (u *Change) compare(ctx context.Context, before *Backup, dir string) ([]string, error) {
+// Compare lists what was lost since a backup, and warns of what users may have done themselves. In dir a copy of the
+// database lies meanwhile.
+func (u *Change) Compare(ctx context.Context, before *Backup, dir string) ([]string, error) {
 	now, err := u.ListSandboxes(ctx)
 	if err != nil {
 		return nil, err
@@ -536,7 +546,10 @@ func (u *Change) compare(ctx context.Context, before *Backup, dir string) ([]str
 			"deleted them",
 			since, strings.Join(deleted, ", "))
 	}
-	return slices.Concat(restarted, emptied), os.Remove(after)
+	if err := os.Remove(after); err != nil && !errors.Is(err, fs.ErrNotExist) { // there is none where it has gone
+		return nil, err
+	}
+	return slices.Concat(restarted, emptied), nil
 }
 
 // lostRows compares the rows of the tables that a change of LiteBoxd leaves alone. Users go on working

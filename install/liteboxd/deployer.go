@@ -117,14 +117,21 @@ func (l *Deployer) lint(d *Deployment, namespace string) error {
 	d.Findings = lint.Check(d.Rendered.Objects(), lint.Options{Known: manifests.MadeByInstaller(namespace)})
 	var errs []error
 	for _, f := range d.Findings {
-		switch {
-		case f.Severity == lint.Error:
+		if f.Severity == lint.Error {
 			errs = append(errs, fmt.Errorf("%w: %s", site.ErrConfig, f))
-		case l.Engine.Mode != run.Inspect: // it is no difference of the cluster
-			l.Site.Warn("%s", f)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// WarnOfManifests tells of what may not work on a cluster as LiteBoxd's objects are.
+func (l *Deployer) WarnOfManifests() {
+	if l.Deployment == nil {
+		return
+	}
+	for _, f := range l.Deployment.Findings {
+		l.Site.Warn("%s", f)
+	}
 }
 
 // siteFolder is the user's own folder; nil when there is none.
@@ -169,6 +176,7 @@ func (l *Deployer) ManifestParameters() (manifests.Parameters, error) {
 		MetadataRetentionDays: box.MetadataRetentionDays,
 		EncryptionKeyID:       box.Security.EncryptionKeyID, AdminUsername: box.Security.AdminUsername,
 		SandboxResources: box.DeploySandboxResources,
+		TLS:              l.Site.Config.Authority.Folder != "",
 	}
 	for _, one := range []struct {
 		to                     *string
@@ -309,24 +317,37 @@ func (l *Deployer) Deploy(ctx context.Context) error {
 	if d == nil {
 		return l.warnOfLiteBoxd(ctx)
 	}
-	differs := sync.OnceValues(func() (string, error) {
-		if l.Site.API == nil {
-			return "there is no cluster yet", nil
-		}
-		return helm.Differs(ctx, l.Site.API, d.Release)
-	})
+	differs := sync.OnceValues(func() (string, error) { return l.differs(ctx, d) })
 	if err := l.checkLiteBoxd(ctx, d, differs); err != nil {
 		return err
 	}
 	u := l.UpgradeTo(d.Version)
+	steps := []run.Step{l.hostsStep(differs), l.secretsStep()}
+	if l.Site.Config.Authority.Folder != "" {
+		steps = append(steps, l.ingressStep())
+	}
+	steps = append(steps, u.BackupStep(differs))
 	return l.Engine.RunSteps(ctx, "liteboxd", &l.Engine.Cluster,
-		append([]run.Step{l.secretsStep(), u.backupStep(differs)}, u.changeSteps(run.Step{
-			ID: "deploy-liteboxd", Title: "deploy LiteBoxd " + d.Version,
-			Needed: func(context.Context) (string, error) { return differs() },
-			Run: func(ctx context.Context) error {
-				return sayDatabase(helm.Apply(ctx, l.Site.API, d.Release, l.Site.Reporter.Message), l.Site.Backup)
-			},
-		})...))
+		append(steps, u.changeSteps(l.deployStep(d, differs))...))
+}
+
+// differs says why LiteBoxd is not what is asked for, "" when it is.
+func (l *Deployer) differs(ctx context.Context, d *Deployment) (string, error) {
+	if l.Site.API == nil {
+		return "there is no cluster yet", nil
+	}
+	return helm.Differs(ctx, l.Site.API, d.Release)
+}
+
+// deployStep brings LiteBoxd to what is asked for, where it differs from that.
+func (l *Deployer) deployStep(d *Deployment, differs func() (string, error)) run.Step {
+	return run.Step{
+		ID: "deploy-liteboxd", Title: "deploy LiteBoxd " + d.Version,
+		Needed: func(context.Context) (string, error) { return differs() },
+		Run: func(ctx context.Context) error {
+			return sayDatabase(helm.Apply(ctx, l.Site.API, d.Release, l.Site.Reporter.Message), l.Site.Backup)
+		},
+	}
 }
 
 // sayDatabase adds to what became of a change that failed what became of the database: nobody but
@@ -341,8 +362,7 @@ func sayDatabase(err error, backup string) error {
 	}
 	return fmt.Errorf("%w\nthe database stays as it is: LiteBoxd only adds to its form, and works with what a newer "+
 		"version has added; as it was before, it is in %s. To go back to that, which loses all that was written "+
-		"since, scale %s, %s and %s to 0, put the file in the folder of the volume of %s, and scale them back",
-		err, file, manifests.API, manifests.Gateway, manifests.NetworkController, manifests.DataClaim)
+		"since: boxlift backup restore --only liteboxd %s", err, file, backup)
 }
 
 // Workloads are those of the control plane.
@@ -357,7 +377,7 @@ func (d *Deployment) Workloads() []kube.Workload {
 	return workloads
 }
 
-// Needs says whether any object needs a part of k3s.
+// Needs reports whether any object needs a part of k3s.
 func (d *Deployment) Needs(part string) bool {
 	return slices.ContainsFunc(d.Rendered.Objects(),
 		func(o *unstructured.Unstructured) bool { return neededPart(o) == part })
@@ -385,19 +405,14 @@ func (l *Deployer) checkLiteBoxd(ctx context.Context, d *Deployment, differs fun
 	if reason == "" || err != nil {
 		return err
 	}
-	if l.Engine.Changing() {
-		for _, h := range l.Site.Hosts {
-			if h.Err != nil {
-				return fmt.Errorf("LiteBoxd is left as it is (%s), because %s failed: its pods may come to run "+
-					"there, and the images may be missing", reason, h.Name)
-			}
-		}
-	}
 	running, err := l.runningObjects(ctx)
 	if err != nil {
 		return err
 	}
 	if err := l.checkNamespaces(running); err != nil {
+		return err
+	}
+	if err := l.checkVolume(ctx, l.Site.Config.LiteBoxd.NamespaceSystem); err != nil {
 		return err
 	}
 	if len(d.Rendered.Sandbox) > 0 || !slices.ContainsFunc(running,
@@ -411,6 +426,26 @@ func (l *Deployer) checkLiteBoxd(ctx context.Context, d *Deployment, differs fun
 			"or leave it true", site.ErrRefused, site.Counted(len(sandboxes), "sandbox pod"))
 	}
 	return err
+}
+
+// hostsStep leaves LiteBoxd as it is while a host fails.
+func (l *Deployer) hostsStep(differs func() (string, error)) run.Step {
+	return run.Step{
+		ID: "require-hosts", Proves: true,
+		Run: func(context.Context) error {
+			reason, err := differs()
+			if reason == "" || err != nil || l.Site.API == nil {
+				return err
+			}
+			for _, h := range l.Site.Hosts {
+				if h.Err != nil {
+					return fmt.Errorf("LiteBoxd is left as it is (%s), because %s failed: its pods may come to run "+
+						"there, and the images may be missing", reason, h.Name)
+				}
+			}
+			return nil
+		},
+	}
 }
 
 // runningObjects are those of LiteBoxd in the cluster, none when it was never rolled out.
@@ -541,7 +576,7 @@ func (l *Deployer) makeLogin(ctx context.Context) error {
 
 // ShowLogin gets the first login into the summary, once.
 func (l *Deployer) ShowLogin(ctx context.Context) error {
-	if l.Deployment == nil || !l.Engine.Changing() {
+	if l.Deployment == nil {
 		return nil
 	}
 	namespace := l.Site.Config.LiteBoxd.NamespaceSystem

@@ -4,15 +4,17 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/liteboxd/boxlift/install/database"
+	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/database"
 	"github.com/liteboxd/boxlift/manifests"
 )
 
@@ -46,6 +48,41 @@ func TestCarriedImage(t *testing.T) {
 		image, err := in.deployer.carriedImage(c.reference)
 		if c.err == "" && (err != nil || image.Name != "docker.io/library/nginx:alpine") || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%s: %v, %v", name, image.Name, err)
+		}
+	}
+}
+
+// Images of install.yaml are what its workloads run: LiteBoxd's network controller is in the image of its API.
+func TestImagesOfTheSite(t *testing.T) {
+	in := carrying(t, "", "v1.34.4+k3s1")
+	own := config.Images{API: "registry.lan/a/api:1", Gateway: "registry.lan/a/gateway:2", Web: "registry.lan/a/web:3",
+		Helper: "registry.lan/a/helper:4"}
+	in.site.Config.LiteBoxd.Images = own
+	p, err := in.deployer.ManifestParameters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rendered, err := manifests.Render(manifests.Overlay{Bases: manifests.Embedded(), Parameters: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string][]string)
+	for _, use := range rendered.Images() {
+		got[use.Image] = append(got[use.Image], use.Object)
+	}
+	for image, names := range map[string][]string{
+		own.API: {manifests.API, manifests.NetworkController}, own.Gateway: {manifests.Gateway}, own.Web: {"liteboxd-web"},
+		own.Helper: {"liteboxd-config"},
+	} {
+		for _, name := range names {
+			if !slices.ContainsFunc(got[image], func(object string) bool { return strings.HasSuffix(object, "/"+name) }) {
+				t.Errorf("%s is not what %s runs, but %q", image, name, got[image])
+			}
+		}
+	}
+	for image, objects := range got {
+		if !strings.HasPrefix(image, "registry.lan/a/") {
+			t.Errorf("%q have the image %s", objects, image)
 		}
 	}
 }
@@ -183,7 +220,7 @@ func TestUncompared(t *testing.T) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.write(dir); err != nil {
+		if err := writeBackup(&b, dir); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -27,28 +27,41 @@ func (l *Deployer) RollBack(ctx context.Context, revision int) error {
 	if err != nil {
 		return err
 	}
-	target := fmt.Sprintf("revision %d", to)
-	// A run that goes on after one that was broken off must not do it once more.
-	asked := func() (string, error) {
-		now, err := helm.Current(ctx, l.Site.API, seed.ReleasesNamespace, seed.LiteBoxdRelease)
-		if err != nil || now != nil && now.Is(to) {
-			return "", err
-		}
-		return "it is asked for", nil
+	u := l.UpgradeTo(revisionName(to))
+	if err := l.checkVolume(ctx, u.System); err != nil {
+		return err
 	}
-	u := l.UpgradeTo(target)
+	asked := func() (string, error) { return l.rollBackReason(ctx, to) }
 	return l.Engine.RunSteps(ctx, "rollback", &l.Engine.Cluster,
-		append([]run.Step{u.backupStep(asked)}, u.changeSteps(run.Step{
-			ID: "roll-back-liteboxd", Title: "take LiteBoxd back to " + target,
-			Needed: func(context.Context) (string, error) { return asked() },
-			Run: func(ctx context.Context) error {
-				_, err := helm.Rollback(ctx, l.Site.API, seed.ReleasesNamespace, seed.LiteBoxdRelease, to,
-					l.Site.Config.Runtime.CommandTimeout, l.Site.Reporter.Message)
-				if err == nil {
-					l.Site.Warn("LiteBoxd is as in %s again; install.yaml and the bundle are not: boxlift install "+
-						"brings it to these again", target)
-				}
-				return err
-			},
-		})...))
+		append([]run.Step{u.BackupStep(asked)}, u.changeSteps(l.rollBackStep(to))...))
+}
+
+// revisionName is what a change of LiteBoxd to a revision is called.
+func revisionName(revision int) string { return fmt.Sprintf("revision %d", revision) }
+
+// rollBackReason says why LiteBoxd is to be taken back to a revision. A run that goes on after one that was broken off
+// must not do it once more.
+func (l *Deployer) rollBackReason(ctx context.Context, to int) (string, error) {
+	now, err := helm.Current(ctx, l.Site.API, seed.ReleasesNamespace, seed.LiteBoxdRelease)
+	if err != nil || now != nil && now.Is(to) {
+		return "", err
+	}
+	return "it is asked for", nil
+}
+
+// rollBackStep takes LiteBoxd back to a revision.
+func (l *Deployer) rollBackStep(to int) run.Step {
+	return run.Step{
+		ID: "roll-back-liteboxd", Title: "take LiteBoxd back to " + revisionName(to),
+		Needed: func(ctx context.Context) (string, error) { return l.rollBackReason(ctx, to) },
+		Run: func(ctx context.Context) error {
+			_, err := helm.Rollback(ctx, l.Site.API, seed.ReleasesNamespace, seed.LiteBoxdRelease, to,
+				l.Site.Config.Runtime.CommandTimeout, l.Site.Reporter.Message)
+			if err == nil {
+				l.Site.Warn("LiteBoxd is as in %s again; install.yaml and the bundle are not: boxlift install "+
+					"brings it to these again", revisionName(to))
+			}
+			return err
+		},
+	}
 }

@@ -30,12 +30,24 @@ func (f *Facts) holding(h Host, v *corev1.PersistentVolume) Holding {
 	switch {
 	case claim.Name == f.DatabaseClaim && in(f.DatabaseNamespace):
 		d.Use = Database
+		if v.Status.Phase != corev1.VolumeBound && f.hasOther(v) {
+			d.Use = Former
+		}
 	case f.SandboxClaims != "" && isSandbox && in(f.SandboxNamespace):
 		d.Use, d.Sandbox = Sandbox, id
 	case v.Status.Phase == corev1.VolumeBound:
 		d.Use = Claimed
 	}
 	return d
+}
+
+// hasOther reports whether another volume than this one has its claim now.
+func (f *Facts) hasOther(v *corev1.PersistentVolume) bool {
+	return slices.ContainsFunc(f.Volumes, func(other corev1.PersistentVolume) bool {
+		claim := other.Spec.ClaimRef
+		return other.Name != v.Name && other.Status.Phase == corev1.VolumeBound && claim != nil &&
+			claim.Namespace == v.Spec.ClaimRef.Namespace && claim.Name == v.Spec.ClaimRef.Name
+	})
 }
 
 func (d Holding) name() string { return d.Namespace + "/" + d.Claim + " " + d.Volume + " " + d.Path }

@@ -58,7 +58,9 @@ const (
 	Sandbox   Use = "persistent sandbox"
 	Claimed   Use = "claim"
 	Unclaimed Use = "volume without a claim"
-	Stray     Use = "folder that no volume names"
+	// Former is a volume that LiteBoxd's database was on, and which is kept since it is on another one.
+	Former Use = "LiteBoxd's database as it was before"
+	Stray  Use = "folder that no volume names"
 )
 
 // Holding is data that a host holds and no other.
@@ -95,7 +97,7 @@ func Judge(f Facts, leaving []Host) []Holding {
 				held = append(held, Holding{Host: h.Name, Use: Stray, Path: stray})
 			}
 		}
-		order := []Use{Database, Sandbox, Claimed, Unclaimed, Stray}
+		order := []Use{Database, Sandbox, Claimed, Former, Unclaimed, Stray}
 		slices.SortStableFunc(held[from:], func(a, b Holding) int {
 			if a.Use != b.Use {
 				return slices.Index(order, a.Use) - slices.Index(order, b.Use)

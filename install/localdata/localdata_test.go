@@ -225,6 +225,33 @@ func edit(p corev1.Pod, change func(*corev1.Pod)) corev1.Pod {
 	return p
 }
 
+// What LiteBoxd's database was on before it was moved is told from the volume that it is on, and from one that is kept
+// because its claim has gone.
+func TestFormerDatabase(t *testing.T) {
+	kept := edited(local("box", "box-data", "one.lan"), func(v *corev1.PersistentVolume) {
+		v.Name, v.Status.Phase = "pvc-old", corev1.VolumeReleased
+		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	})
+	for _, test := range []struct {
+		name   string
+		others []corev1.PersistentVolume
+		want   Use
+	}{
+		{"it is on another volume", []corev1.PersistentVolume{local("box", "box-data", "two.lan")}, Former},
+		{"it is on no other", nil, Database},
+		{"a claim of its name in another namespace", []corev1.PersistentVolume{local("shop", "box-data", "two.lan")}, Database},
+		{"the other is none any more", []corev1.PersistentVolume{edited(local("box", "box-data", "two.lan"),
+			func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeAvailable })}, Database},
+	} {
+		facts := Facts{Nodes: []corev1.Node{node("one"), node("two")}, Volumes: append(test.others, kept),
+			DatabaseClaim: "box-data"}
+		held := Judge(facts, []Host{{Name: "one", Node: "one"}})
+		if len(held) != 1 || held[0].Use != test.want {
+			t.Errorf("%s: %v, want %s", test.name, held, test.want)
+		}
+	}
+}
+
 // The most precious comes first, and each says what it is.
 func TestHoldings(t *testing.T) {
 	facts := Facts{

@@ -285,6 +285,15 @@ func (e *heldError) Hint() string {
 		return slices.ContainsFunc(e.held, func(d localdata.Holding) bool { return slices.Contains(uses, d.Use) })
 	}
 	ways := []string{"keep the host"}
+	if has(localdata.Database) {
+		ways = append(ways, "bring LiteBoxd's database to another node first with boxlift liteboxd move --to NODE, and "+
+			"then boxlift liteboxd move --confirm; if the host is gone for good, with boxlift backup restore --only "+
+			"liteboxd")
+	}
+	if has(localdata.Former) {
+		ways = append(ways, "have what is kept since LiteBoxd's database was moved removed with boxlift liteboxd move "+
+			"--confirm")
+	}
 	if has(localdata.Sandbox) {
 		ways = append(ways, "have persistent sandboxes that nobody needs deleted in LiteBoxd")
 	}
@@ -306,20 +315,21 @@ func (m *Members) backUpGivenUp(ctx context.Context, removals []*removal) error 
 			if d.Use != localdata.Database {
 				continue
 			}
-			err := m.Engine.RunSteps(ctx, r.phase, &m.Engine.Cluster, []run.Step{{
-				ID: "back-up-liteboxd", Title: "back up LiteBoxd",
-				Needed: func(context.Context) (string, error) {
-					return "its database is given up with " + r.name(),
-						nil
-				},
-				Run: func(ctx context.Context) error { return r.backUpDatabase(ctx, d) },
-			}})
-			if err != nil {
+			if err := m.Engine.RunSteps(ctx, r.phase, &m.Engine.Cluster, []run.Step{r.backupStep(d)}); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// backupStep makes a backup of LiteBoxd, whose database goes with the host. Each run that comes to it makes one.
+func (r *removal) backupStep(d localdata.Holding) run.Step {
+	return run.Step{
+		ID: "back-up-liteboxd", Title: "back up LiteBoxd",
+		Needed: func(context.Context) (string, error) { return "its database is given up with " + r.name(), nil },
+		Run:    func(ctx context.Context) error { return r.backUpDatabase(ctx, d) },
+	}
 }
 
 // backUpDatabase makes a backup of LiteBoxd with the database on the host that leaves. Of a host that is gone
@@ -368,11 +378,14 @@ func (r *removal) backUpDatabase(ctx context.Context, d localdata.Holding) error
 // tellGivenUp says what has gone with a host, and what waits for it in vain.
 func (r *removal) tellGivenUp() {
 	for _, d := range r.held {
-		if d.Use == localdata.Stray || !r.members.Engine.Changing() {
+		if d.Use == localdata.Stray {
 			continue
 		}
 		what := "given up with " + d.Host + ": " + d.String()
-		if len(d.Pods) > 0 || d.Use == localdata.Database {
+		switch {
+		case d.Use == localdata.Database:
+			what += "; boxlift backup restore --only liteboxd brings LiteBoxd back on another node"
+		case len(d.Pods) > 0:
 			what += "; pods with this claim wait until claim and volume are deleted"
 		}
 		r.members.Site.Warn("%s", what)

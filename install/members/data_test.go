@@ -16,7 +16,6 @@ import (
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/localdata"
 	"github.com/liteboxd/boxlift/install/remote"
-	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/test/sitetest"
 )
@@ -64,12 +63,8 @@ liteboxd: {}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			in := example(t, config)
-			in.site.Conns = site.NewConnections(in.site.Config, nil)
+			in.site.Conns = site.NewConnections(in.site.Config, nil, nil)
 			in.members.GiveUpDataOn = test.giveUp
-			in.engine.Mode = run.Plan
-			if test.inspect {
-				in.engine.Mode = run.Inspect
-			}
 			api := sitetest.NewStorageAPI(test.node, test.namespace, test.claim, "server", "a", "b")
 			in.site.API = api.Connect(t)
 			removals, err := in.members.absentRemovals(t.Context(), nodes)
@@ -82,7 +77,6 @@ liteboxd: {}
 				err = in.members.judgeData(t.Context(), removals)
 			}
 			if err == nil && !test.inspect {
-				in.engine.Mode = run.Apply
 				for _, r := range removals {
 					for _, d := range r.held {
 						if d.Use == localdata.Database {
@@ -108,8 +102,8 @@ liteboxd: {}
 			if in.engine.Cluster.Changes != nil {
 				t.Errorf("changes: %+v", in.engine.Cluster.Changes)
 			}
-			if test.inspect != strings.Contains(strings.Join(in.site.Warnings, "\n"), "b (127.0.0.3) holds") {
-				t.Errorf("warnings %q", in.site.Warnings)
+			if test.inspect != strings.Contains(strings.Join(in.engine.Cluster.Differences, "\n"), "b (127.0.0.3) holds") {
+				t.Errorf("differences %q", in.engine.Cluster.Differences)
 			}
 			if api.Others != nil {
 				t.Errorf("the cluster was asked for %q", api.Others)
@@ -121,7 +115,7 @@ liteboxd: {}
 // A volume that is made after the hosts were judged keeps the next step from being done, with the others gone.
 func TestDataIsJudgedAgain(t *testing.T) {
 	in := example(t, sitetest.RemovingConfig)
-	in.site.Conns = site.NewConnections(in.site.Config, nil)
+	in.site.Conns = site.NewConnections(in.site.Config, nil, nil)
 	api := sitetest.NewStorageAPI("b", "shop", "data", "server", "b")
 	in.site.API = api.Connect(t)
 	r := &removal{

@@ -10,20 +10,32 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/liteboxd/boxlift/install/front"
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/liteboxd"
+	"github.com/liteboxd/boxlift/install/names"
+	"github.com/liteboxd/boxlift/install/packages"
+	"github.com/liteboxd/boxlift/install/prepare"
+	"github.com/liteboxd/boxlift/install/renewal"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/setup"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/install/timekeeping"
 )
 
 // Members are the nodes of the cluster: which of them stay, and which leave.
 type Members struct {
-	Site     *site.Site
-	Engine   *run.Engine
-	Cluster  *k3s.Cluster
-	Deployer *liteboxd.Deployer
+	Site       *site.Site
+	Engine     *run.Engine
+	Cluster    *k3s.Cluster
+	Deployer   *liteboxd.Deployer
+	Preparer   *prepare.Preparer
+	Namer      *names.Namer
+	Front      *front.Keeper
+	Packages   *packages.Room
+	Timekeeper *timekeeping.Keeper
+	Renewal    *renewal.Keeper
 
 	GiveUpDataOn []string
 }
@@ -34,11 +46,14 @@ func (m *Members) Converge(ctx context.Context) error {
 	if m.Site.API == nil {
 		return nil
 	}
-	var failed error // of a host, which harms no other
-	if m.Engine.Changing() {
-		if failed = cmp.Or(m.rejoin(ctx), m.awaitNodes(ctx)); failed != nil && !m.Engine.GoesOn(failed) {
-			return failed
-		}
+	// Of a host, which harms no other.
+	failed := m.rejoin(ctx)
+	if failed == nil {
+		failed = m.Engine.RunSteps(ctx, "converge", &m.Engine.Cluster,
+			[]run.Step{{ID: "await-nodes", Proves: true, Run: m.awaitNodes}})
+	}
+	if failed != nil && !m.Engine.GoesOn(failed) {
+		return failed
 	}
 	nodes, err := m.Site.API.Nodes(ctx)
 	if err != nil {
@@ -111,14 +126,12 @@ func (m *Members) removeAbsent(ctx context.Context, nodes []kube.Node) error {
 	if err != nil {
 		return err
 	}
-	err = m.judgeData(ctx, removals)
-	var held *heldError
-	if m.Engine.Mode == run.Inspect && errors.As(err, &held) {
-		m.Site.Warn("%v", err)
-		return nil
-	}
-	if err != nil {
+	var held heldError
+	if err := m.Engine.RunSteps(ctx, "converge", &m.Engine.Cluster, []run.Step{m.judgeStep(removals, &held)}); err != nil {
 		return err
+	}
+	if held.held != nil { // none would be removed
+		return nil
 	}
 	if err := m.backUpGivenUp(ctx, removals); err != nil {
 		return err
@@ -129,6 +142,22 @@ func (m *Members) removeAbsent(ctx context.Context, nodes []kube.Node) error {
 		}
 	}
 	return nil
+}
+
+// judgeStep refuses removals of hosts with data that is on no other host. Who only looks finds in held what that is.
+func (m *Members) judgeStep(removals []*removal, held *heldError) run.Step {
+	return run.Step{
+		ID: "judge-data", Proves: true,
+		Needed: func(ctx context.Context) (string, error) {
+			err := m.judgeData(ctx, removals)
+			if found := new(heldError); errors.As(err, &found) {
+				*held = *found
+				return found.Error(), nil
+			}
+			return "", err
+		},
+		Run: func(ctx context.Context) error { return m.judgeData(ctx, removals) },
+	}
 }
 
 // absentRemovals are the removals of what a run that was broken off has left behind, and of the agents that
@@ -190,12 +219,17 @@ func (m *Members) rejoin(ctx context.Context) error {
 		}
 	}
 	return m.Engine.EachHost(ctx, gone, func(ctx context.Context, h *site.Host) error {
-		service := site.Unit(h.Config.Role)
-		n := &k3s.Node{Cluster: m.Cluster, Host: h}
-		return m.Engine.RunSteps(ctx, "converge", &h.Subject, []run.Step{{
-			ID: k3s.StartID, Title: setup.StartTitle(service),
-			Needed: func(context.Context) (string, error) { return "its node is not registered in the cluster", nil },
-			Run:    func(ctx context.Context) error { return n.Start(ctx, service) },
-		}})
+		return m.Engine.RunSteps(ctx, "converge", &h.Subject, []run.Step{m.rejoinStep(h)})
 	})
+}
+
+// rejoinStep starts k3s again on a host whose node is gone.
+func (m *Members) rejoinStep(h *site.Host) run.Step {
+	service := site.Unit(h.Config.Role)
+	n := &k3s.Node{Cluster: m.Cluster, Host: h}
+	return run.Step{
+		ID: k3s.StartID, Title: setup.StartTitle(service),
+		Needed: func(context.Context) (string, error) { return "its node is not registered in the cluster", nil },
+		Run:    func(ctx context.Context) error { return n.Start(ctx, service) },
+	}
 }

@@ -91,7 +91,7 @@ func TestWhatIsRemoved(t *testing.T) {
 ssh: {trustOnFirstUse: true}
 network: {cni: cilium}
 `)
-	in.site.Conns = site.NewConnections(in.site.Config, nil)
+	in.site.Conns = site.NewConnections(in.site.Config, nil, nil)
 	nodes := []kube.Node{
 		{Name: "server", Server: true, Addresses: []string{"127.0.0.1"}},
 		{Name: "one", Addresses: []string{"127.0.0.2", "one"}},
@@ -152,7 +152,7 @@ func TestWarningOfNodesThatAreDown(t *testing.T) {
 // With runtime.removeAbsentAgents, one that cannot be reached ends no run when it is down.
 func TestAbsentAgentsThatAreDownStay(t *testing.T) {
 	in := example(t, strings.Replace(sitetest.ExampleConfig, "network:\n", "runtime: {removeAbsentAgents: true, sshTimeoutSeconds: 1}\nssh: {trustOnFirstUse: true}\nnetwork:\n", 1))
-	in.site.Conns = site.NewConnections(in.site.Config, nil)
+	in.site.Conns = site.NewConnections(in.site.Config, nil, nil)
 	for _, ready := range []bool{true, false} {
 		in.site.Warnings = nil
 		other := kube.Node{Name: "other", Ready: ready, Addresses: []string{"127.0.0.1"}}

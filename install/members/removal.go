@@ -9,14 +9,20 @@ import (
 	"strings"
 	"time"
 
+	"github.com/liteboxd/boxlift/install/anchors"
+	"github.com/liteboxd/boxlift/install/apt"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/hardening"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/kube/drain"
 	"github.com/liteboxd/boxlift/install/localdata"
+	"github.com/liteboxd/boxlift/install/nameserver"
+	"github.com/liteboxd/boxlift/install/packages"
 	"github.com/liteboxd/boxlift/install/run"
+	"github.com/liteboxd/boxlift/install/schedule"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/printable"
@@ -288,7 +294,13 @@ func (r *removal) run(ctx context.Context) error {
 		conn = nil
 	}
 	s := &site.Subject{Name: name}
-	err = r.members.Engine.RunSteps(ctx, r.phase, s, r.steps(conn))
+	err = r.members.Engine.RunSteps(ctx, r.phase, s, append(r.steps(conn), run.Step{
+		ID: "tell-given-up", Proves: true,
+		Run: func(context.Context) error {
+			r.tellGivenUp()
+			return nil
+		},
+	}))
 	// What is removed is not one of the hosts that a summary lists.
 	for _, c := range s.Changes {
 		r.members.Engine.Cluster.Changes = append(r.members.Engine.Cluster.Changes,
@@ -297,7 +309,6 @@ func (r *removal) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w: remove %s: %w", site.ErrHosts, name, err)
 	}
-	r.tellGivenUp()
 	return nil
 }
 
@@ -336,9 +347,33 @@ func (r *removal) steps(conn machine.Host) []run.Step {
 			})
 	}
 	if conn != nil {
+		// Before the uninstall, which takes away what the host was before. None takes away data: it is judged before the
+		// first of them that is needed, and once more before the uninstall.
+		judged := false
+		for _, step := range []run.Step{
+			r.members.Front.TakeAway(conn),
+			schedule.TakeAway(conn),
+			r.members.Renewal.TakeAway(conn),
+			nameserver.TakeAway(conn),
+			r.members.Timekeeper.TakeAway(conn),
+			r.members.Preparer.GiveBack(conn, r.name()),
+			r.members.Namer.TakeAway(conn),
+		} {
+			do := step.Run
+			step.Run = func(ctx context.Context) error {
+				if !judged {
+					if err := r.checkData(ctx, true); err != nil {
+						return err
+					}
+				}
+				judged = true
+				return do(ctx)
+			}
+			steps = append(steps, step)
+		}
 		steps = append(steps, run.Step{
 			ID: "uninstall-k3s", Title: "uninstall k3s", Takes: true,
-			Needed: func(ctx context.Context) (string, error) { return installed(ctx, conn) },
+			Needed: func(ctx context.Context) (string, error) { return uninstallReason(ctx, conn) },
 			Run: func(ctx context.Context) error {
 				if err := r.checkData(ctx, true); err != nil {
 					return err
@@ -454,7 +489,9 @@ func (e *unreachableError) Hint() string {
 
 // installed says why k3s has to be uninstalled, or "".
 func installed(ctx context.Context, conn machine.Host) (string, error) {
-	const script = `for f in /usr/local/bin/k3s-uninstall.sh /usr/local/bin/k3s-agent-uninstall.sh /usr/local/bin/k3s /usr/local/bin/k3s-killall.sh /var/lib/rancher/k3s ` + run.RegistryUnit + ` ` + run.RegistryDir + ` /var/lib/boxlift; do
+	const script = `for f in /usr/local/bin/k3s-uninstall.sh /usr/local/bin/k3s-agent-uninstall.sh \
+    /usr/local/bin/k3s /usr/local/bin/k3s-killall.sh /var/lib/rancher/k3s \
+    ` + run.RegistryUnit + ` ` + run.RegistryDir + ` /var/lib/boxlift; do
 [ ! -e "$f" ] || { echo "$f"; exit; }
 done`
 	result, err := conn.Run(ctx, machine.Command{Title: "look for k3s", Args: []string{"/bin/sh", "-c", script},
@@ -464,6 +501,22 @@ done`
 		return "", err
 	}
 	return printable.Short(strings.TrimSpace(found), 100) + " is there", nil
+}
+
+// uninstallReason says why k3s has to be uninstalled, and which packages go with it, or "".
+func uninstallReason(ctx context.Context, conn machine.Host) (string, error) {
+	reason, err := installed(ctx, conn)
+	if err != nil || reason == "" {
+		return "", err
+	}
+	placed, err := packages.Placed(ctx, conn)
+	if err != nil {
+		return "", err
+	}
+	if len(placed) > 0 {
+		reason += ", and packages that boxlift has installed: " + apt.List(placed)
+	}
+	return reason, nil
 }
 
 // TakeCiliumOut has to come before k3s' own scripts, which know nothing of Cilium: its
@@ -479,15 +532,19 @@ for family in iptables ip6tables; do
 done
 `
 
-// uninstallScript removes everything that boxlift brought. Each part may have been removed
-// before. A host may have got no further than boxlift-node: the kubelet and Cilium that are on
-// it then are somebody else's. Units go before the token: one without it would not be taken for
-// this cluster's by a run that goes on.
+// uninstallScript removes everything that boxlift brought, but for what forgetScript removes. Each part may have been
+// removed before. A host may have got no further than boxlift-node: the kubelet and Cilium that are on
+// it then are somebody else's; one that has begun with k3s notes it, since k3s' own scripts leave
+// nothing to tell by. Units go before the token: one without it would not be taken for this
+// cluster's by a run that goes on.
 const uninstallScript = `set -u
-for f in /usr/local/bin/k3s /usr/local/bin/k3s-uninstall.sh /usr/local/bin/k3s-agent-uninstall.sh /var/lib/rancher/k3s; do
+begun=/var/lib/boxlift/uninstalling-k3s
+for f in /usr/local/bin/k3s /usr/local/bin/k3s-uninstall.sh /usr/local/bin/k3s-agent-uninstall.sh /var/lib/rancher/k3s \
+    "$begun"; do
     [ ! -e "$f" ] || k3s=there
 done
 if [ -n "${k3s-}" ]; then
+mkdir -p /var/lib/boxlift && : >"$begun"
 for unit in k3s k3s-agent; do
     systemctl disable --now "$unit.service" >/dev/null 2>&1 || :
 done
@@ -497,20 +554,38 @@ done
 rm -rf /etc/cni/net.d/05-cilium.conflist /var/run/cilium /var/lib/cilium /opt/cni/bin/cilium-cni /usr/local/bin/cilium /var/lib/kubelet
 fi
 (` + seed.RemoveRegistryScript + `) || :
+(` + anchors.RemoveScript + `) || :
 rm -f /etc/systemd/system/k3s.service /etc/systemd/system/k3s.service.env \
     /etc/systemd/system/k3s-agent.service /etc/systemd/system/k3s-agent.service.env
-rm -rf /var/lib/rancher/k3s /etc/rancher/k3s /var/lib/boxlift
-rm -f /usr/local/bin/k3s /usr/local/bin/k3s-killall.sh
+rm -f /usr/local/bin/k3s /usr/local/bin/k3s-killall.sh ` + hardening.SysctlFile + `
 systemctl daemon-reload
 `
 
+// forgetScript removes what tells that the host was this cluster's, and which packages boxlift has installed: until
+// then a run that was broken off goes on.
+const forgetScript = `rm -rf /var/lib/rancher/k3s /etc/rancher/k3s /var/lib/boxlift`
+
+// uninstall has a limit for each of its scripts; what removes packages has its own.
 func (r *removal) uninstall(ctx context.Context, conn machine.Host) error {
-	return r.members.Site.Meter.Wait(func() error {
+	script := func(title, text string) error {
 		ctx, cancel := context.WithTimeout(ctx, max(r.members.Site.Config.Runtime.CommandTimeout, time.Minute))
 		defer cancel()
-		_, err := conn.Run(ctx, machine.Command{Title: "uninstall k3s",
-			Args: []string{"/bin/sh", "-c", uninstallScript}, Root: true})
+		_, err := conn.Run(ctx, machine.Command{Title: title, Args: []string{"/bin/sh", "-c", text}, Root: true})
+		return err
+	}
+	return r.members.Site.Meter.Wait(func() error {
+		if err := script("uninstall k3s", uninstallScript); err != nil {
+			return err
+		}
+		// Now that nothing of k3s' uses them.
+		notes, err := r.members.Packages.Remove(ctx, conn)
 		if err != nil {
+			return fmt.Errorf("remove packages: %w", err)
+		}
+		for _, text := range notes {
+			r.members.Site.Warn("%s: %s", r.name(), text)
+		}
+		if err := script("remove boxlift's folders", forgetScript); err != nil {
 			return err
 		}
 		reason, err := installed(ctx, conn)

@@ -3,11 +3,17 @@ package members
 import (
 	"testing"
 
+	"github.com/liteboxd/boxlift/install/front"
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/liteboxd"
+	"github.com/liteboxd/boxlift/install/names"
+	"github.com/liteboxd/boxlift/install/packages"
+	"github.com/liteboxd/boxlift/install/prepare"
+	"github.com/liteboxd/boxlift/install/renewal"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/install/timekeeping"
 	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
@@ -31,7 +37,13 @@ func roomsOf(s *site.Site) *installation {
 	in.seeder = &seed.Seeder{Site: in.site, Engine: in.engine}
 	in.cluster = &k3s.Cluster{Site: in.site, Engine: in.engine, Record: in.record, Seeder: in.seeder}
 	in.deployer = &liteboxd.Deployer{Site: in.site, Engine: in.engine, Cluster: in.cluster}
-	in.members = &Members{Site: in.site, Engine: in.engine, Cluster: in.cluster, Deployer: in.deployer}
+	in.members = &Members{Site: in.site, Engine: in.engine, Cluster: in.cluster, Deployer: in.deployer,
+		Preparer:   &prepare.Preparer{Site: in.site, Engine: in.engine},
+		Front:      &front.Keeper{Site: in.site, Engine: in.engine},
+		Namer:      &names.Namer{Site: in.site, Engine: in.engine, Cluster: in.cluster},
+		Timekeeper: &timekeeping.Keeper{Site: in.site, Engine: in.engine},
+		Packages:   &packages.Room{Site: in.site, Engine: in.engine},
+		Renewal:    &renewal.Keeper{Site: in.site, Engine: in.engine}}
 	return in
 }
 

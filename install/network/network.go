@@ -36,7 +36,15 @@ func (n *Network) Network(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	steps := []run.Step{{
+	if err := n.Engine.RunSteps(ctx, "network", &n.Engine.Cluster, []run.Step{n.releaseStep(release)}); err != nil {
+		return err
+	}
+	return n.placeCiliumCLI(ctx)
+}
+
+// releaseStep brings Cilium to a release.
+func (n *Network) releaseStep(release helm.Release) run.Step {
+	return run.Step{
 		ID: "set-up-cilium", Title: "set up Cilium " + n.Site.Version(site.CiliumComponent),
 		Needed: func(ctx context.Context) (string, error) {
 			if n.Site.API == nil {
@@ -51,11 +59,25 @@ func (n *Network) Network(ctx context.Context) error {
 			task.Done(err)
 			return err
 		},
-	}}
-	if err := n.Engine.RunSteps(ctx, "network", &n.Engine.Cluster, steps); err != nil {
+	}
+}
+
+// Judge refuses to take Cilium further at once than its gate lets an upgrade take it, which has other gates besides.
+func (n *Network) Judge(ctx context.Context) error {
+	if n.Site.API == nil {
+		return nil
+	}
+	installed, err := helm.Current(ctx, n.Site.API, cilium.Namespace, cilium.ReleaseName)
+	if err != nil || installed == nil {
 		return err
 	}
-	return n.placeCiliumCLI(ctx)
+	return checkCiliumStep(installed.ChartVersion, n.Site.Version(site.CiliumComponent))
+}
+
+// IsInstalled reports whether the cluster has a release of Cilium, in whatever version.
+func (n *Network) IsInstalled(ctx context.Context) (bool, error) {
+	installed, err := helm.Current(ctx, n.Site.API, cilium.Namespace, cilium.ReleaseName)
+	return installed != nil, err
 }
 
 // ciliumRelease is what Helm is to install: the chart of the bundle with the values that
@@ -81,11 +103,6 @@ func (n *Network) ciliumRelease(ctx context.Context) (helm.Release, error) {
 			return helm.Release{}, err
 		}
 	}
-	if installed != nil && !n.Engine.Upgrades && !n.Engine.Restores && n.Engine.Mode != run.Inspect {
-		if err := checkCiliumStep(installed.ChartVersion, n.Site.Version(site.CiliumComponent)); err != nil {
-			return helm.Release{}, err
-		}
-	}
 	first := cilium.FirstMinor(installed, n.Site.Version(site.CiliumComponent))
 	release := cilium.Release(content, n.CiliumValues(first, true), n.Site.Config.Runtime.CommandTimeout)
 	if known, err := n.knowsDigests(ctx, release); err != nil || known {
@@ -96,7 +113,6 @@ func (n *Network) ciliumRelease(ctx context.Context) (helm.Release, error) {
 }
 
 // checkCiliumStep refuses to take Cilium further at once than its gate lets an upgrade take it.
-// A bundle with the cluster's own k3s gets here by an installation, which has no other gates.
 func checkCiliumStep(from, to string) error {
 	for _, f := range gate.Judge(gate.Cluster{Cilium: from}, gate.Target{Cilium: to}, gate.Accept{}) {
 		if f.Gate == gate.CiliumMinor && f.Outcome == gate.Refused {
@@ -204,9 +220,14 @@ func (n *Network) placeCiliumCLI(ctx context.Context) error {
 	if !ok || h.Err != nil {
 		return nil
 	}
+	return n.Engine.RunSteps(ctx, "network", &h.Subject, []run.Step{commandStep(h, f)})
+}
+
+// commandStep unpacks the cilium command out of an archive that was shipped to a host.
+func commandStep(h *site.Host, f bundle.File) run.Step {
 	// The archive's digest is in the name of the file that it was unpacked from.
 	marker := site.StoredPath(f) + ".unpacked"
-	return n.Engine.RunSteps(ctx, "network", &h.Subject, []run.Step{{
+	return run.Step{
 		ID: "place-cilium-command", Title: "place the cilium command",
 		Needed: func(ctx context.Context) (string, error) {
 			digests, err := machine.Digests(ctx, h.Conn, site.CiliumCLI, marker)
@@ -235,5 +256,5 @@ mv -f "$tmp" "$2"
 				site.CiliumCLI, marker)
 			return err
 		},
-	}})
+	}
 }

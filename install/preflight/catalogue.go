@@ -7,6 +7,7 @@ const (
 	CheckRoot      = "root"
 	CheckNoExec    = "noexec"
 	CheckHostname  = "hostname"
+	CheckClock     = "clock"
 	CheckMachineID = "machine-id"
 )
 
@@ -26,17 +27,20 @@ func Catalogue() []Check {
 			"Error when systemd is not the host's init, is in rescue mode or is going down; warning while the host " +
 				"still boots.", judgeSystemd},
 		{"cpu", "number of CPUs",
-			"Warning for a server with less than 2 (k3s' documentation).", judgeCPU},
+			"Warning with fewer than the [profile](#sizes) recommends.", judgeCPU},
 		{"memory", "memory",
-			"Server: error below 1 GiB, warning below 2 GiB (k3s' documentation). Agent: error below 512 MiB, " +
-				"warning below 1 GiB (k3s' older minimum, plus some 300 MiB of Cilium). 15 % less is let pass, " +
-				"because the kernel keeps some for itself.", judgeMemory},
+			"Error with less than the [profile](#sizes) has as the least, warning with less than it recommends.",
+			judgeMemory},
 		{"disk", "free space",
 			"Error when a filesystem has less free than the bundle needs there: packs, containerd's copy of their " +
 				"blobs, the unpacked layers (twice their size), files and programs, what lies on one filesystem " +
 				"added up and what is there already taken off; or when less than 5 % of it would stay free, where " +
 				"k3s' kubelet evicts pods. Warning when less than 15 % would stay free, where the kubelet removes " +
-				"images.", judgeDisk},
+				"images. Each says how much of what is there are programs of older versions of k3s that boxlift prune " +
+				"would remove.", judgeDisk},
+		{"disk-size", "size of the disk",
+			"Warning when /var/lib/rancher is on a filesystem that is smaller than the [profile](#sizes) recommends. What " +
+				"has to be free on it is the business of disk.", judgeDiskSize},
 		{"inodes", "free inodes",
 			"Error when a filesystem has too few for the files of the unpacked layers, counted as one for each 16 KiB.",
 			judgeInodes},
@@ -59,24 +63,28 @@ func Catalogue() []Check {
 				"missing controller among cpu, memory and pids; warning for v1 with an older k3s and for a missing " +
 				"cpuset.", judgeCgroup},
 		{"ports", "ports in use",
-			"Error when something else listens on a port that k3s, Cilium or boxlift's registry needs, warning where " +
-				"only a feature is lost. What belongs to the cluster that boxlift has installed is fine.", judgePorts},
+			"Error when something else listens on a port that k3s, Cilium, boxlift's registry, its DNS server or a server " +
+				"of time needs, warning where only a feature is lost. What belongs to the cluster that boxlift has " +
+				"installed is fine.", judgePorts},
 		{"seeding", "how images come to the hosts",
 			"Error when seeding.registry.port is a port that k3s, Cilium or services need, and when " +
 				"seeding.peerToPeer is set and the bundle's k3s does not share images that came from a file: it " +
-				"takes v1.32.11, v1.33.7, v1.34.3, v1.35.0 or newer.", judgeSeeding},
+				"takes v1.32.11, v1.33.7, v1.34.3, v1.35.0 or newer. Warning when it is set and there is one host.",
+			judgeSeeding},
 		{CheckHostname, "names of nodes",
 			"Error when the node's name (name in install.yaml, or else the host's own) is not a lower-case name by " +
-				"RFC 1123 of at most 63 characters, is localhost, or is that of another host, or of a node of the " +
-				"cluster that is another machine.", judgeHostname},
+				"RFC 1123 of at most 63 characters, is localhost, or is that of another host, of a node of the " +
+				"cluster that is another machine, or of something else in the section names or of LiteBoxd's " +
+				"ingress.", judgeHostname},
 		{CheckMachineID, "/etc/machine-id",
 			"Error when it is missing, not valid, or that of another host, or when a host that is new to the cluster " +
 				"has that of a node with another name.", judgeMachineID},
-		{"clock", "clocks",
+		{CheckClock, "clocks",
 			"Error when a host is more than 2 s behind the first server for certain: certificates are not valid yet " +
 				"there. Once the cluster's certificate authority is older than that, it is a warning. Warning for " +
 				"more than 1 s of difference, for one that is not known well enough, and for more than 5 s to the " +
-				"operator's clock.", judgeClock},
+				"operator's clock. With a section time in install.yaml, a difference is set by chrony and stops " +
+				"nothing.", judgeClock},
 		{"node-ip", "nodeIP",
 			"Error when no interface of the host has the nodeIP of install.yaml.", judgeNodeIP},
 		{"default-route", "default route",
@@ -97,9 +105,19 @@ func Catalogue() []Check {
 		{"inotify", "limits of inotify",
 			"Warning below 512 instances or 65536 watches: a node with many containers uses them up.", judgeInotify},
 		{"sysctls", "other sysctls",
-			"Error when protect-kernel-defaults is set and a sysctl is not what the kubelet insists on, and when " +
+			"Error when protect-kernel-defaults is set without cluster.hardening and a sysctl is " +
+				"not what the kubelet insists on, and when " +
 				"IPv6 is switched off but pods or services have IPv6 addresses; warning for a " +
 				"kernel.keys.root_maxkeys below 10000 (k3s check-config).", judgeSysctls},
+		{"packages", "packages of the distribution",
+			"For hosts that need packages which they do not have. Error when the bundle does not have one for the host's " +
+				"release and architecture, or the host is not of Debian's family; when apt, with the bundle's packages and " +
+				"nothing else, lacks something that they depend on; when the host holds what would have to change, or has " +
+				"something that they conflict with. Warning when dpkg was interrupted, which is finished first, and when " +
+				"packages of the host's would get a newer version.", judgePackages},
+		{"front", "the address that servers have in turn",
+			"For servers of cluster.front. Error when the address is not in the network of the host's own address, and when " +
+				"somebody answers at it who is no host of the cluster.", judgeFront},
 		{"networks", "networks of pods and services",
 			"Error when they overlap each other, or an address, a route or a name server of a host.", judgeNetworks},
 		{"kubernetes", "another Kubernetes",
@@ -118,7 +136,8 @@ func Catalogue() []Check {
 				"another token " +
 				"than the others.", judgeToken},
 		{"reach", "hosts reach each other",
-			"Error when a host does not reach another on a port of k3s, Cilium or boxlift's registry; warning when " +
+			"Error when a host does not reach another on a port of k3s, Cilium, boxlift's registry or its DNS " +
+				"server; warning when " +
 				"that could not be tried. Warning when a host does not reach the registry of seeding.external, an " +
 				"error for an agent that has to pull from it to start LiteBoxd (seeding.agents: boot).", judgeReach},
 	}

@@ -144,14 +144,20 @@ func judgeDisk(j *judgement) {
 	for _, f := range j.filesystems(list) {
 		found := fmt.Sprintf("%s free of %s on %s", progress.Bytes(f.Free), progress.Bytes(f.Total), f.MountPoint)
 		var parts []string
-		watched := false
+		watched, rancher := false, false
 		for _, a := range f.amounts {
 			watched = watched || a.path == rancherDir || a.path == kubeletDir
+			rancher = rancher || a.path == rancherDir
 			if a.bytes > 0 {
 				parts = append(parts, fmt.Sprintf("%s in %s for %s", progress.Bytes(a.bytes), a.path, a.what))
 			}
 		}
 		room := "make room there, or mount a larger disk at " + f.amounts[0].path
+		if old := j.facts.K3s.OldPrograms; rancher && old > 0 {
+			found += fmt.Sprintf("; %s there are programs of older versions of k3s that nothing needs", progress.Bytes(old))
+			room = fmt.Sprintf("remove them, and what else no release needs, with: boxlift prune; if these %s do not do, %s",
+				progress.Bytes(old), room)
+		}
 		if f.Free < f.bytes {
 			j.fail(found, progress.Bytes(f.bytes)+": "+strings.Join(parts, ", "), room)
 			continue

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
-	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node/facts"
 )
@@ -57,39 +56,6 @@ func judgeSystemd(j *judgement) {
 		j.warn("the host is still booting", needed, "see `systemctl list-jobs`; k3s starts when what comes before it "+
 			"has started")
 	}
-}
-
-func judgeCPU(j *judgement) {
-	if n := j.facts.CPUs; n > 0 && n < 2 && j.Subject.Config.Role == config.Server {
-		j.warn(fmt.Sprintf("%d CPU", n), "2 CPUs for a server",
-			"give the host more CPUs; with one, the API answers slowly under load")
-	}
-}
-
-func judgeMemory(j *judgement) {
-	least, good := int64(512<<20), int64(1<<30)
-	if j.Subject.Config.Role == config.Server {
-		least, good = 1<<30, 2<<30
-	}
-	// A machine of 2 GiB has some 1.9 GiB for Linux to use.
-	has := func(wanted int64) bool { return j.facts.Memory.Total >= wanted*85/100 }
-	needed := fmt.Sprintf("%s for %s, and more for what it is to run", progress.Bytes(good),
-		withArticle(j.Subject.Config.Role))
-	found, hint := progress.Bytes(j.facts.Memory.Total)+" of memory", "give the host more memory"
-	switch {
-	case j.facts.Memory.Total == 0 || has(good):
-	case has(least):
-		j.warn(found, needed, hint)
-	default:
-		j.fail(found, needed, hint)
-	}
-}
-
-func withArticle(r config.Role) string {
-	if r == config.Agent {
-		return "an agent"
-	}
-	return "a " + string(r)
 }
 
 func judgeKernel(j *judgement) {
@@ -265,7 +231,7 @@ func judgeCgroup(j *judgement) {
 
 func judgeSwap(j *judgement) {
 	if j.facts.Memory.Swap > 0 {
-		j.warn(progress.Bytes(j.facts.Memory.Swap)+" of swap",
+		j.mend(Warning, progress.Bytes(j.facts.Memory.Swap)+" of swap",
 			"none: with swap, limits of memory do not hold and pods get slow instead of being restarted",
 			"switch it off with: swapoff -a, and remove its lines from /etc/fstab (or mask its unit: systemctl "+
 				"list-units --type=swap)")
@@ -294,58 +260,49 @@ func (j *judgement) sysctl(name string) (int64, bool) {
 }
 
 // setSysctls says how to set sysctls for good.
-func setSysctls(values ...string) string {
+func setSysctls(list ...Sysctl) string {
+	values := make([]string, 0, len(list))
+	for _, s := range list {
+		values = append(values, fmt.Sprintf("%s=%d", s.Name, s.Value))
+	}
 	return fmt.Sprintf(`printf '%%s\n' %s >> /etc/sysctl.d/90-k3s.conf && sysctl --system`, strings.Join(values, " "))
 }
 
 func judgeInotify(j *judgement) {
-	const instances, watches = "fs.inotify.max_user_instances", "fs.inotify.max_user_watches"
 	var low []string
-	for name, least := range map[string]int64{instances: 512, watches: 65536} {
-		if n, known := j.sysctl(name); known && n < least {
-			low = append(low, fmt.Sprintf("%s = %d", name, n))
+	for _, want := range inotify {
+		if n, known := j.sysctl(want.Name); known && !want.Fits(n) {
+			low = append(low, fmt.Sprintf("%s = %d", want.Name, n))
 		}
 	}
 	if len(low) > 0 {
-		slices.Sort(low)
-		j.warn(strings.Join(low, ", "), instances+" of 512 and "+watches+" of 65536 at least",
-			"raise them with: "+setSysctls(instances+"=8192", watches+"=524288"))
+		j.mend(Warning, strings.Join(low, ", "), inotify[0].Name+" of 512 and "+inotify[1].Name+" of 65536 at least",
+			"raise them with: "+setSysctls(inotify...))
 	}
 }
 
 func judgeSysctls(j *judgement) {
-	// What the kubelet does not set itself with protectKernelDefaults (Kubernetes,
-	// pkg/kubelet/cm).
-	if settingOn(j.K3sConfig, "protect-kernel-defaults") {
-		var differ, set []string
-		for _, want := range []struct {
-			name  string
-			value int64
-		}{
-			{"kernel.keys.root_maxbytes", 25000000}, {"kernel.keys.root_maxkeys", 1000000}, {"kernel.panic", 10},
-			{"kernel.panic_on_oops", 1}, {"vm.overcommit_memory", 1}, {"vm.panic_on_oom", 0},
-		} {
-			if n, known := j.sysctl(want.name); known && n != want.value {
-				differ = append(differ, fmt.Sprintf("%s = %d", want.name, n))
-				set = append(set, fmt.Sprintf("%s=%d", want.name, want.value))
-			}
+	var differ []string
+	var set []Sysctl
+	for _, want := range j.keyrings() {
+		if n, known := j.sysctl(want.Name); known && !want.Fits(n) {
+			differ = append(differ, fmt.Sprintf("%s = %d", want.Name, n))
+			set = append(set, want)
 		}
-		if len(differ) > 0 {
-			j.fail(strings.Join(differ, ", "), "the kubelet's values, because protect-kernel-defaults is set",
-				"set them with: "+setSysctls(set...))
-		}
-	} else if n, known := j.sysctl("kernel.keys.root_maxkeys"); known && n < 10000 {
-		j.warn(fmt.Sprintf("kernel.keys.root_maxkeys = %d", n), "10000 at least: every container takes a keyring",
-			"raise it with: "+setSysctls("kernel.keys.root_maxkeys=1000000"))
 	}
-	if n, known := j.sysctl("net.ipv6.conf.all.disable_ipv6"); known && n == 1 {
-		for _, net := range j.networks() {
-			if net.prefix.Addr().Is6() {
-				j.fail("IPv6 is switched off", "IPv6, because "+net.name+" is "+net.prefix.String(),
-					"switch it on with: "+setSysctls("net.ipv6.conf.all.disable_ipv6=0",
-						"net.ipv6.conf.default.disable_ipv6=0"))
-				return
-			}
+	switch {
+	case len(differ) == 0:
+	case settingOn(j.K3sConfig, "protect-kernel-defaults"):
+		j.mend(Error, strings.Join(differ, ", "), "the kubelet's values, because protect-kernel-defaults is set",
+			"set them with: "+setSysctls(set...))
+	default:
+		j.mend(Warning, strings.Join(differ, ", "), "10000 at least: every container takes a keyring",
+			"raise it with: "+setSysctls(set...))
+	}
+	if n, known := j.sysctl(ipv6[0].Name); known && !ipv6[0].Fits(n) {
+		if net, ok := j.ipv6Network(); ok {
+			j.mend(Error, "IPv6 is switched off", "IPv6, because "+net.name+" is "+net.prefix.String(),
+				"switch it on with: "+setSysctls(ipv6...))
 		}
 	}
 }

@@ -13,7 +13,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/install/apt"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/config/front"
+	"github.com/liteboxd/boxlift/install/config/naming"
+	"github.com/liteboxd/boxlift/install/config/timeservers"
 	"github.com/liteboxd/boxlift/install/jointoken"
 	"github.com/liteboxd/boxlift/node/facts"
 	"github.com/liteboxd/boxlift/node/reach"
@@ -23,15 +27,19 @@ var update = flag.Bool("update", false, "write the golden files")
 
 const gib = 1 << 30
 
-// goodHost is a host without a fault.
+// goodHost is a host without a fault, of the size that is recommended for its role.
 func goodHost(name, address string, role config.Role, id byte) Subject {
+	good := serverProfile().good
+	if role == config.Agent {
+		good = agentProfile().good
+	}
 	f := &facts.Facts{
 		Version: facts.Version, Hostname: name,
 		MachineID: strings.Repeat(string(id), 32), BootID: "boot-" + name,
 		OS:           facts.OS{ID: "debian", Version: "12", Pretty: "Debian GNU/Linux 12 (bookworm)"},
 		Architecture: "amd64", Platform: "linux/amd64",
 		Kernel: facts.Kernel{Release: "6.1.0-18-amd64", Config: map[string]string{}, Modules: map[string]string{}},
-		CPUs:   4, Memory: facts.Memory{Total: 8 * gib, Available: 6 * gib},
+		CPUs:   good.cpus, Memory: facts.Memory{Total: good.memory, Available: 6 * gib},
 		Clock:   facts.Clock{Now: "2026-11-21T10:00:00Z", Synchronized: true},
 		Cgroup:  facts.Cgroup{Version: 2, Controllers: []string{"cpuset", "cpu", "io", "memory", "pids"}},
 		Systemd: facts.Systemd{Version: "252", State: "running"},
@@ -64,7 +72,7 @@ func goodHost(name, address string, role config.Role, id byte) Subject {
 	for _, p := range []string{"/", "/etc", "/opt", "/run", "/usr/local", "/var/lib/boxlift", "/var/lib/kubelet", "/var/lib/rancher", "/var/log"} {
 		f.Mounts = append(f.Mounts, facts.Mount{
 			Path: p, MountPoint: "/", Source: "/dev/sda1", Type: "ext4", Options: []string{"rw"}, Device: "8:1",
-			Total: 100 * gib, Free: 60 * gib, Inodes: 6_000_000, FreeInodes: 5_000_000,
+			Total: good.disk, Free: 60 * gib, Inodes: 6_000_000, FreeInodes: 5_000_000,
 		})
 	}
 	k := &judgement{Need: Need{Config: &config.Config{Network: config.Network{Cilium: config.Cilium{}}}}, Subject: &Subject{}}
@@ -126,9 +134,22 @@ func (f fault) listen(protocol, address string, port int, owner facts.Process) {
 	f.server.Facts.Ports = append(f.server.Facts.Ports, facts.Port{Protocol: protocol, Address: address, Port: port, Owner: owner})
 }
 
+// alone leaves the server as the only host of install.yaml.
+func (f fault) alone() { f.need.Config.Cluster.Agents = nil }
+
 // registry lets the servers run a registry.
 func (f fault) registry(port int) {
 	f.need.Config.Seeding = config.Seeding{Mode: config.SeedRegistry, Registry: config.SeedingRegistry{Port: port}}
+}
+
+// serve lets the server be a DNS server for the LAN.
+func (f fault) serve() {
+	f.need.Config.Names = &config.Names{Serve: &naming.Serve{On: []string{f.server.Config.Address()}}}
+}
+
+// servesTime lets the server serve time to the others.
+func (f fault) servesTime() {
+	f.need.Config.Time, f.server.Config.ServesTime = &timeservers.Time{}, true
 }
 
 // peers lets the nodes get images from each other.
@@ -159,12 +180,21 @@ type faultTest struct {
 }
 
 var (
+	ntpd           = facts.Process{Name: "ntpd", PID: 98, Executable: "/usr/sbin/ntpd", Unit: "ntpsec.service"}
 	nginx          = facts.Process{Name: "nginx", PID: 99, Executable: "/usr/sbin/nginx", Unit: "nginx.service"}
 	k3sItself      = facts.Process{Name: "k3s-server", PID: 50, Executable: "/var/lib/rancher/k3s/data/01/bin/k3s", Unit: "k3s.service"}
 	etcdChild      = facts.Process{Name: "etcd", PID: 51, Executable: "/usr/bin/etcd", Unit: "k3s.service"}
+	dnsItself      = facts.Process{Name: "dnsmasq", PID: 61, Executable: "/usr/sbin/dnsmasq", Unit: "boxlift-dns.service"}
 	registryItself = facts.Process{Name: "boxlift-registr", PID: 60, Executable: "/usr/local/libexec/boxlift-registry", Unit: "boxlift-registry.service"}
 	inPod          = facts.Process{Name: "cilium-agent", PID: 52, Executable: "/usr/bin/cilium-agent", Unit: "kubepods"}
 )
+
+// front gives the server an address to have in turn with others.
+func (f fault) front(vip string) {
+	f.server.Config.Path = "cluster.servers[0]"
+	f.need.Config.Cluster.Servers = []config.Host{f.server.Config}
+	f.need.Config.Cluster.Front = &front.Front{VIP: netip.MustParseAddr(vip), On: []string{f.server.Config.Path}}
+}
 
 func faultTests() []faultTest {
 	const s, a = "server-1 ", "agent-1 "
@@ -189,26 +219,59 @@ func faultTests() []faultTest {
 		{"booting", func(f fault) { f.server.Facts.Systemd.State = "starting" }, []string{s + "systemd warning"}},
 		{"degraded", func(f fault) { f.server.Facts.Systemd.State = "degraded" }, nil},
 
-		{"one CPU", func(f fault) { f.server.Facts.CPUs, f.agent.Facts.CPUs = 1, 1 }, []string{s + "cpu warning"}},
-		{"two CPUs", func(f fault) { f.server.Facts.CPUs = 2 }, nil},
+		{"one CPU", func(f fault) { f.server.Facts.CPUs, f.agent.Facts.CPUs = 1, 1 }, []string{s + "cpu warning", a + "cpu warning"}},
+		{"two CPUs", func(f fault) { f.server.Facts.CPUs = 2 }, []string{s + "cpu warning"}},
+		{"a server's CPUs for an agent", func(f fault) { f.agent.Facts.CPUs = 4 }, []string{a + "cpu warning"}},
+		{"two CPUs for a single machine", func(f fault) { f.alone(); f.server.Facts.CPUs = 2 }, nil},
+		{"one CPU for a single machine", func(f fault) { f.alone(); f.server.Facts.CPUs = 1 }, []string{s + "cpu warning"}},
 
 		{"server with little memory", func(f fault) { f.server.Facts.Memory.Total = 800 * mib }, []string{s + "memory error"}},
 		{"server with 1 GiB", func(f fault) { f.server.Facts.Memory.Total = 980 * mib }, []string{s + "memory warning"}},
-		{"server with 2 GiB", func(f fault) { f.server.Facts.Memory.Total = 1930 * mib }, nil},
+		{"server with 4 GiB", func(f fault) { f.server.Facts.Memory.Total = 3860 * mib }, []string{s + "memory warning"}},
+		{"server with 8 GiB", func(f fault) { f.server.Facts.Memory.Total = 7800 * mib }, nil},
 		{"agent with little memory", func(f fault) { f.agent.Facts.Memory.Total = 400 * mib }, []string{a + "memory error"}},
 		{"agent with 512 MiB", func(f fault) { f.agent.Facts.Memory.Total = 480 * mib }, []string{a + "memory warning"}},
-		{"agent with 1 GiB", func(f fault) { f.agent.Facts.Memory.Total = 950 * mib }, nil},
+		{"agent with 16 GiB", func(f fault) { f.agent.Facts.Memory.Total = 15700 * mib }, nil},
+		{"single machine with little memory", func(f fault) { f.alone(); f.server.Facts.Memory.Total = 800 * mib }, []string{s + "memory error"}},
+		{"single machine with 2 GiB", func(f fault) { f.alone(); f.server.Facts.Memory.Total = 1930 * mib }, []string{s + "memory warning"}},
+		{"single machine with 4 GiB", func(f fault) { f.alone(); f.server.Facts.Memory.Total = 3860 * mib }, nil},
 		{"unknown memory", func(f fault) { f.server.Facts.Memory = facts.Memory{} }, nil},
+
+		{"a disk of 50 GB", func(f fault) { f.mount(func(m *facts.Mount) { m.Total, m.Free = 46*gib, 40*gib }) }, []string{s + "disk-size warning"}},
+		{"a disk of 50 GB for a single machine", func(f fault) {
+			f.alone()
+			f.mount(func(m *facts.Mount) { m.Total, m.Free = 46*gib, 40*gib })
+		}, nil},
+		{"a disk of 40 GB for a single machine", func(f fault) {
+			f.alone()
+			f.mount(func(m *facts.Mount) { m.Total, m.Free = 37*gib, 30*gib })
+		}, []string{s + "disk-size warning"}},
+		{"a small disk for the system alone", func(f fault) {
+			f.mount(func(m *facts.Mount) { m.Device, m.MountPoint, m.Total, m.Free = "8:2", "/usr", 4*gib, 3*gib }, "/usr/local")
+		}, nil},
 
 		// 4 GiB of packs, 300 MiB of k3s' programs and some 200 MiB of files.
 		{"full disk", func(f fault) { f.mount(func(m *facts.Mount) { m.Free = 4 * gib }) }, []string{s + "disk error"}},
-		{"just enough on a small disk", func(f fault) { f.mount(func(m *facts.Mount) { m.Total, m.Free = 8*gib, 6*gib }) }, nil},
+		{"just enough on a small disk", func(f fault) { f.mount(func(m *facts.Mount) { m.Total, m.Free = 8*gib, 6*gib }) }, []string{s + "disk-size warning"}},
 		{"the kubelet would evict", func(f fault) { f.mount(func(m *facts.Mount) { m.Free = 8 * gib }) }, []string{s + "disk error"}},
 		{"the kubelet is told not to", func(f fault) {
 			f.mount(func(m *facts.Mount) { m.Free = 8 * gib })
 			f.server.K3sConfig["kubelet-arg"] = []any{"eviction-hard=nodefs.available<1%", "image-gc-high-threshold=99"}
 		}, nil},
 		{"the kubelet would remove images", func(f fault) { f.mount(func(m *facts.Mount) { m.Free = 15 * gib }) }, []string{s + "disk warning"}},
+		{"k3s has left old programs", func(f fault) {
+			f.mount(func(m *facts.Mount) { m.Free = 4*gib + 300*mib })
+			f.server.Facts.K3s.OldPrograms = 472 * mib
+		}, []string{s + "disk error"}},
+		{"old programs of k3s where they help the kubelet", func(f fault) {
+			f.mount(func(m *facts.Mount) { m.Free = 15 * gib })
+			f.server.Facts.K3s.OldPrograms = 236 * mib
+		}, []string{s + "disk warning"}},
+		{"old programs of k3s on another disk than the full one", func(f fault) {
+			f.mount(func(m *facts.Mount) { m.Device, m.MountPoint, m.Total, m.Free = "8:2", "/usr", 4*gib, 90*mib }, "/usr/local")
+			f.server.Facts.K3s.OldPrograms = 236 * mib
+		}, []string{s + "disk error"}},
+		{"old programs of k3s, and room enough", func(f fault) { f.server.Facts.K3s.OldPrograms = 236 * mib }, nil},
 		{"an archive for this host alone", func(f fault) {
 			f.mount(func(m *facts.Mount) { m.Device, m.MountPoint, m.Total, m.Free = "8:2", "/usr", 4*gib, 190*mib }, "/usr/local")
 			f.server.Archives = []facts.StoredFile{{Name: "cilium-linux-amd64.tar.gz-0123456789ab", Size: 40 * mib}}
@@ -222,7 +285,7 @@ func faultTests() []faultTest {
 			f.mount(func(m *facts.Mount) {
 				m.Device, m.MountPoint, m.Total, m.Free = "8:2", "/var/lib/rancher", 4*gib, 4*gib
 			}, "/var/lib/rancher")
-		}, []string{s + "disk error"}},
+		}, []string{s + "disk error", s + "disk-size warning"}},
 		{"small disk for programs", func(f fault) {
 			f.mount(func(m *facts.Mount) { m.Device, m.MountPoint, m.Total, m.Free = "8:2", "/usr", 4*gib, 90*mib }, "/usr/local")
 		}, []string{s + "disk error"}},
@@ -232,18 +295,18 @@ func faultTests() []faultTest {
 		{"packs are there, but not imported", func(f fault) {
 			f.mount(func(m *facts.Mount) { m.Total, m.Free = 8*gib, 4*gib })
 			f.server.Facts.Packs = []facts.Pack{{Name: "boxlift-k3s-0123456789ab.tar", Size: gib}}
-		}, []string{s + "disk warning"}},
+		}, []string{s + "disk warning", s + "disk-size warning"}},
 		{"all is there", func(f fault) {
 			f.mount(func(m *facts.Mount) { m.Total, m.Free = 8*gib, 2*gib })
 			f.installed()
 			f.server.Facts.Packs = []facts.Pack{{Name: "boxlift-k3s-0123456789ab.tar", Size: gib}}
 			f.server.Facts.Files = f.need.Sizes["linux/amd64"].Files
-		}, nil},
+		}, []string{s + "disk-size warning"}},
 		{"a pack of another size is there", func(f fault) {
 			f.mount(func(m *facts.Mount) { m.Total, m.Free = 8*gib, 2*gib })
 			f.installed()
 			f.server.Facts.Packs = []facts.Pack{{Name: "boxlift-k3s-0123456789ab.tar", Size: gib - 1}}
-		}, []string{s + "disk error"}},
+		}, []string{s + "disk error", s + "disk-size warning"}},
 
 		{"no inodes", func(f fault) { f.mount(func(m *facts.Mount) { m.FreeInodes = 100_000 }) }, []string{s + "inodes error"}},
 		{"inodes without a number", func(f fault) { f.mount(func(m *facts.Mount) { m.Inodes, m.FreeInodes = 0, 0 }) }, nil},
@@ -383,6 +446,7 @@ func faultTests() []faultTest {
 			f.registry(30443)
 			f.server.K3sConfig["service-node-port-range"] = "20000-20100"
 		}, nil},
+		{"peers, and nobody to ask", func(f fault) { f.peers(); f.need.Config.Cluster.Agents = nil }, []string{s + "seeding warning"}},
 		{"peers with an old k3s", func(f fault) { f.peers(); f.need.K3s = "v1.33.6+k3s1" }, []string{s + "seeding error"}},
 		{"peers with a new k3s", fault.peers, nil},
 		{"peers' ports in use", func(f fault) {
@@ -392,6 +456,25 @@ func faultTests() []faultTest {
 			}
 		}, []string{a + "ports error", a + "ports error"}},
 
+		{"the DNS server's port in use", func(f fault) {
+			f.serve()
+			f.listen("udp", "0.0.0.0", 53, nginx)
+			f.listen("tcp", "10.0.0.11", 53, nginx)
+		}, []string{s + "ports error", s + "ports error"}},
+		{"other addresses' DNS servers", func(f fault) {
+			f.serve()
+			for _, address := range []string{"127.0.0.53", "192.168.122.1"} {
+				f.listen("udp", address, 53, nginx)
+				f.listen("tcp", address, 53, nginx)
+			}
+		}, nil},
+		{"the DNS server itself", func(f fault) { f.serve(); f.listen("udp", "10.0.0.11", 53, dnsItself) }, nil},
+		{"somebody's DNS server, and none of boxlift's", func(f fault) { f.listen("udp", "0.0.0.0", 53, nginx) }, nil},
+		{"somebody's DNS server on another host", func(f fault) {
+			f.serve()
+			f.agent.Facts.Ports = append(f.agent.Facts.Ports, facts.Port{Protocol: "udp", Address: "0.0.0.0", Port: 53, Owner: nginx})
+		}, nil},
+
 		{"localhost", func(f fault) { f.server.Facts.Hostname = "localhost" }, []string{s + "hostname error"}},
 		{"localhost with a name", func(f fault) { f.server.Facts.Hostname = "localhost"; f.server.Config.Name = "server-1" }, nil},
 		{"capitals", func(f fault) { f.server.Facts.Hostname = "Server_1" }, []string{s + "hostname error"}},
@@ -400,6 +483,22 @@ func faultTests() []faultTest {
 		{"domain name", func(f fault) { f.server.Facts.Hostname = "server-1.lan" }, nil},
 		{"same name", func(f fault) { f.agent.Facts.Hostname = "server-1" }, []string{a + "hostname error"}},
 		{"same name, but for the configuration", func(f fault) { f.agent.Facts.Hostname = "server-1"; f.agent.Config.Name = "worker" }, nil},
+		{"a name that is given", func(f fault) {
+			f.need.Config.Names = &config.Names{Hosts: []config.Name{{Name: "agent-1", Address: netip.MustParseAddr("10.0.0.5")}}}
+		}, []string{a + "hostname error"}},
+		{"a name that is given with its own address", func(f fault) {
+			f.need.Config.Names = &config.Names{Hosts: []config.Name{{Name: "agent-1", Address: netip.MustParseAddr("10.0.0.21")}}}
+		}, nil},
+		{"the ingress' name", func(f fault) {
+			f.need.Config.Names, f.need.Config.LiteBoxd = &config.Names{}, &config.LiteBoxd{IngressHost: "agent-1", GatewayIngressHost: "server-1"}
+		}, []string{a + "hostname error"}},
+		{"the ingress' name by its own address", func(f fault) {
+			f.need.Config.Names = &config.Names{Ingress: netip.MustParseAddr("10.0.0.100")}
+			f.need.Config.LiteBoxd = &config.LiteBoxd{IngressHost: "agent-1", GatewayIngressHost: "server-1"}
+		}, []string{s + "hostname error", a + "hostname error"}},
+		{"the ingress' name, which nobody writes", func(f fault) {
+			f.need.Config.LiteBoxd = &config.LiteBoxd{IngressHost: "agent-1", GatewayIngressHost: "server-1"}
+		}, nil},
 		{"same name by the configuration", func(f fault) { f.agent.Config.Name = "server-1" }, []string{a + "hostname error"}},
 
 		{"no machine-id", func(f fault) { f.server.Facts.MachineID = "" }, []string{s + "machine-id error"}},
@@ -419,6 +518,16 @@ func faultTests() []faultTest {
 		{"before a server that is old", func(f fault) { f.installed(); f.agent.Offset = -2 * time.Hour }, []string{a + "clock error"}},
 		{"all are ahead of the operator", func(f fault) { f.server.Offset, f.agent.Offset = time.Minute, time.Minute }, []string{s + "clock warning"}},
 		{"near enough", func(f fault) { f.server.Offset, f.agent.Offset = 4*time.Second, 3500*time.Millisecond }, nil},
+
+		{"behind the server, until chrony sets it", func(f fault) { f.servesTime(); f.agent.Offset = -time.Hour }, []string{a + "clock error prepared"}},
+		{"ahead of the server, until chrony sets it", func(f fault) { f.servesTime(); f.agent.Offset = time.Hour }, []string{a + "clock warning prepared"}},
+		{"not known, with chrony", func(f fault) { f.servesTime(); f.agent.OffsetError = 8 * time.Second }, []string{a + "clock warning"}},
+		{"another one serves time", func(f fault) { f.servesTime(); f.listen("udp", "0.0.0.0", 123, ntpd) }, []string{s + "ports error"}},
+		{"chrony serves time", func(f fault) {
+			f.servesTime()
+			f.listen("udp", "0.0.0.0", 123, facts.Process{Name: "chronyd", PID: 9, Unit: "chrony.service"})
+		}, nil},
+		{"serving time without the section", func(f fault) { f.listen("udp", "0.0.0.0", 123, ntpd) }, nil},
 
 		{"nodeIP of nobody", func(f fault) { f.server.Config.NodeIP = netip.MustParseAddr("10.0.9.9") }, []string{s + "node-ip error"}},
 		{"nodeIP", func(f fault) { f.server.Config.NodeIP = netip.MustParseAddr("10.0.0.11") }, nil},
@@ -460,6 +569,30 @@ func faultTests() []faultTest {
 		}, nil},
 		{"ufw", func(f fault) { f.server.Facts.UFW = true }, []string{s + "firewall warning"}},
 
+		{"all that hosts.prepare changes", func(f fault) {
+			f.need.Config.Prepare = true
+			f.server.Facts.Memory.Swap = gib
+			f.server.Facts.UFW = true
+			f.unit(facts.Unit{Name: "firewalld.service", LoadState: "loaded", ActiveState: "active"})
+			f.unit(facts.Unit{Name: "nm-cloud-setup.timer", LoadState: "loaded", ActiveState: "active"})
+			f.server.Facts.Sysctls["fs.inotify.max_user_watches"] = "8192"
+			f.server.Facts.Sysctls["vm.panic_on_oom"] = "1"
+			f.server.K3sConfig["protect-kernel-defaults"], f.server.K3sConfig["service-cidr"] = true, "10.43.0.0/16,fd43::/112"
+			f.server.Facts.Sysctls["net.ipv6.conf.all.disable_ipv6"] = "1"
+			closed := Reached{Host: "server-1", Address: "10.0.0.11", Endpoint: reach.Endpoint{Protocol: "tcp", Port: 6443},
+				Use: "the API server", State: reach.Silent}
+			f.agent.Reach = []Reached{closed}
+		}, []string{s + "swap warning prepared", s + "firewall warning prepared", s + "firewall warning prepared",
+			s + "nm-cloud-setup error prepared", s + "inotify warning prepared", s + "sysctls error prepared",
+			s + "sysctls error prepared", a + "reach error prepared"}},
+		{"what hosts.prepare does not change", func(f fault) {
+			f.need.Config.Prepare = true
+			f.server.Facts.UFW = true
+			f.server.Facts.Kernel.Release = "5.4.0"
+			closed := Reached{Host: "agent-1", Address: "10.0.0.21", Endpoint: reach.Endpoint{Protocol: "tcp", Port: 10250},
+				Use: "the kubelet", State: reach.Silent}
+			f.server.Reach = []Reached{closed}
+		}, []string{s + "kernel error", s + "firewall warning prepared", s + "reach error"}},
 		{"nm-cloud-setup", func(f fault) {
 			f.unit(facts.Unit{Name: "nm-cloud-setup.service", LoadState: "loaded", UnitFileState: "enabled"})
 			f.unit(facts.Unit{Name: "nm-cloud-setup.timer", LoadState: "loaded", ActiveState: "active", UnitFileState: "disabled"})
@@ -543,6 +676,24 @@ func faultTests() []faultTest {
 		{"another version that does not run", func(f fault) {
 			f.server.Facts.K3s = facts.K3s{Path: "/usr/local/bin/k3s", Version: "v1.35.1+k3s1"}
 		}, []string{s + "k3s warning"}},
+		{"a package that the bundle does not have", func(f fault) {
+			f.server.Packages = &apt.Outlook{Host: apt.Host{ID: "debian", Architecture: "amd64"}, Wanted: []string{"chrony"}}
+		}, []string{s + "packages error"}},
+		{"a package with something that was interrupted", func(f fault) {
+			f.server.Packages = &apt.Outlook{Host: apt.Host{ID: "debian", Architecture: "amd64", Journal: true}, Wanted: []string{"chrony"},
+				Carried: []apt.Carried{{Name: "chrony", Version: "4", Architecture: "amd64"}}}
+		}, []string{s + "packages warning"}},
+		{"a front in the server's network", func(f fault) { f.front("10.0.0.200") }, nil},
+		{"a front in another network", func(f fault) { f.front("10.9.0.200") }, []string{s + "front error"}},
+		{"a front by a host's address that is not its own", func(f fault) {
+			f.front("10.0.0.200")
+			f.server.Config.Host, f.server.Config.NodeIP = "192.0.2.7", netip.Addr{}
+			f.need.Config.Cluster.Servers[0] = f.server.Config
+		}, []string{s + "front error"}},
+		{"a front's address that somebody has", func(f fault) {
+			f.front("10.0.0.200")
+			f.server.FrontOccupant = "02:00:00:00:00:01"
+		}, []string{s + "front error"}},
 		{"another data directory", func(f fault) { f.installed(); f.server.Facts.K3s.DataDir = "/data/k3s" }, []string{s + "k3s error"}},
 		{"the usual data directory", func(f fault) { f.installed(); f.server.Facts.K3s.DataDir = "/var/lib/rancher/k3s/" }, nil},
 		{"data of another cluster", func(f fault) {
@@ -610,7 +761,7 @@ func TestJudge(t *testing.T) {
 			fmt.Fprintf(&texts, "== %s\n", test.name)
 		}
 		for _, f := range findings {
-			got = append(got, f.Host+" "+f.Check+" "+f.Severity)
+			got = append(got, strings.Join(strings.Fields(f.Host+" "+f.Check+" "+f.Unprepared+" "+f.Severity), " "))
 			fmt.Fprintf(&texts, "%s: %s: %s: %s\n  needed: %s\n  %s\n", f.Host, f.Check, f.Severity, f.Found, f.Needed, f.Hint)
 			if f.Found == "" || f.Needed == "" || f.Hint == "" {
 				t.Errorf("%s: something is left out of %+v", test.name, f)

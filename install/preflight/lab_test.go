@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +17,7 @@ import (
 	"github.com/liteboxd/boxlift/node/facts"
 	"github.com/liteboxd/boxlift/node/reach"
 	"github.com/liteboxd/boxlift/test/lab"
+	"github.com/liteboxd/boxlift/test/labhost"
 )
 
 const helper = "/var/lib/boxlift/bin/boxlift-node"
@@ -28,49 +26,18 @@ const helper = "/var/lib/boxlift/bin/boxlift-node"
 type labHosts struct {
 	*lab.Lab
 	server, agent *lab.Host
+	known         string // a file of their keys
 }
 
 func newLabHosts(ctx context.Context, t *testing.T) labHosts {
 	t.Helper()
-	lab.Require(t)
-	l, err := lab.New(ctx, lab.Options{Name: "preflight", Log: func(line string) { t.Log(line) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Errorf("close lab: %v", err)
-		}
-	})
-	program := filepath.Join(t.TempDir(), "boxlift-node")
-	build := exec.CommandContext(ctx, "go", "build", "-o", program, "github.com/liteboxd/boxlift/cmd/boxlift-node")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	content, err := os.ReadFile(program)
-	if err != nil {
-		t.Fatal(err)
-	}
-	hosts := labHosts{Lab: l}
-	var known string
+	hosts := labHosts{Lab: labhost.New(ctx, t, "preflight")}
+	program := labhost.NodeProgram(ctx, t)
 	for name, h := range map[string]**lab.Host{"server-1": &hosts.server, "agent-1": &hosts.agent} {
-		if *h, err = l.Host(ctx, lab.HostOptions{Name: name}); err != nil {
-			t.Fatal(err)
-		}
-		// Not through this machine's file system: the host may have mounted over it.
-		if _, err := (*h).ExecInput(ctx, content, "sh", "-c", "mkdir -p /var/lib/boxlift/bin && cat >"+helper+" && chmod 0755 "+helper); err != nil {
-			t.Fatal(err)
-		}
-		line, err := (*h).KnownHosts()
-		if err != nil {
-			t.Fatal(err)
-		}
-		known += line
+		*h = labhost.Make(ctx, t, hosts.Lab, lab.HostOptions{Name: name})
+		labhost.Put(ctx, t, *h, helper, "0755", program)
 	}
-	if err := os.WriteFile(filepath.Join(l.Dir(), "known_hosts"), []byte(known), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	hosts.known = labhost.KnownHosts(t, hosts.server, hosts.agent)
 	return hosts
 }
 
@@ -127,7 +94,7 @@ func (l labHosts) need(subjects []Subject, k3s string) Need {
 func (l labHosts) start(h *lab.Host) func(context.Context, ...string) (io.WriteCloser, io.Reader, func() error, error) {
 	return func(ctx context.Context, args ...string) (io.WriteCloser, io.Reader, func() error, error) {
 		c := l.OperatorCommand(ctx, "ssh", append([]string{
-			"-F", "none", "-i", l.KeyFile(), "-o", "UserKnownHostsFile=" + filepath.Join(l.Dir(), "known_hosts"), "-o", "StrictHostKeyChecking=yes",
+			"-F", "none", "-i", l.KeyFile(), "-o", "UserKnownHostsFile=" + l.known, "-o", "StrictHostKeyChecking=yes",
 			"-o", "HostKeyAlgorithms=ssh-ed25519", "-o", "BatchMode=yes", "root@" + h.Address.String(), helper,
 		}, args...)...)
 		c.WaitDelay = time.Second

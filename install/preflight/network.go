@@ -4,14 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 	"github.com/liteboxd/boxlift/node/facts"
-	"github.com/liteboxd/boxlift/node/reach"
 )
 
 // nodeName is the name under which a host registers.
@@ -22,7 +21,7 @@ func (s *Subject) nodeName() string {
 	return s.Facts.Hostname
 }
 
-var rfc1123 = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+var rfc1123 = lazyregexp.New(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
 
 func judgeHostname(j *judgement) {
 	const needed = "a name of at most 63 of a-z, 0-9, - and ., with a letter or digit at both ends"
@@ -45,9 +44,31 @@ func judgeHostname(j *judgement) {
 			return
 		}
 	}
+	address, err := netip.ParseAddr(NodeAddress(*j.Subject))
+	if err != nil {
+		return
+	}
+	for _, given := range j.Need.Config.Given(j.firstServer) {
+		if given.Name == strings.ToLower(name) && given.Address != address {
+			j.fail(fmt.Sprintf("the node would be called %s, and install.yaml has that name for %s, not for %s", name,
+				given.Address, address), "a name that install.yaml gives nothing else: whoever asks for one would get "+
+				"the other", hint)
+			return
+		}
+	}
 }
 
-var machineID = regexp.MustCompile(`^[0-9a-f]{32}$`)
+// firstServer is the address of the first server, where LiteBoxd's names answer; the zero Addr where it is not known.
+func (j *judgement) firstServer(string) netip.Addr {
+	i := slices.IndexFunc(j.subjects, func(s Subject) bool { return s.Config.Role == config.Server })
+	if i < 0 {
+		return netip.Addr{}
+	}
+	address, _ := netip.ParseAddr(NodeAddress(j.subjects[i]))
+	return address
+}
+
+var machineID = lazyregexp.New(`^[0-9a-f]{32}$`)
 
 func judgeMachineID(j *judgement) {
 	const needed = "an identity of its own for every host"
@@ -90,8 +111,8 @@ const (
 )
 
 func judgeClock(j *judgement) {
-	const hint = "set the clock with: date -u --set=@SECONDS (on the other host: date -u +%s), or let chrony follow " +
-		"the first server: there `allow` and `local stratum 10`, here `server ADDRESS iburst` in chrony.conf"
+	const hint = "set the clock with: date -u --set=@SECONDS (on the other host: date -u +%s), or have chrony " +
+		"follow the first server, with the section time in install.yaml"
 	server := slices.IndexFunc(j.subjects, func(s Subject) bool { return s.Config.Role == config.Server })
 	if server < 0 || server == j.index || j.subjects[server].Facts == nil {
 		j.compareWithOperator(hint + "; until the operator's clock has passed the moment in which the cluster is " +
@@ -105,10 +126,10 @@ func judgeClock(j *judgement) {
 	behind := -ahead - uncertain // at least
 	switch {
 	case behind > maxBehind && behind >= first.caAge()-maxBehind:
-		j.fail(found, needed+", within "+maxBehind.String()+": before it the cluster's certificates are not valid yet",
-			hint)
+		j.setsClock(Error, found,
+			needed+", within "+maxBehind.String()+": before it the cluster's certificates are not valid yet", hint)
 	case ahead.Abs()-uncertain > maxSkew:
-		j.warn(found, needed+", within "+maxSkew.String(), hint)
+		j.setsClock(Warning, found, needed+", within "+maxSkew.String(), hint)
 	case uncertain > worthKnowing:
 		j.warn(fmt.Sprintf("its clock was compared with that of %s to within %s only", first.Name, round(uncertain)),
 			needed+", within "+maxSkew.String(),
@@ -116,6 +137,17 @@ func judgeClock(j *judgement) {
 	case first.Offset.Abs()-first.OffsetError <= maxOperatorSkew: // or else it has been said of the server
 		j.compareWithOperator(hint)
 	}
+}
+
+// setsClock tells of a clock that chrony sets: it is an error or a warning where install.yaml has no section time.
+func (j *judgement) setsClock(severity, found, needed, hint string) {
+	if j.Need.Config.Time == nil {
+		j.add(severity, found, needed, hint)
+		return
+	}
+	*j.findings = append(*j.findings, Finding{Host: j.Name, Check: j.check, Severity: Prepared, Unprepared: severity,
+		Found: found, Needed: needed,
+		Hint: "boxlift has chrony set it before k3s starts, because install.yaml has the section time"})
 }
 
 func (j *judgement) compareWithOperator(hint string) {
@@ -347,18 +379,13 @@ func judgeResolvers(j *judgement) {
 }
 
 func judgeFirewall(j *judgement) {
-	var open []reach.Endpoint
-	for _, p := range j.ports(j.Subject) {
-		if p.peers {
-			open = append(open, p.Endpoint)
-		}
-	}
+	open := j.openPorts()
 	var cidrs []string
 	for _, n := range j.networks() {
 		cidrs = append(cidrs, n.prefix.String())
 	}
 	const needed = "no firewall, or one that lets through the hosts' ports and all traffic of pods and services"
-	if j.facts.Unit("firewalld.service").ActiveState == "active" {
+	if hasFirewalld(j.facts) {
 		commands := []string{}
 		for _, p := range open {
 			commands = append(commands, "--add-port="+p.String())
@@ -367,12 +394,12 @@ func judgeFirewall(j *judgement) {
 		for _, c := range cidrs {
 			trust = append(trust, "--add-source="+c)
 		}
-		j.warn("firewalld is active", needed, fmt.Sprintf("switch it off with: systemctl disable --now firewalld, or "+
-			"open it with: firewall-cmd --permanent %s && firewall-cmd --permanent --zone=trusted %s && firewall-cmd "+
-			"--reload",
+		j.mend(Warning, "firewalld is active", needed, fmt.Sprintf("switch it off with: systemctl disable --now "+
+			"firewalld, or open it with: firewall-cmd --permanent %s && firewall-cmd --permanent --zone=trusted "+
+			"%s && firewall-cmd --reload",
 			strings.Join(commands, " "), strings.Join(trust, " ")))
 	}
-	if j.facts.UFW && j.facts.Unit("ufw.service").ActiveState == "active" {
+	if hasUFW(j.facts) {
 		var commands []string
 		for _, p := range open {
 			commands = append(commands, "ufw allow "+p.String())
@@ -380,24 +407,16 @@ func judgeFirewall(j *judgement) {
 		for _, c := range cidrs {
 			commands = append(commands, "ufw allow from "+c, "ufw route allow from "+c, "ufw route allow to "+c)
 		}
-		j.warn("ufw is active", needed, "switch it off with: ufw disable, or open it with: "+
+		j.mend(Warning, "ufw is active", needed, "switch it off with: ufw disable, or open it with: "+
 			strings.Join(commands, " && "))
 	}
 }
 
 func judgeCloudSetup(j *judgement) {
-	var on []string
-	for _, name := range []string{"nm-cloud-setup.service", "nm-cloud-setup.timer"} {
-		u := j.facts.Unit(name)
-		if u.LoadState == "loaded" && (u.UnitFileState == "enabled" || u.ActiveState == "active" ||
-			u.ActiveState == "activating") {
-			on = append(on, name)
-		}
-	}
-	if len(on) > 0 {
-		j.fail(strings.Join(on, " and ")+" enabled or active", "nm-cloud-setup switched off: it removes the routes "+
-			"of pods", "switch it off with: systemctl disable --now nm-cloud-setup.service nm-cloud-setup.timer, and "+
-			"reboot")
+	if on := cloudSetup(j.facts); len(on) > 0 {
+		j.mend(Error, strings.Join(on, " and ")+" enabled or active", "nm-cloud-setup switched off: it removes "+
+			"the routes of pods", "switch it off with: systemctl disable --now nm-cloud-setup.service "+
+			"nm-cloud-setup.timer, and reboot")
 	}
 }
 

@@ -17,12 +17,19 @@ type port struct {
 	use      string
 	severity string // when it is taken
 	local    bool   // on the loopback address only
+	lan      bool   // on the host's address in the LAN only
 	peers    bool   // other hosts must reach it
 	from     config.Role
 }
 
+// timeUse is what the time of hosts that serve it is called (RFC 5905).
+const timeUse = "time for the other hosts (NTP)"
+
 // registryUse is what the registry of seeding mode registry is called.
 const registryUse = "boxlift's registry"
+
+// dnsUnit is the service of boxlift's DNS server.
+const dnsUnit = "boxlift-dns.service"
 
 // ports are those of a host, by its role and the features that are chosen
 // (documentation and source of k3s and Cilium).
@@ -40,6 +47,16 @@ func (j *judgement) ports(s *Subject) []port {
 			Endpoint: reach.Endpoint{Protocol: "tcp", Port: seeding.Registry.Port}, use: registryUse, severity: Error,
 			peers: true,
 		})
+	}
+	if j.Need.Config.Names.ServedOn(s.Config.Address()) {
+		for _, protocol := range []string{"tcp", "udp"} {
+			list = append(list, port{Endpoint: reach.Endpoint{Protocol: protocol, Port: 53},
+				use: "boxlift's DNS server", severity: Error, lan: true, peers: true})
+		}
+	}
+	if j.Need.Config.Time != nil && s.Config.ServesTime {
+		list = append(list, port{Endpoint: reach.Endpoint{Protocol: "udp", Port: 123}, use: timeUse, severity: Error,
+			peers: true})
 	}
 	return list
 }
@@ -160,13 +177,15 @@ func judgePorts(j *judgement) {
 	for _, p := range j.ports(j.Subject) {
 		var users []string
 		for _, used := range j.facts.Ports {
-			if used.Port != p.Port || strings.TrimSuffix(used.Protocol, "6") != p.Protocol || p.local &&
-				!reachesLoopback(used.Address) {
+			if used.Port != p.Port || strings.TrimSuffix(used.Protocol, "6") != p.Protocol ||
+				p.local && !reachesLoopback(used.Address) ||
+				p.lan && !listensOn(used.Address, NodeAddress(*j.Subject)) {
 				continue
 			}
 			// A VXLAN interface's socket is the kernel's and has no owner.
-			kernels := used.Owner.PID == 0 && p.Protocol == "udp"
-			if j.facts.K3s.Managed && (ofK3s(used.Owner) || kernels) || used.Owner.Unit == "boxlift-registry.service" {
+			kernels := used.Owner.PID == 0 && p.Protocol == "udp" && !p.lan
+			if j.facts.K3s.Managed && (ofK3s(used.Owner) || kernels) || used.Owner.Unit == "boxlift-registry.service" ||
+				used.Owner.Unit == dnsUnit || p.use == timeUse && used.Owner.Unit == "chrony.service" {
 				continue
 			}
 			if user := describeOwner(used.Owner, kernels); !slices.Contains(users, user) {
@@ -178,7 +197,7 @@ func judgePorts(j *judgement) {
 		}
 		hint := fmt.Sprintf("find it with: ss -Hlnp%s 'sport = :%d', and stop it or give it another port",
 			p.Protocol[:1], p.Port)
-		if p.Protocol == "udp" {
+		if p.Protocol == "udp" && !p.lan {
 			hint += "; an interface of the kernel's is found with: ip -details link show type vxlan"
 		}
 		j.add(p.severity, fmt.Sprintf("port %s is in use by %s", p, strings.Join(users, ", ")), "the port for "+p.use,
@@ -191,6 +210,12 @@ func judgePorts(j *judgement) {
 func reachesLoopback(address string) bool {
 	a, err := netip.ParseAddr(address)
 	return err != nil || a.IsUnspecified() || a.IsLoopback()
+}
+
+// listensOn reports whether who listens on an address also has the port of the host's own.
+func listensOn(address, own string) bool {
+	a, err := netip.ParseAddr(address)
+	return err != nil || a.IsUnspecified() || a.Unmap().String() == own
 }
 
 func describeOwner(p facts.Process, kernels bool) string {

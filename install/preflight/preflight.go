@@ -12,13 +12,14 @@
 // What is needed comes from the documentation and the source of k3s (v1.30 to v1.36) and
 // Cilium (1.18 to 1.20), and, where it says so, from Kubernetes' kubelet.
 //
-// Reach is the only part that works: it lets the hosts try each other's ports.
+// All of it judges what it is given, but for [Reach], which lets the hosts try each other's ports.
 package preflight
 
 import (
 	"time"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/install/apt"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/jointoken"
 	"github.com/liteboxd/boxlift/node/facts"
@@ -28,6 +29,8 @@ import (
 const (
 	Error   = "error"
 	Warning = "warning"
+	// Prepared is what hosts.prepare or the section time has boxlift change before anything of k3s: it stops nothing.
+	Prepared = "prepared"
 )
 
 // Finding is one thing that is wrong with a host.
@@ -36,10 +39,12 @@ type Finding struct {
 	Host string `json:"host"`
 	// Check is the ID of an entry of the catalogue.
 	Check string `json:"check"`
-	// Severity is Error or Warning.
+	// Severity is Error, Warning or Prepared.
 	Severity string `json:"severity"`
-	Found    string `json:"found"`
-	Needed   string `json:"needed"`
+	// Unprepared is what a finding is that is Prepared until then: Error or Warning. It is "" for others.
+	Unprepared string `json:"-"`
+	Found      string `json:"found"`
+	Needed     string `json:"needed"`
 	// Hint says how to mend it.
 	Hint string `json:"hint"`
 }
@@ -65,6 +70,11 @@ type Subject struct {
 	Offset, OffsetError time.Duration
 	// TokenFault is what is wrong with the tokens that the host has.
 	TokenFault jointoken.Fault
+	// Packages is what apt says of packages that the host needs; nil for a host that needs none.
+	Packages *apt.Outlook
+	// FrontOccupant is the hardware address of whoever has the front's address and is no host of the cluster, "" for
+	// nobody. Of one host of the front alone it is said.
+	FrontOccupant string
 	// Reach is what Reach has found for this host; nil if it has not been tried.
 	Reach []Reached
 }
@@ -117,6 +127,16 @@ type judgement struct {
 func (j *judgement) add(severity, found, needed, hint string) {
 	*j.findings = append(*j.findings, Finding{Host: j.Name, Check: j.check, Severity: severity, Found: found,
 		Needed: needed, Hint: hint})
+}
+
+// mend tells of what hosts.prepare changes: it is an error or a warning where that is not on.
+func (j *judgement) mend(severity, found, needed, hint string) {
+	if !j.Need.Config.Prepare {
+		j.add(severity, found, needed, hint)
+		return
+	}
+	*j.findings = append(*j.findings, Finding{Host: j.Name, Check: j.check, Severity: Prepared, Unprepared: severity,
+		Found: found, Needed: needed, Hint: "boxlift changes it, because install.yaml has hosts.prepare"})
 }
 
 func (j *judgement) fail(found, needed, hint string) { j.add(Error, found, needed, hint) }

@@ -358,9 +358,13 @@ func judgeReach(j *judgement) {
 			}
 		}
 		if len(failed) > 0 {
-			j.fail(fmt.Sprintf("it does not reach %s (%s) on %s", name, address, strings.Join(failed, ", ")),
-				"to reach every other host on these ports",
-				j.reachHint(name, address, ports, all))
+			found := fmt.Sprintf("it does not reach %s (%s) on %s", name, address, strings.Join(failed, ", "))
+			const needed = "to reach every other host on these ports"
+			if hint := j.reachHint(name, address, ports, all); j.isOpened(name) {
+				j.mend(Error, found, needed, hint)
+			} else {
+				j.fail(found, needed, hint)
+			}
 		}
 		if len(untried) > 0 {
 			j.warn(fmt.Sprintf("whether it reaches %s (%s) on %s could not be tried", name, address,

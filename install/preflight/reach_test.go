@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/config/naming"
 	"github.com/liteboxd/boxlift/node/reach"
 	"github.com/liteboxd/boxlift/node/wire"
 )
@@ -215,7 +216,8 @@ func TestReachDefaultPorts(t *testing.T) {
 	need.CiliumValues = map[string]any{"routingMode": "native", "encryption": map[string]any{"enabled": true, "type": "wireguard"}}
 	subjects[0].K3sConfig["embedded-registry"] = true
 	need.Config.Seeding.Mode, need.Config.Seeding.Registry.Port = config.SeedRegistry, 5443
-	want := "6443/tcp, 2379/tcp from server, 2380/tcp from server, 10250/tcp, 5001/tcp, 4240/tcp, 51871/udp, 5443/tcp"
+	need.Config.Names = &config.Names{Serve: &naming.Serve{On: []string{subjects[0].Config.Address()}}}
+	want := "6443/tcp, 2379/tcp from server, 2380/tcp from server, 10250/tcp, 5001/tcp, 4240/tcp, 51871/udp, 5443/tcp, 53/tcp, 53/udp"
 	if got := text(ReachPorts(need, subjects, 0)); got != want {
 		t.Errorf("server: got %s, want %s", got, want)
 	}

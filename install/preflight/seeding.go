@@ -26,6 +26,10 @@ func judgeSeeding(j *judgement) {
 				"(seeding.peerToPeer)",
 				"take a bundle with a newer k3s, or take seeding.peerToPeer out of install.yaml")
 		}
+		if c := j.Need.Config.Cluster; len(c.Servers)+len(c.Agents) == 1 {
+			j.warn("seeding.peerToPeer is set, and there is one host", "another host that images can come from",
+				"take seeding.peerToPeer out of install.yaml, unless more hosts are to come")
+		}
 	}
 	if seeding.Mode == config.SeedRegistry {
 		j.judgeRegistryPort(seeding.Registry.Port)

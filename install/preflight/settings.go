@@ -3,11 +3,11 @@ package preflight
 import (
 	"fmt"
 	"net/netip"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // defaultServiceCIDR is what k3s takes when service-cidr is not given.
@@ -109,7 +109,7 @@ func (j *judgement) networks() []network {
 	return list
 }
 
-var minorVersion = regexp.MustCompile(`^v?([0-9]+)\.([0-9]+)`)
+var minorVersion = lazyregexp.New(`^v?([0-9]+)\.([0-9]+)`)
 
 // minor returns the first two numbers of a version.
 func minor(version string) (first, second int, ok bool) {

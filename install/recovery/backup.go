@@ -2,7 +2,6 @@ package recovery
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,14 +9,11 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"filippo.io/age"
-	"github.com/google/renameio/v2"
 
-	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/config"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/images"
@@ -28,7 +24,9 @@ import (
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/backup"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/ownfile"
 	"github.com/liteboxd/boxlift/manifests"
 	nodeimages "github.com/liteboxd/boxlift/node/images"
 	"github.com/liteboxd/boxlift/node/wire"
@@ -136,7 +134,7 @@ func (g *gathering) write(entry string, content []byte) error {
 	if err != nil {
 		return err
 	}
-	return renameio.WriteFile(name, content, 0o600)
+	return ownfile.Replace(name, content, 0o600)
 }
 
 func (g *gathering) gather(ctx context.Context) error {
@@ -261,45 +259,8 @@ func (g *gathering) liteboxd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	g.manifest.LiteBoxd, err = locate(ctx, h, claim.Node, path.Join(claim.Path, liteboxd.DatabaseFile))
+	g.manifest.LiteBoxd, err = liteboxd.Locate(ctx, h, claim.Node, path.Join(claim.Path, liteboxd.DatabaseFile))
 	return err
-}
-
-// locate says whose a file and its folder are.
-func locate(ctx context.Context, h *site.Host, nodeName, file string) (*backup.Location, error) {
-	out, err := h.Root(ctx, "look at "+file, "stat", "-c", "%u %g %a", file, path.Dir(file))
-	if err != nil {
-		return nil, err
-	}
-	l := &backup.Location{Node: nodeName, Path: file}
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	if len(lines) != 2 {
-		return nil, fmt.Errorf("look at %s: stat printed %.200q", file, out)
-	}
-	for i, to := range []*backup.Ownership{&l.File, &l.Folder} {
-		if *to, err = parseOwnership(lines[i]); err != nil {
-			return nil, fmt.Errorf("look at %s: %w", file, err)
-		}
-	}
-	return l, nil
-}
-
-// parseOwnership reads what stat prints: user, group and, in octal, mode.
-func parseOwnership(line string) (o backup.Ownership, err error) {
-	fields := strings.Fields(line)
-	if len(fields) != 3 {
-		return o, fmt.Errorf("stat printed %.200q", line)
-	}
-	for i, to := range []*uint32{&o.UID, &o.GID, &o.Mode} {
-		n, err := strconv.ParseUint(fields[i], []int{10, 10, 8}[i], 32)
-		if err != nil {
-			return o, fmt.Errorf("stat printed %.200q", line)
-		}
-		*to = uint32(n)
-	}
-	// Setuid and the like mean nothing to a database.
-	o.Mode &= 0o1777
-	return o, nil
 }
 
 // server gathers what a server has: its datastore last of all.
@@ -349,8 +310,7 @@ func (g *gathering) server(ctx context.Context, h *site.Host) error {
 func (g *gathering) serverFiles(ctx context.Context, h *site.Host) error {
 	const script = `cd / && for f in "$@"; do [ ! -e "$f" ] || printf '%s\0' "$f"; done | tar -cf - --null -T -`
 	var paths []string
-	for _, p := range []string{site.K3sConfigDir, site.K3sDataDir + "/server/tls", site.K3sServerCredentials,
-		site.UnitDir + "k3s.service", site.UnitDir + "k3s.service.env", site.UnitDir + "k3s.service.d"} {
+	for _, p := range backup.ServerPaths() {
 		paths = append(paths, strings.TrimPrefix(p, "/"))
 	}
 	to, err := g.path(backup.ServerFiles)
@@ -400,22 +360,4 @@ find "$1" -type f`
 		return err
 	}
 	return h.Fetch(ctx, file, to, digests[file])
-}
-
-// backupRecordOf reads what LiteBoxd was when a backup was made; nil when the backup has
-// none.
-func backupRecordOf(r *backup.Reader) (*liteboxd.Backup, error) {
-	if !r.Has(backup.LiteBoxdRecord) {
-		return nil, nil //nolint:nilnil // no LiteBoxd
-	}
-	const most = 64 << 20
-	content, err := r.ReadSmall(backup.LiteBoxdRecord, most)
-	if err != nil {
-		return nil, err
-	}
-	var b liteboxd.Backup
-	if err := json.Unmarshal(content, &b); err != nil {
-		return nil, fmt.Errorf("%w: read %s: %w", backup.ErrInvalid, backup.LiteBoxdRecord, err)
-	}
-	return &b, nil
 }

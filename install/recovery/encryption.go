@@ -7,12 +7,11 @@ import (
 	"io"
 	"path"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/liteboxd/boxlift/install/atrest"
-	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/backup"
+	"github.com/liteboxd/boxlift/internal/outsideyaml"
 )
 
 // encryptsSecrets reports whether the cluster of a backup has encrypted its Secrets, by the config and the keys of the
@@ -47,7 +46,7 @@ func encryptsSecrets(r *backup.Reader) (*bool, error) {
 			return nil, fmt.Errorf("%w: read %s: %w", backup.ErrInvalid, backup.ServerFiles, err)
 		}
 		var settings map[string]any
-		if len(text) > most || yaml.Unmarshal(text, &settings) != nil {
+		if len(text) > most || outsideyaml.Unmarshal(text, &settings) != nil {
 			return nil, fmt.Errorf("%w: %s in %s cannot be read", backup.ErrInvalid, site.K3sConfigFile,
 				backup.ServerFiles)
 		}

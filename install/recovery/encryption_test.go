@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/backup"
 	"github.com/liteboxd/boxlift/test/sitetest"
 )
 

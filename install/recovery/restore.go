@@ -14,7 +14,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/config"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/journal"
@@ -27,6 +26,7 @@ import (
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/setup"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/backup"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -123,7 +123,8 @@ func (rv *Recovery) BeginRestore(run journal.Run, last journal.State) error {
 	}
 	run.BackupFile = file
 	begin := func() error { return rv.Engine.Journal.Begin(run) }
-	if last.Unfinished() && last.Command == run.Command && last.Config == run.Config && last.Bundle == run.Bundle {
+	if last.Unfinished() && last.Verb == run.Verb && last.Command == run.Command && last.Config == run.Config &&
+		last.Bundle == run.Bundle {
 		begin = func() error { return rv.Engine.Journal.Resume(run.Flags) }
 	}
 	if err := begin(); err != nil {
@@ -169,7 +170,7 @@ func (rv *Recovery) StopToRestore(ctx context.Context) error {
 	for _, hosts := range [][]*site.Host{rv.Site.Agents(), rv.Site.Servers()} {
 		if err := rv.Engine.EachHost(ctx, hosts, func(ctx context.Context, h *site.Host) error {
 			return rv.Engine.RunSteps(ctx, run.RestorePhase, &h.Subject, []run.Step{rv.stopStep(h)})
-		}); err != nil && rv.Engine.Changing() {
+		}); err != nil && !rv.Engine.GoesOn(err) {
 			return err
 		}
 	}
@@ -185,15 +186,23 @@ func (rv *Recovery) StopToRestore(ctx context.Context) error {
 
 func (rv *Recovery) stopStep(h *site.Host) run.Step {
 	service := site.Unit(h.Config.Role)
+	// The host waits for its data from the first note on, and has been stopped only with the second one: who breaks it
+	// off in between leaves pods that go on.
 	const script = `set -e
+id=$(cat)
+note() {
+    printf '%s\n' "$1" >"$2.boxlift-new"
+    mv "$2.boxlift-new" "$2"
+    sync
+}
 mkdir -p "$(dirname "$2")"
-cat >"$2.boxlift-new"
-mv "$2.boxlift-new" "$2"
-sync
+note stopping "$2"
 [ ! -e "/etc/systemd/system/$1.service" ] || systemctl disable --now --quiet "$1.service"
-[ -x /usr/local/bin/k3s-killall.sh ] || exit 0
+if [ -x /usr/local/bin/k3s-killall.sh ]; then
 ` + members.TakeCiliumOut + `
-/usr/local/bin/k3s-killall.sh >/dev/null 2>&1 </dev/null || :`
+    /usr/local/bin/k3s-killall.sh >/dev/null 2>&1 </dev/null || :
+fi
+note "$id" "$2"`
 	return run.Step{
 		ID: "stop-k3s", Title: "stop " + service + " and all that runs in it",
 		Needed: func(ctx context.Context) (string, error) {
@@ -206,7 +215,8 @@ sync
 				return "", err
 			}
 			state, err := machine.FindService(ctx, h.Conn, service)
-			if err != nil || waiting == rv.Restoring.ID && state.Active != "active" && state.Active != "activating" {
+			// What systemd does not say, or a stop that goes on, is none.
+			if err != nil || waiting == rv.Restoring.ID && (state.Active == "inactive" || state.Active == "failed") {
 				return "", err
 			}
 			return "the backup of " + rv.Restoring.Manifest().Time.Format(time.RFC3339) + " is to be restored", nil
@@ -249,10 +259,12 @@ func (r *hostRestore) step() run.Step {
 					return err
 				}
 			}
-			if err := r.host.Put(ctx, run.RestoredFile, 0o600, []byte(r.recovery.Restoring.ID+"\n")); err != nil {
+			if err := r.host.Put(ctx, run.RestoringFile, 0o600, []byte(r.recovery.Restoring.ID+"\n")); err != nil {
 				return err
 			}
-			_, err := r.host.Root(ctx, "end the restore", "rm", "-rf", run.RestoringFile, run.RestoreDir)
+			// At once: a host that has been restored and waits would do so for ever.
+			_, err := r.host.Root(ctx, "end the restore", "/bin/sh", "-c", `rm -rf "$3" && mv -f "$1" "$2" && sync`, "sh",
+				run.RestoringFile, run.RestoredFile, run.RestoreDir)
 			return err
 		},
 	}
@@ -312,7 +324,7 @@ systemd-run --quiet --collect --wait --unit "$1" -- "$3" server --cluster-reset 
 		return errors.Join(err, journalErr)
 	}
 	return &setup.ServiceError{Text: "k3s does not restore the snapshot (" + err.Error() + ")",
-		Service: run.RestoreUnit, Lines: printable.Text(strings.TrimSpace(r.node.Redact(setup.LastLines(string(out)))))}
+		Service: run.RestoreUnit, Lines: setup.LastLines(r.node.Redact(string(out)))}
 }
 
 // putEntry writes an entry of the backup to the host, for root alone.
@@ -339,36 +351,17 @@ func (r *hostRestore) restorePassword(ctx context.Context) error {
 	return r.putEntry(ctx, entry, k3s.K3sNodePassword)
 }
 
-// restoreFolderScript makes the folder of a volume, with its owner and mode. The folder above it is made
-// as k3s' own provisioner leaves it: nobody but root gets to the volumes of others. What lies beside a
-// database belongs to the one that it was.
-const restoreFolderScript = `set -e
-[ -d "${1%/*}" ] || mkdir -p -m 0700 "${1%/*}"
-mkdir -p "$1"
-chown "$2:$3" "$1"
-chmod "$4" "$1"
-rm -f "$5" "$5-wal" "$5-shm" "$5-journal"`
-
 // restoreLiteBoxd puts LiteBoxd's database where it was, before anything can use it there.
 func (r *hostRestore) restoreLiteBoxd(ctx context.Context) error {
 	l := r.recovery.Restoring.Manifest().LiteBoxd
 	if l == nil || l.Node != r.host.NodeName() {
 		return nil
 	}
-	owner := func(o backup.Ownership) []string {
-		return []string{fmt.Sprint(o.UID), fmt.Sprint(o.GID), fmt.Sprintf("%o", o.Mode)}
-	}
-	args := append([]string{"/bin/sh", "-c", restoreFolderScript, "sh", path.Dir(l.Path)}, owner(l.Folder)...)
-	if _, err := r.host.Root(ctx, "make LiteBoxd's folder", append(args, l.Path)...); err != nil {
+	content, e, err := r.recovery.Restoring.Open(backup.LiteBoxdDatabase)
+	if err != nil {
 		return err
 	}
-	if err := r.putEntry(ctx, backup.LiteBoxdDatabase, l.Path); err != nil {
-		return err
-	}
-	const own = `chown "$2:$3" "$1" && chmod "$4" "$1"`
-	_, err := r.host.Root(ctx, "give LiteBoxd its database",
-		append([]string{"/bin/sh", "-c", own, "sh", l.Path}, owner(l.File)...)...)
-	return err
+	return liteboxd.Place(ctx, r.host, l, e.Size, e.SHA256, content)
 }
 
 // Losses is what is lost when a cluster is replaced by a backup of it.
@@ -392,7 +385,7 @@ type Losses struct {
 func (rv *Recovery) Losses(ctx context.Context, r *backup.Reader) (*Losses, error) {
 	m := r.Manifest()
 	losses := &Losses{Cluster: m.Cluster, Since: m.Time}
-	before, err := backupRecordOf(r)
+	before, err := liteboxd.RecordIn(r)
 	if err != nil {
 		return nil, err
 	}

@@ -37,11 +37,11 @@ func TestAdoptedForm(t *testing.T) {
 			t.Fatal(err)
 		}
 		read, err := Decode(document)
-		if err != nil || cmp.Diff(r, read) != "" || read.Format != AdoptedFormat {
+		if err != nil || cmp.Diff(r, read) != "" || read.Format != VerbFormat {
 			t.Fatalf("%v\n%s", err, cmp.Diff(r, read))
 		}
 		for from, to := range map[string]string{
-			`"format":3`:                  `"format":2`,
+			`"format":4`:                  `"format":2`,
 			`"node":"one"`:                `"node":""`,
 			`"machineID":"1111"`:          `"machineID":"\u001b[2J"`,
 			`{"node":"one","machineID":`:  `{"node":"one","machine":`,

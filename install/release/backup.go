@@ -33,7 +33,7 @@ func (r *Record) before(i int) *Release {
 	one := r.Releases[i]
 	for j := range slices.Backward(r.Releases[:i]) {
 		p := &r.Releases[j]
-		again := p.State != Succeeded && p.Bundle == one.Bundle && p.Command == one.Command
+		again := p.State != Succeeded && p.IsSame(&one)
 		// What was taken back may have succeeded before.
 		if p.State != Created && (!again || p.State == RolledBack && p.Backup != "") {
 			return p

@@ -34,7 +34,7 @@ func TestEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, read.Events); diff != "" || read.Format != EventFormat || len(read.Releases) != 1 {
+	if diff := cmp.Diff(want, read.Events); diff != "" || read.Format != VerbFormat || len(read.Releases) != 1 {
 		t.Errorf("format %d, %d releases, events: %s", read.Format, len(read.Releases), diff)
 	}
 }

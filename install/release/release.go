@@ -1,13 +1,12 @@
 // Package release is the record of what was installed on a cluster: its releases, each with
 // the bundle, the lock, the fingerprint of install.yaml, who, when, and what came of it.
 //
-// Contract: a [Record] is one JSON document. The cluster carries it in the Secret
-// [SecretName] of kube-system, and the operator has a copy beside the state; this package
-// knows the document, not where it is kept. Reading is strict and bounded: unknown fields, a
-// format that is not known, numbers that do not increase and texts that are too long are
-// errors, so that what is read is fit for a terminal and for decisions. A record holds no
-// secrets. Locks are carried compressed, each once; they go first when the document would be
-// larger than a Secret may be.
+// Contract: a [Record] is one JSON document. The cluster carries it in the Secret [SecretName] of kube-system, and the
+// operator has a copy beside the state; this package knows the document, not where it is kept. Reading is strict and
+// bounded: unknown fields, a format that is not known, numbers that do not increase and texts that are too long are
+// errors, so that what is read is fit for a terminal and for decisions. A record holds no secrets. The newest trust
+// file that the cluster was shown is in it, see [Record.KeepTrust]. Locks are carried compressed, each once; they go
+// first when the document would be larger than a Secret may be.
 package release
 
 import (
@@ -18,15 +17,18 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"github.com/opencontainers/go-digest"
 
+	"github.com/liteboxd/boxlift/bundle/approval"
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/trust"
+	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
+	"github.com/liteboxd/boxlift/internal/ownfile"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/wire"
 )
@@ -46,8 +48,12 @@ const (
 	SerialFormat = 2
 	// AdoptedFormat is the version of the form of documents with adopted nodes, and perhaps a serial.
 	AdoptedFormat = 3
-	// EventFormat is the version of the form of documents with events, and perhaps all of the others.
-	EventFormat = 4
+	// VerbFormat is the version of the form of documents with events or with the verbs of releases, and perhaps all of
+	// the others.
+	VerbFormat = 4
+	// TrustFormat is the version of the form of documents with a trust file or with the signers of releases, and
+	// perhaps all of the others.
+	TrustFormat = 5
 	// Kept is how many releases a record keeps. The newest that succeeded is kept besides.
 	Kept = 10
 	// KeptEvents is how many events a record keeps.
@@ -66,6 +72,7 @@ const (
 	maxComponents = 256
 	maxEvents     = 2 * KeptEvents
 	maxAdopted    = 5000 // the most nodes that Kubernetes supports
+	maxSigners    = trust.MaxSignatures
 )
 
 // State is how far a release has got.
@@ -95,8 +102,11 @@ type Release struct {
 	// Number counts from 1 and never repeats.
 	Number int   `json:"number"`
 	State  State `json:"state"`
-	// Command is what was run, such as "install --only liteboxd".
-	Command string `json:"command"`
+	// Verb is what was done, RollbackTo the release that was gone back to, 0 for none. Command says so as it was run,
+	// such as "install --only liteboxd".
+	Verb       journal.Verb `json:"verb,omitempty"`
+	RollbackTo int          `json:"rollbackTo,omitempty"`
+	Command    string       `json:"command"`
 	// Flags are those that it was run with and that mean the same on every machine, such as
 	// "--batch-size=1": whoever goes on with it keeps to them.
 	Flags []string `json:"flags,omitempty"`
@@ -104,8 +114,12 @@ type Release struct {
 	Bundle digest.Digest `json:"bundle"`
 	Lock   digest.Digest `json:"lock"`
 	// Serial is that of the bundle, 0 for none.
-	Serial     int64       `json:"serial,omitempty"`
-	Components []Component `json:"components"`
+	Serial int64 `json:"serial,omitempty"`
+	// Signers are those who counted when the bundle was judged by version Trust of the trust file, or by a key
+	// when that is 0; none for a bundle whose signatures were not asked for.
+	Signers    []approval.Signer `json:"signers,omitempty"`
+	Trust      int64             `json:"trust,omitempty"`
+	Components []Component       `json:"components"`
 	// Config is the fingerprint of install.yaml (config.Config.Fingerprint).
 	Config string `json:"config"`
 	// Boxlift is the version of boxlift that did it, By the operator, as user@host.
@@ -119,6 +133,11 @@ type Release struct {
 	Result string `json:"result,omitempty"`
 	// Backup is the name of the file with the backup that was made before, "" for none.
 	Backup string `json:"backup,omitempty"`
+}
+
+// IsSame reports whether two releases are of the same verb, with the same bundle.
+func (r *Release) IsSame(other *Release) bool {
+	return r.Verb == other.Verb && r.RollbackTo == other.RollbackTo && r.Bundle == other.Bundle
 }
 
 // Version is that of a component, "" when there is none.
@@ -166,6 +185,8 @@ type Record struct {
 	Adopted []Adopted `json:"adopted,omitempty"`
 	// Events are the last [KeptEvents], the oldest first.
 	Events []Event `json:"events,omitempty"`
+	// Trust is the trust file that the cluster keeps, of which only the newest version, compressed with gzip.
+	Trust []byte `json:"trust,omitempty"`
 	// Locks are those of the releases, compressed with gzip, by digest. Some may be missing:
 	// see the package's contract.
 	Locks map[digest.Digest][]byte `json:"locks"`
@@ -317,7 +338,7 @@ func (r *Release) goesOnWith(run Release) bool {
 // not come: with another configuration, perhaps, so that what was backed up is the same.
 func (r *Release) hasSameAim(run Release) bool {
 	return r != nil && (r.State == Created || r.State == Running || r.State == Failed) &&
-		r.Bundle == run.Bundle && r.Command == run.Command
+		r.IsSame(&run)
 }
 
 // Set gives a release a state and a result. A state that is the end of it gets the time.
@@ -395,19 +416,41 @@ func (r *Record) addLock(d digest.Digest, text []byte) error {
 	if r.Locks == nil {
 		r.Locks = make(map[digest.Digest][]byte)
 	}
-	var b bytes.Buffer
-	w, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	packed, err := pack(text)
 	if err != nil {
 		return err
 	}
+	r.Locks[d] = packed
+	return nil
+}
+
+// pack compresses a text with gzip.
+func pack(text []byte) ([]byte, error) {
+	var b bytes.Buffer
+	w, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	if err != nil {
+		return nil, err
+	}
 	if _, err := w.Write(text); err != nil {
-		return err
+		return nil, err
 	}
 	if err := w.Close(); err != nil {
-		return err
+		return nil, err
 	}
-	r.Locks[d] = b.Bytes()
-	return nil
+	return b.Bytes(), nil
+}
+
+// unpack is the text that was packed, which has at most limit bytes.
+func unpack(packed []byte, limit int) ([]byte, error) {
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(z, int64(limit)+1))
+	if err == nil && len(text) > limit {
+		err = fmt.Errorf("it has more than %d bytes", limit)
+	}
+	return text, err
 }
 
 // Lock returns the lock of a release, and its text. The error wraps ErrNoLock when the record
@@ -418,14 +461,7 @@ func (r *Record) Lock(one *Release) (*lock.Lock, []byte, error) {
 		return nil, nil, fmt.Errorf("release %d: %w %s", one.Number, ErrNoLock, one.Lock)
 	}
 	invalid := func(err error) error { return fmt.Errorf("%w: lock of release %d: %w", ErrInvalid, one.Number, err) }
-	z, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		return nil, nil, invalid(err)
-	}
-	text, err := io.ReadAll(io.LimitReader(z, lock.MaxSize+1))
-	if err == nil && len(text) > lock.MaxSize {
-		err = fmt.Errorf("it has more than %d bytes", lock.MaxSize)
-	}
+	text, err := unpack(packed, lock.MaxSize)
 	if err == nil && digest.FromBytes(text) != one.Lock {
 		err = errors.New("its digest is another one")
 	}
@@ -463,8 +499,10 @@ func (r *Record) Encode() ([]byte, error) {
 // form is the oldest format that says all of it.
 func (r *Record) form() int {
 	switch {
-	case len(r.Events) > 0:
-		return EventFormat
+	case r.Trust != nil || slices.ContainsFunc(r.Releases, func(one Release) bool { return one.Signers != nil }):
+		return TrustFormat
+	case len(r.Events) > 0 || slices.ContainsFunc(r.Releases, func(one Release) bool { return one.Verb != "" }):
+		return VerbFormat
 	case len(r.Adopted) > 0:
 		return AdoptedFormat
 	case r.Serial != 0:
@@ -509,18 +547,26 @@ func decode(document []byte) (*Record, error) {
 	if err := json.Unmarshal(document, &form); err != nil {
 		return nil, err
 	}
-	if form.Format < Format || form.Format > EventFormat {
+	if form.Format < Format || form.Format > TrustFormat {
 		return nil, fmt.Errorf("it has format %d, and this boxlift knows the formats %d to %d: "+
-			"use the boxlift that wrote it, or a newer one", form.Format, Format, EventFormat)
+			"use the boxlift that wrote it, or a newer one", form.Format, Format, TrustFormat)
 	}
 	var r Record
 	if err := wire.DecodeStrictly(document, MaxSize, &r); err != nil {
 		return nil, err
 	}
-	return &r, r.check()
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	for i := range r.Releases {
+		if one := &r.Releases[i]; r.Format < VerbFormat {
+			one.Verb, one.RollbackTo = journal.OfCommand(one.Command)
+		}
+	}
+	return &r, nil
 }
 
-var fingerprintPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var fingerprintPattern = lazyregexp.New(`^[0-9a-f]{64}$`)
 
 // check finds what no record says.
 func (r *Record) check() error {
@@ -534,6 +580,9 @@ func (r *Record) check() error {
 	if r.Serial < 0 || r.Serial > lock.MaxSerial || r.Format != r.form() {
 		return fmt.Errorf("its serial is %d, it has %d adopted nodes and %d events, and its format is %d",
 			r.Serial, len(r.Adopted), len(r.Events), r.Format)
+	}
+	if _, err := r.KeptTrust(); err != nil {
+		return err
 	}
 	if len(r.Adopted) > maxAdopted {
 		return fmt.Errorf("it has %d adopted nodes, %d are the most", len(r.Adopted), maxAdopted)
@@ -609,7 +658,18 @@ func (r *Release) check() error {
 	if err := checkFlags(r.Flags); err != nil {
 		return err
 	}
-	texts := []string{r.Command, r.Boxlift, r.By, r.Backup}
+	if r.RollbackTo < 0 || (r.RollbackTo > 0) != (r.Verb == journal.Rollback) {
+		return fmt.Errorf("it goes back to release %d, and its verb is %.40q", r.RollbackTo, r.Verb)
+	}
+	if len(r.Signers) > maxSigners || r.Trust < 0 {
+		return fmt.Errorf("it has %d signers, by version %d of the trust file", len(r.Signers), r.Trust)
+	}
+	for _, s := range r.Signers {
+		if err := errors.Join(checkText(s.Name, maxText), checkText(s.Key, maxText)); err != nil {
+			return err
+		}
+	}
+	texts := []string{string(r.Verb), r.Command, r.Boxlift, r.By, r.Backup}
 	for _, c := range r.Components {
 		texts = append(texts, c.Name, c.Version)
 	}
@@ -670,5 +730,5 @@ func (r *Record) WriteFile(path string) error {
 	if err != nil {
 		return err
 	}
-	return renameio.WriteFile(path, document, 0o600, renameio.WithStaticPermissions(0o600))
+	return ownfile.Replace(path, document, 0o600)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/install/journal"
 )
 
 var start = time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)
@@ -27,8 +28,9 @@ func lockText(version string) []byte {
 
 // run is a run of a bundle and a configuration.
 func run(bundle, config, command string) Release {
+	verb, rollbackTo := journal.OfCommand(command)
 	return Release{
-		State: Created, Command: command, Bundle: digest.FromString(bundle), Config: strings.Repeat(config, 64)[:64], Boxlift: "v1.0.0", By: "op@laptop",
+		State: Created, Verb: verb, RollbackTo: rollbackTo, Command: command, Bundle: digest.FromString(bundle), Config: strings.Repeat(config, 64)[:64], Boxlift: "v1.0.0", By: "op@laptop",
 		Components: []Component{{"k3s", "v1.36.4+k3s1"}}, Started: start,
 	}
 }
@@ -199,7 +201,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{good, "", "unexpected end"},
 		{good, good + "{}", "after top-level value"},
 		{good, strings.Repeat(" ", MaxSize) + good, "more than"},
-		{`"format":1`, `"format":5`, "it has format 5, and this boxlift knows the formats 1 to 4"},
+		{`"format":4`, `"format":6`, "it has format 6, and this boxlift knows the formats 1 to 5"},
 		{`"cluster":`, `"colour":"red","cluster":`, "unknown field"},
 		{`"cluster":"lan-1"`, `"cluster":"lan\u001b1"`, "not fit for a terminal"},
 		{`"number":1`, `"number":0`, "release 0 comes after release 0"},

@@ -78,8 +78,8 @@ func BenchmarkStream(b *testing.B) {
 	}
 }
 
-// BenchmarkFiles compares files that go by SFTP with files that go by cat, over the same connection but for a round trip
-// that takes longer. Both take turns. x-cat is how many times as fast SFTP is; below 1 it is slower.
+// BenchmarkFiles compares files that go by SFTP with files that go by cat, over the same connection but for a round
+// trip that takes longer. Both take turns. x-cat is how many times as fast SFTP is; below 1 it is slower.
 //
 //	go test -run '^$' -bench Files -benchtime 5x ./install/remote
 func BenchmarkFiles(b *testing.B) {
@@ -150,7 +150,8 @@ func BenchmarkFiles(b *testing.B) {
 	}
 }
 
-// delayed dials connections on which everything takes that much longer, in each direction. It does not make them narrower.
+// delayed dials connections on which everything takes that much longer, in each direction. It does not make them
+// narrower.
 func delayed(by time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 	"github.com/liteboxd/boxlift/internal/tail"
 )
 
@@ -413,7 +413,7 @@ var errAbandoned = errors.New("the command did not end and was left alone")
 // tell its process id on stderr and become the command.
 const announcePID = `exec /bin/sh -c 'echo "boxlift-pid $$" >&2; exec "$@"' sh `
 
-var pidLine = regexp.MustCompile(`(?m)^boxlift-pid ([2-9]|[1-9][0-9]{1,9})\n`)
+var pidLine = lazyregexp.New(`(?m)^boxlift-pid ([2-9]|[1-9][0-9]{1,9})\n`)
 
 // stderr keeps the tail of a command's stderr without the line that announces its
 // process id. That line is not always the first: the user's shell may have something to

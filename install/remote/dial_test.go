@@ -503,3 +503,52 @@ func TestSilentAgent(t *testing.T) {
 	}
 	wantError(t, dialFails(t, target), ErrAgent, "ssh-add", "node-1", "does not answer")
 }
+
+// TestKeyExchange tells which key exchange a host and boxlift agree on: the post-quantum one wherever the
+// host has it, and the best of the others where it has not.
+func TestKeyExchange(t *testing.T) {
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hostKey, err := ssh.NewSignerFromSigner(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, offered := range map[string][]string{
+		ssh.KeyExchangeMLKEM768X25519: nil, // all that there are
+		ssh.KeyExchangeECDHP256:       {ssh.KeyExchangeDH14SHA256, ssh.KeyExchangeECDHP256},
+	} {
+		t.Run(want, func(t *testing.T) {
+			agreed := make(chan string, 1)
+			config := &ssh.ServerConfig{
+				Config: ssh.Config{KeyExchanges: offered},
+				PasswordCallback: func(c ssh.ConnMetadata, _ []byte) (*ssh.Permissions, error) {
+					agreed <- c.(ssh.AlgorithmsConnMetadata).Algorithms().KeyExchange
+					return nil, errors.New("nobody comes in")
+				},
+			}
+			config.AddHostKey(hostKey)
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close()
+			go func() {
+				c, err := listener.Accept()
+				if err == nil {
+					defer c.Close()
+					_, _, _, _ = ssh.NewServerConn(c, config) // it ends with the refusal
+				}
+			}()
+			_, err = Dial(t.Context(), Target{Name: "node-1", Host: "127.0.0.1", Port: listener.Addr().(*net.TCPAddr).Port,
+				User: "root", Password: NewSecret("x"), HostKey: ssh.FingerprintSHA256(hostKey.PublicKey())})
+			if !errors.Is(err, ErrAuthentication) {
+				t.Fatal(err)
+			}
+			if got := <-agreed; got != want {
+				t.Errorf("got %s", got)
+			}
+		})
+	}
+}

@@ -122,8 +122,8 @@ func FuzzSFTP(f *testing.F) {
 	})
 }
 
-// answerSFTP answers each request with what comes next in the script: a kind, a length of two bytes, and a payload, to which
-// the request's number is added.
+// answerSFTP answers each request with what comes next in the script: a kind, a length of two bytes, and a payload, to
+// which the request's number is added.
 func answerSFTP(requests io.Reader, answers io.Writer, script []byte) error {
 	send := func(kind byte, payload []byte) error {
 		packet := binary.BigEndian.AppendUint32(nil, uint32(1+len(payload)))

@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -187,7 +187,7 @@ func (u *upload) viaSFTP(ctx context.Context, answer string) (reason string, err
 	}
 	if err == nil {
 		// Nobody waits for a server that does not answer.
-		defer func() { go f.Close() }() //nolint:errcheck // it was closed below, where that counts
+		defer func() { go f.Close() }() //nolint:errcheck // finish closes it, where that counts
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -214,10 +214,18 @@ func (u *upload) viaSFTP(ctx context.Context, answer string) (reason string, err
 	return "", u.finish(ctx, client, f, tmp)
 }
 
-// finish syncs what SFTP has written while the script proves it, and gives it its name.
+// finish syncs and closes what SFTP has written while the script proves it, and gives it its name. Whoever runs it from
+// then on finds no writer, with which the kernel would refuse to.
 func (u *upload) finish(ctx context.Context, client *sftp.Client, f *sftp.File, tmp string) error {
 	synced := make(chan error, 1)
-	go func() { synced <- u.host.speak(ctx, f.Sync) }()
+	go func() {
+		synced <- u.host.speak(ctx, func() error {
+			if err := f.Sync(); err != nil {
+				return err
+			}
+			return f.Close()
+		})
+	}()
 	if err := u.say("written"); err != nil {
 		return err
 	}
@@ -297,7 +305,7 @@ func (u *upload) write(f *sftp.File, sums []string, have int64) error {
 	return err
 }
 
-var sendLine = regexp.MustCompile(`^send ([A-Za-z0-9]{6,32}) (0|[1-9][0-9]{0,17})\n$`)
+var sendLine = lazyregexp.New(`^send ([A-Za-z0-9]{6,32}) (0|[1-9][0-9]{0,17})\n$`)
 
 // parse reads the script's answer "send NAME HAVE".
 func (u *upload) parse(answer string) (tmp string, have int64, err error) {

@@ -286,8 +286,17 @@ func testPutDiskTrouble(t *testing.T, _ *server, h *Host) {
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
 		need.LeaveOut(t, "no file system can be mounted here: "+err.Error())
 	}
+	// The server may have the file of a transfer that has failed open for a moment longer.
+	whenFree := func(do func() error) error {
+		err := do()
+		for deadline := time.Now().Add(10 * time.Second); errors.Is(err, syscall.EBUSY) && time.Now().Before(deadline); {
+			time.Sleep(20 * time.Millisecond)
+			err = do()
+		}
+		return err
+	}
 	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
+		if err := whenFree(func() error { return syscall.Unmount(dir, 0) }); err != nil {
 			t.Error(err)
 		}
 	})
@@ -302,7 +311,8 @@ func testPutDiskTrouble(t *testing.T, _ *server, h *Host) {
 	if left := names(t, dir); left != nil {
 		t.Errorf("left behind: %v", left)
 	}
-	if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
+	err = whenFree(func() error { return syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, "") })
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := put(); err == nil || !strings.Contains(err.Error(), "Read-only file system") {
@@ -367,6 +377,7 @@ func TestPutToHangingHostIsCancelled(t *testing.T) {
 }
 
 func testPutToHangingHostIsCancelled(t *testing.T, s *server, h *Host) {
+	t.Parallel() // most of it is waiting
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	stop := &hook{func() error {

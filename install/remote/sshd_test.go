@@ -261,8 +261,8 @@ func descendants(pid int) []int {
 // ways are the ways that files go.
 var ways = map[string]serverOptions{"sftp": {}, "cat": {noSFTP: true}}
 
-// dialWay logs in where all files, small ones too, go by SFTP if the server has it, and proves in the end that they did, or
-// did not.
+// dialWay logs in where all files, small ones too, go by SFTP if the server has it, and proves in the end that they
+// did, or did not.
 func (s *server) dialWay(t testing.TB, way string, change ...func(*Target)) *Host {
 	t.Helper()
 	var log lockedBuffer

@@ -179,7 +179,7 @@ func NewSecret(value string) Secret {
 	return Secret{reveal: func() string { return value }}
 }
 
-// IsZero says whether no value was given.
+// IsZero reports whether no value was given.
 func (s Secret) IsZero() bool { return s.reveal == nil }
 
 // String returns a placeholder.

@@ -18,7 +18,7 @@ import (
 // changes nothing may find that there is none yet.
 func (en *Engine) ReachAPI(ctx context.Context, servers []*site.Host) error {
 	limits := []time.Duration{site.LookTimeout}
-	if en.Changing() {
+	if en.acts {
 		limits = append(limits, en.Site.Config.Runtime.CommandTimeout)
 	}
 	var errs []error
@@ -29,7 +29,7 @@ func (en *Engine) ReachAPI(ctx context.Context, servers []*site.Host) error {
 				continue
 			}
 			api, err := en.Site.APIThrough(ctx, h)
-			if errors.Is(err, site.ErrNoCluster) && !en.Changing() {
+			if errors.Is(err, site.ErrNoCluster) && !en.acts {
 				continue
 			}
 			if err == nil {
@@ -88,7 +88,7 @@ func (en *Engine) ConnectServers(ctx context.Context, leaving []string) error {
 // holdServers keeps other runs away from the cluster. Without a bundle there is only the
 // helper that is on a server already.
 func (en *Engine) holdServers(ctx context.Context) error {
-	if !en.Changing() {
+	if !en.acts {
 		return nil
 	}
 	for _, h := range en.Site.Servers() {

@@ -12,6 +12,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/liteboxd/boxlift/bundle/approval"
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
@@ -36,17 +38,8 @@ const (
 	WithoutLiteBoxd       // the cluster alone
 )
 
-// Mode is what a run is for.
-type Mode int
-
-// The modes.
-const (
-	Apply   Mode = iota // bring everything to the wanted state
-	Plan                // say what that would take
-	Inspect             // say what differs, also where nothing can be done about it
-)
-
-// Engine goes through phases and carries out their steps.
+// Engine goes through phases and carries out their steps. As it is made it only looks; [Engine.Apply] lets it act.
+// Nobody else has to know which: what is to happen in one way only is a step.
 type Engine struct {
 	Site   *site.Site
 	Record *Record
@@ -59,11 +52,13 @@ type Engine struct {
 	DryRun, Resume bool
 	Scope          Scope
 
-	Mode    Mode
-	Cluster site.Subject
-	Journal *journal.Journal
-	Holds   *Holds
-	Phases  []PhaseTime
+	acts bool
+	// prepares is that of the phase that the run is in.
+	prepares bool
+	Cluster  site.Subject
+	Journal  *journal.Journal
+	Holds    *Holds
+	Phases   []PhaseTime
 	// Left are the hosts that the last run has left behind.
 	Left []journal.Left
 	// Upgrades tells that the cluster goes to another bundle, restores that a backup is restored.
@@ -79,19 +74,38 @@ type Record struct {
 
 	AcceptOlderBundle bool
 	Version           string // of this boxlift
+	// NoRelease says that the run is a part of what makes a release, and makes none.
+	NoRelease bool
+	// Demand is what the bundle's signatures were asked for, Approval by whom it was found good; nil where nothing was
+	// asked for.
+	Demand   approval.Demand
+	Approval *approval.Approval
 
 	Recorder recorder
 	// TakesBack is the release that is gone back to, 0 for none.
 	TakesBack int
 }
 
-// Changing reports whether the run carries out its steps.
-func (en *Engine) Changing() bool { return en.Mode == Apply }
-
 // Phase is one part of a run.
 type Phase struct {
 	Name string
-	Run  func(context.Context) error
+	// Does says to people what the phase does, where it can be run alone.
+	Does string
+	// Needs refuses to run the phase alone where something is missing that phases before it bring; nil for nothing. It
+	// changes nothing.
+	Needs func(context.Context) error
+	// Look finds out which steps there are, and hands them to the engine ([Engine.RunSteps]). It changes nothing by
+	// itself.
+	Look func(context.Context) error
+	// Gate says that a run ends with the phase where it fails, also one that only looks.
+	Gate bool
+	// Ahead says that the phase does what later ones list anyway, or tidies up after them: who looks, leaves it out.
+	Ahead bool
+	// Prepares says that the phase changes hosts and nothing of the cluster: k3s, its datastore and what runs there
+	// stay as they are. Who has got no further can leave it at that, and goes back without a backup.
+	Prepares bool
+	// If reports whether the run has the phase, when it is the phase's turn; nil is yes.
+	If func() bool
 }
 
 // Command is the command that works on a scope.
@@ -100,14 +114,48 @@ func (s Scope) Command() string {
 		WithoutLiteBoxd: "install --skip liteboxd"}[s]
 }
 
-// Run goes through phases in their order.
-func (en *Engine) Run(ctx context.Context, phases []Phase) error {
+// Verb is what state and record call an installation of a scope.
+func (s Scope) Verb() journal.Verb {
+	return map[Scope]journal.Verb{Everything: journal.Install, OnlyLiteBoxd: journal.InstallLiteBoxd,
+		WithoutLiteBoxd: journal.InstallCluster}[s]
+}
+
+// ScopeOf is the scope that a verb is an installation of, if it is one.
+func ScopeOf(verb journal.Verb) (Scope, bool) {
+	for _, s := range []Scope{Everything, OnlyLiteBoxd, WithoutLiteBoxd} {
+		if s.Verb() == verb {
+			return s, true
+		}
+	}
+	return 0, false
+}
+
+// Look goes through phases in their order and asks each step whether it is needed. It ends with the first gate that
+// does not open; what else cannot be looked at keeps nothing from being looked at.
+func (en *Engine) Look(ctx context.Context, phases []Phase) error {
+	phases = slices.DeleteFunc(slices.Clone(phases), func(p Phase) bool { return p.Ahead })
+	return en.run(ctx, phases)
+}
+
+// Apply goes through phases in their order and carries out the steps that are needed. It ends with the first phase
+// that fails, unless agents alone have failed.
+func (en *Engine) Apply(ctx context.Context, phases []Phase) error {
+	en.acts = true
+	return en.run(ctx, phases)
+}
+
+func (en *Engine) run(ctx context.Context, phases []Phase) error {
 	en.Site.Meter.Enter()
 	defer en.Site.Meter.Leave()
 	var unseen []error // what a run that only looks could not look at, besides hosts
 	for _, phase := range phases {
+		if phase.If != nil && !phase.If() {
+			continue
+		}
 		start, worked := time.Now(), en.Site.Meter.Worked()
-		err := phase.Run(ctx)
+		en.prepares = phase.Prepares
+		err := phase.Look(ctx)
+		en.prepares = false
 		en.Phases = append(en.Phases, PhaseTime{
 			Phase: phase.Name, Seconds: time.Since(start).Seconds(),
 			Worked: (en.Site.Meter.Worked() - worked).Seconds(),
@@ -116,9 +164,9 @@ func (en *Engine) Run(ctx context.Context, phases []Phase) error {
 			en.Clean(ctx)
 			return context.Cause(ctx)
 		}
-		if err == nil || en.GoesOn(err) {
+		if err == nil || en.GoesOn(err) && !(phase.Gate && !en.acts) {
 			if err != nil && !en.ofHost(err) {
-				unseen = append(unseen, fmt.Errorf("%w: %s: %w", site.ErrCluster, phase.Name, err))
+				unseen = append(unseen, ofCluster(phase.Name, err))
 			}
 			continue
 		}
@@ -151,10 +199,18 @@ func (en *Engine) failure(phase string, err error) error {
 	if en.ofHost(err) {
 		return en.HostErrors(en.unfinished()...)
 	}
-	if !errors.Is(err, site.ErrHosts) && !errors.Is(err, site.ErrRefused) {
-		err = fault.WithHint(fmt.Errorf("%w: %s: %w", site.ErrCluster, phase, err), goOnHint)
+	if of := ofCluster(phase, err); errors.Is(of, site.ErrCluster) {
+		err = fault.WithHint(of, goOnHint)
 	}
 	return errors.Join(en.HostErrors(), err)
+}
+
+// ofCluster is an error of a phase, as one of the cluster unless it says that it is another one.
+func ofCluster(phase string, err error) error {
+	if errors.Is(err, site.ErrHosts) || errors.Is(err, site.ErrRefused) {
+		return err
+	}
+	return fmt.Errorf("%w: %s: %w", site.ErrCluster, phase, err)
 }
 
 // goOnHint says how to go on. What to do about the cause, errors of the cluster themselves know.
@@ -172,10 +228,10 @@ func (en *Engine) unfinished() []string {
 	return names
 }
 
-// GoesOn reports whether the phases after a failed one still make sense: as long as the
-// servers are well, agents that failed harm nobody else.
+// GoesOn reports whether what comes after a failure still makes sense: as long as the
+// servers are well, agents that failed harm nobody else; and nobody is harmed by looking.
 func (en *Engine) GoesOn(err error) bool {
-	if en.Mode == Inspect {
+	if !en.acts {
 		return true
 	}
 	for _, h := range en.Site.Servers() {
@@ -269,6 +325,20 @@ func (en *Engine) EachHost(ctx context.Context, hosts []*site.Host, do func(cont
 	return ctx.Err()
 }
 
+// InTurn runs do on the hosts that have not failed, one after the other. What acts, ends with the first that fails.
+func (en *Engine) InTurn(ctx context.Context, hosts []*site.Host, do func(context.Context, *site.Host) error) error {
+	var failed error
+	for _, h := range hosts {
+		if err := en.EachHost(ctx, []*site.Host{h}, do); err != nil {
+			failed = cmp.Or(failed, err)
+			if en.acts || ctx.Err() != nil {
+				return failed
+			}
+		}
+	}
+	return failed
+}
+
 // Close lets go of the hosts and ends all connections.
 func (en *Engine) Close() {
 	en.Holds.release()
@@ -280,11 +350,15 @@ func (en *Engine) WholeCluster() bool {
 	return !slices.ContainsFunc(en.Site.Hosts, func(h *site.Host) bool { return h.Err != nil })
 }
 
+// preparedDirs have the files that hosts are prepared with, and those of others that are changed for it.
+var preparedDirs = []string{"/etc", "/etc/modules-load.d", "/etc/sysctl.d", "/etc/NetworkManager/conf.d", DNSDir,
+	"/etc/chrony", "/etc/systemd/system/chrony.service.d"}
+
 // Clean removes what runs may have left on hosts, whether this one went well or not. What
 // has arrived of packs stays where the next run goes on from it: on hosts that do not have
 // all of them yet. Failing to clean is no failure of the run: the next one tries again.
 func (en *Engine) Clean(ctx context.Context) {
-	if !en.Changing() {
+	if !en.acts {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), site.CleanTimeout)
@@ -295,7 +369,10 @@ func (en *Engine) Clean(ctx context.Context) {
 		}
 		args := []string{"/bin/sh", "-c", `[ ! -x "$1" ] || "$@"`, "sh", site.HelperPath, "clean", "-age", "1s", "-dir",
 			path.Dir(site.K3sBinary), "-dir", site.K3sConfigDir,
-			"-dir", RegistryDir, "-dir", path.Dir(RegistryProgram), "-dir", path.Dir(RegistryUnit)}
+			"-dir", FrontDir, "-dir", RegistryDir, "-dir", path.Dir(RegistryProgram), "-dir", path.Dir(RegistryUnit)}
+		for _, folder := range preparedDirs {
+			args = append(args, "-dir", folder)
+		}
 		if h.Shipped {
 			args = append(args, "-unfinished")
 		}

@@ -34,15 +34,131 @@ func TestHostsErrorNamesThemAll(t *testing.T) {
 // A cluster that cannot be looked at must not pass for one that is as it is to be.
 func TestInspectTellsWhatItCouldNotSee(t *testing.T) {
 	in := example(t, sitetest.ExampleConfig)
-	in.engine.Mode = Inspect
 	broken := errors.New("the API does not answer")
 	last := false
-	err := in.engine.Run(t.Context(), []Phase{
-		{"converge", func(context.Context) error { return broken }},
-		{"finish", func(context.Context) error { last = true; return nil }},
+	err := in.engine.Look(t.Context(), []Phase{
+		{Name: "converge", Look: func(context.Context) error { return broken }},
+		{Name: "verify", Look: func(context.Context) error { last = true; return nil }},
 	})
 	if !errors.Is(err, broken) || !errors.Is(err, site.ErrCluster) || !last {
 		t.Errorf("got %v, went on: %v; want the error of the phase that failed, and to go on", err, last)
+	}
+	// What would be refused is told as that, not as a cluster that cannot be looked at.
+	refused := fmt.Errorf("%w: it holds data", site.ErrRefused)
+	err = in.engine.Look(t.Context(), []Phase{{Name: "remove", Look: func(context.Context) error { return refused }}})
+	if !errors.Is(err, site.ErrRefused) || errors.Is(err, site.ErrCluster) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Which phases a run has: who only looks leaves out what goes ahead of others, a gate ends both kinds, any other
+// failure only what acts.
+func TestPhases(t *testing.T) {
+	broken := errors.New("broken")
+	var done []string
+	phase := func(name string, err error) Phase {
+		return Phase{Name: name, Look: func(context.Context) error {
+			done = append(done, name)
+			return err
+		}}
+	}
+	ahead, gate, closed, without, fails := phase("ahead", nil), phase("gate", nil), phase("closed", broken), phase("without", nil), phase("fails", broken)
+	ahead.Ahead, gate.Gate, closed.Gate, without.If = true, true, true, func() bool { return false }
+	last := phase("last", nil)
+	for _, test := range []struct {
+		name   string
+		phases []Phase
+		looked string
+		acted  string
+		failed bool
+	}{
+		{"all is well", []Phase{gate, ahead, last}, "gate last", "gate ahead last", false},
+		{"one that does not come", []Phase{without, last}, "last", "last", false},
+		{"a gate that does not open", []Phase{closed, last}, "closed", "closed", true},
+		{"a failure", []Phase{fails, last}, "fails last", "fails", true},
+	} {
+		for acts, want := range map[bool]string{false: test.looked, true: test.acted} {
+			in := example(t, sitetest.ExampleConfig)
+			done = nil
+			goThrough := in.engine.Look
+			if acts {
+				goThrough = in.engine.Apply
+			}
+			err := goThrough(t.Context(), test.phases)
+			if got := strings.Join(done, " "); got != want || errors.Is(err, broken) != test.failed {
+				t.Errorf("%s, acts: %t: %q, %v, want %q", test.name, acts, got, err, want)
+			}
+		}
+	}
+}
+
+// A proof is no change. Who looks is told what it would wait for, unless something is changed before it; who acts
+// waits, each time.
+func TestProofs(t *testing.T) {
+	waited := 0
+	proof := Step{ID: "await", Title: "wait for it", Proves: true,
+		Needed: func(context.Context) (string, error) { return "it is not there", nil },
+		Run:    func(context.Context) error { waited++; return nil }}
+	change := Step{ID: "make", Title: "make it",
+		Needed: func(context.Context) (string, error) { return "it is missing", nil },
+		Run:    func(context.Context) error { return nil }}
+	silent := proof
+	silent.Needed = nil
+	for _, test := range []struct {
+		name  string
+		steps []Step
+		want  []string
+	}{
+		{"by itself", []Step{proof}, []string{"it is not there"}},
+		{"after a change", []Step{change, proof}, nil},
+		{"before a change", []Step{proof, change}, []string{"it is not there"}},
+		{"one that says nothing", []Step{silent}, nil},
+	} {
+		in := example(t, sitetest.ExampleConfig)
+		h := in.site.Hosts[0]
+		if err := in.engine.Look(t.Context(), []Phase{{Name: "x", Look: func(ctx context.Context) error {
+			return in.engine.RunSteps(ctx, "x", &h.Subject, test.steps)
+		}}}); err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff(test.want, h.Differences); diff != "" || waited != 0 {
+			t.Errorf("%s: waited %d times: %s", test.name, waited, diff)
+		}
+		if n := len(in.engine.Summary().Warnings); n != len(test.want) {
+			t.Errorf("%s: the summary has %d warnings", test.name, n)
+		}
+	}
+	in := example(t, sitetest.ExampleConfig)
+	for range 2 {
+		if err := in.engine.Apply(t.Context(), []Phase{{Name: "x", Look: func(ctx context.Context) error {
+			return in.engine.RunSteps(ctx, "x", &in.engine.Cluster, []Step{proof, silent})
+		}}}); err != nil {
+			t.Error(err)
+		}
+	}
+	if waited != 4 || in.engine.Cluster.Changes != nil || in.engine.Cluster.Differences != nil {
+		t.Errorf("waited %d times: %+v", waited, in.engine.Cluster)
+	}
+	silent.Run = func(context.Context) error { return errors.New("given up") }
+	if err := in.engine.RunSteps(t.Context(), "x", &in.engine.Cluster, []Step{silent, change}); err == nil ||
+		err.Error() != "wait for it: given up" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Hosts in turn: what acts ends with the first that fails, who looks sees them all.
+func TestInTurn(t *testing.T) {
+	for acts, want := range map[bool]int{false: 2, true: 1} {
+		in := example(t, sitetest.ExampleConfig)
+		in.engine.acts = acts
+		seen := 0
+		err := in.engine.InTurn(t.Context(), in.site.Hosts, func(context.Context, *site.Host) error {
+			seen++
+			return errors.New("broken")
+		})
+		if err == nil || seen != want {
+			t.Errorf("acts: %t: %d hosts, %v", acts, seen, err)
+		}
 	}
 }
 
@@ -111,6 +227,10 @@ func TestGoesOn(t *testing.T) {
 	in := example(t, sitetest.ExampleConfig)
 	server, agent := in.site.Hosts[0], in.site.Hosts[1]
 	cause := errors.New("it is on fire")
+	if !in.engine.GoesOn(cause) {
+		t.Error("looking ends with a failure")
+	}
+	in.engine.acts = true
 	if in.engine.GoesOn(fault.OnHost(cause, agent.Name)) {
 		t.Error("it goes on after an error of a host that has not failed")
 	}

@@ -6,17 +6,19 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/trust"
 	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
 )
 
-// Whether a bundle is older than one that the cluster has had is found out twice: before hosts are
-// changed, from the record or its copy, and where the run's release comes into the record. The
-// latter sees every run, also one to whose cluster nobody could talk before.
+// Whether a bundle is older than one that the cluster has had, or not good by the trust file that the cluster keeps, is
+// found out twice: before hosts are changed, from the record or its copy, and where the run's release comes into the
+// record. The latter sees every run, also one to whose cluster nobody could talk before.
 
 // mayBeOlder reports whether the run says by itself that its bundle may be an older one: it goes
 // back to a release or a backup of the operator's choice, or the operator has accepted it.
@@ -33,40 +35,56 @@ func (rec *Record) refuseOlder(r *release.Record) error {
 	return &olderBundleError{gate.OlderText(serial, r.Serial)}
 }
 
-// CheckFresh refuses an older bundle as early as the cluster tells which it has had. When it does
-// not tell, the copy beside the state does, if hosts are in a cluster at all: those that are not
-// may begin with any bundle.
-func (rec *Record) CheckFresh(ctx context.Context) error {
-	if rec.mayBeOlder() {
-		return nil
-	}
+// CheckBundle refuses an older bundle, and one that is not good by the trust file that the cluster keeps, as early as
+// the cluster tells. When it does not tell, the copy beside the state does, if hosts are in a cluster at all: those
+// that are not may begin with any bundle.
+func (rec *Record) CheckBundle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, RecordTimeout, fmt.Errorf("given up after %v", RecordTimeout))
 	defer cancel()
 	_, r, _, err := rec.OpenRecord(ctx)
 	switch {
+	case errors.Is(err, release.ErrInvalid) && rec.mayBeOlder():
+		return nil
 	case errors.Is(err, release.ErrInvalid):
 		return fmt.Errorf("%w: %w", site.ErrRefused, &RecordError{err})
 	case err == nil:
-		return rec.refuseOlder(r)
+		return rec.refuse(r)
 	case rec.Site.StatePath == "" || !slices.ContainsFunc(rec.Site.Servers(),
 		func(h *site.Host) bool { return h.Member }):
 		return nil
 	}
 	if r, err = release.ReadFile(rec.RecordCopy()); err != nil {
-		rec.Site.Warn("whether the bundle is older than one that the cluster has had is not known yet: %v", err)
+		rec.Site.Warn("whether the bundle is older than one that the cluster has had, or revoked, is not known yet: %v", err)
 		return nil
+	}
+	return rec.refuse(r)
+}
+
+// refuse returns an error when a record, nil for none, says that the bundle may not be used.
+func (rec *Record) refuse(r *release.Record) error {
+	if err := rec.Approve(r); err != nil {
+		return fmt.Errorf("%w: %w", site.ErrRefused, err)
 	}
 	return rec.refuseOlder(r)
 }
 
-// keepSerial makes a record that was brought back with its cluster know what the copy beside the
-// state still does.
-func (rec *Record) keepSerial(r *release.Record) {
+// keepNewest makes a record that was brought back with its cluster know what the copy beside the
+// state still does: the highest serial, and the newest trust file.
+func (rec *Record) keepNewest(r *release.Record) {
 	if !rec.Engine.Restores {
 		return
 	}
-	if before, err := release.ReadFile(rec.RecordCopy()); err == nil && before != nil && before.Cluster == r.Cluster {
-		r.RaiseSerial(before.Serial)
+	before, err := release.ReadFile(rec.RecordCopy())
+	if err != nil || before == nil || before.Cluster != r.Cluster {
+		return
+	}
+	r.RaiseSerial(before.Serial)
+	kept, err := before.KeptTrust()
+	if err != nil || kept == nil {
+		return
+	}
+	if _, err := r.KeepTrust(kept, time.Now()); err != nil && !errors.Is(err, trust.ErrOlder) {
+		rec.Site.Warn("the trust file of the copy beside the state does not follow on the one in the backup: %v", err)
 	}
 }
 

@@ -58,8 +58,8 @@ func TestRefuseOlder(t *testing.T) {
 	}
 }
 
-// TestCheckFreshByCopy: where the cluster cannot be asked, the copy of its record tells.
-func TestCheckFreshByCopy(t *testing.T) {
+// TestCheckBundleByCopy: where the cluster cannot be asked, the copy of its record tells.
+func TestCheckBundleByCopy(t *testing.T) {
 	write := func(t *testing.T, in *installation, r *release.Record) {
 		t.Helper()
 		if err := in.record.CopyRecord(r); err != nil {
@@ -92,30 +92,30 @@ func TestCheckFreshByCopy(t *testing.T) {
 	} {
 		in := fresh(t, c.serial)
 		c.change(t, in)
-		wantError(t, c.name, in.record.CheckFresh(t.Context()), site.ErrRefused, c.want)
+		wantError(t, c.name, in.record.CheckBundle(t.Context()), site.ErrRefused, c.want)
 		if unread := strings.Contains(c.name, "cannot be read"); unread != (len(in.site.Warnings) > 0) {
 			t.Errorf("%s: warnings: %v", c.name, in.site.Warnings)
 		}
 	}
 }
 
-// TestKeepSerial: a restore brings an old record back, and not the old serial.
-func TestKeepSerial(t *testing.T) {
+// TestKeepNewest: a restore brings an old record back, and not the old serial.
+func TestKeepNewest(t *testing.T) {
 	in := fresh(t, 8)
 	if err := in.record.CopyRecord(sitetest.RecordOf(t, 9)); err != nil {
 		t.Fatal(err)
 	}
 	r := sitetest.RecordOf(t, 5)
-	if in.record.keepSerial(r); r.Serial != 5 {
+	if in.record.keepNewest(r); r.Serial != 5 {
 		t.Errorf("without a restore it is %d", r.Serial)
 	}
 	in.engine.Restores = true
-	if in.record.keepSerial(r); r.Serial != 9 {
+	if in.record.keepNewest(r); r.Serial != 9 {
 		t.Errorf("it is %d", r.Serial)
 	}
 	other := sitetest.RecordOf(t, 5)
 	other.Cluster = "lan-2"
-	if in.record.keepSerial(other); other.Serial != 5 {
+	if in.record.keepNewest(other); other.Serial != 5 {
 		t.Errorf("that of another cluster is %d", other.Serial)
 	}
 }

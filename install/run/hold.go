@@ -35,8 +35,12 @@ const (
 	releaseWait = 3 * time.Second
 )
 
-// Hold keeps other runs away from a host until this one ends, however it ends.
+// Hold keeps other runs away from a host until this one ends, however it ends. A run that only looks is in nobody's
+// way.
 func (en *Engine) Hold(ctx context.Context, h *site.Host) error {
+	if !en.acts {
+		return nil
+	}
 	for begin := time.Now(); ; {
 		err := en.tryHold(ctx, h)
 		var other *hold.HeldError
@@ -77,11 +81,15 @@ func (en *Engine) tryHold(ctx context.Context, h *site.Host) error {
 	case err = <-asked:
 	case <-ctx.Done():
 		err = context.Cause(ctx)
+	case <-time.After(site.LookTimeout):
+		err = fmt.Errorf("boxlift-node has not answered after %v", site.LookTimeout)
 	}
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
+		cause := err                                       // which the end of the process may replace meanwhile
+		time.AfterFunc(releaseWait, func() { end(cause) }) // what lies may not end either
 		var other *hold.HeldError
 		if waitErr := p.Wait(); waitErr != nil && !errors.As(err, &other) {
 			err = waitErr // it says more than the end of the stream

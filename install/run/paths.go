@@ -28,6 +28,11 @@ const (
 	RegistryStarted = wire.FilesDir + "/registry-started"
 	// RegistryUsername is the one that nodes log in with.
 	RegistryUsername = "boxlift"
+	// FrontDir has the config of the front, with its secret.
+	FrontDir = "/etc/boxlift-front"
 	// RegistryWait is how long a registry may take to answer after its start.
 	RegistryWait = time.Minute
 )
+
+// DNSDir is the folder of the DNS server on a host that serves names.
+const DNSDir = "/etc/boxlift-dns"

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/install/site"
@@ -40,7 +40,9 @@ type recorder struct {
 	sync.Mutex
 	// Number is that of the run's release, 0 as long as there is none.
 	Number int
-	state  release.State
+	// begun is when it began: after a restore, its number may be another release's.
+	begun time.Time
+	state release.State
 	// pending tells that something was changed while no API answered.
 	pending bool
 	// tried tells that it could not be written with the API that is triedWith, nil before the
@@ -51,18 +53,13 @@ type recorder struct {
 	failed error
 }
 
-// isPreparing reports whether a phase changes nothing of what runs.
-func isPreparing(phase string) bool {
-	return slices.Contains([]string{"backup", "ship", "registry", "import"}, phase)
-}
-
-// recordChange notes that a step of a phase is about to change something.
-func (rec *Record) recordChange(ctx context.Context, phase string) error {
-	if rec.Site.Bundle == nil {
+// recordChange notes that a step is about to change something; prepares says that its phase only prepares hosts.
+func (rec *Record) recordChange(ctx context.Context, prepares bool) error {
+	if rec.Site.Bundle == nil || rec.NoRelease {
 		return nil
 	}
 	state := release.Running
-	if isPreparing(phase) {
+	if prepares {
 		state = release.Created
 	}
 	rec.Recorder.Lock()
@@ -101,7 +98,7 @@ func (rec *Record) recordState(ctx context.Context, state release.State) error {
 	if errors.Is(err, release.ErrInvalid) {
 		return fmt.Errorf("%w: %w", site.ErrRefused, &RecordError{err})
 	}
-	if errors.As(err, new(*olderBundleError)) {
+	if errors.Is(err, site.ErrRefused) {
 		return err
 	}
 	if err == nil {
@@ -118,14 +115,17 @@ func (rec *Record) recordState(ctx context.Context, state release.State) error {
 // beginRelease puts the run's release into a record that does not have it. That may be because a
 // restore has brought the record back from before the run.
 func (rec *Record) beginRelease(r *release.Record, state release.State) error {
-	if rec.Recorder.Number != 0 && r.Find(rec.Recorder.Number) != nil {
+	if one := r.Find(rec.Recorder.Number); one != nil && one.Started.Equal(rec.Recorder.begun) {
 		return nil
 	}
 	if err := rec.refuseOlder(r); err != nil {
 		return err
 	}
+	if err := rec.Admit(r); err != nil {
+		return err
+	}
 	last := rec.Engine.Journal.State()
-	run, text, err := rec.NewRelease(last.Command, state)
+	run, text, err := rec.NewRelease(last.Verb, last.Command, state)
 	if err != nil {
 		return err
 	}
@@ -135,22 +135,27 @@ func (rec *Record) beginRelease(r *release.Record, state release.State) error {
 	}
 	begun, err := r.Begin(run, text)
 	if err == nil {
-		rec.Recorder.Number = begun.Number
+		rec.Recorder.Number, rec.Recorder.begun = begun.Number, begun.Started
 	}
 	return err
 }
 
 // NewRelease is a run with the bundle as a release, and the text of its lock.
-func (rec *Record) NewRelease(command string, state release.State) (release.Release, []byte, error) {
+func (rec *Record) NewRelease(
+	verb journal.Verb, command string, state release.State,
+) (release.Release, []byte, error) {
 	l, text, err := rec.Site.Bundle.Lock()
 	if err != nil {
 		return release.Release{}, nil, err
 	}
 	run := release.Release{
-		State: state, Command: command, Flags: recordedFlags(rec.Engine.Flags),
+		State: state, Verb: verb, RollbackTo: rec.TakesBack, Command: command, Flags: recordedFlags(rec.Engine.Flags),
 		Bundle: rec.Site.Bundle.Digest(), Serial: rec.Site.Bundle.Validity().Serial,
 		Config:  rec.Site.Config.Fingerprint(),
 		Boxlift: rec.Version, By: site.Operator(), Started: time.Now(), Components: []release.Component{},
+	}
+	if a := rec.Approval; a != nil {
+		run.Signers, run.Trust = a.Signers, a.Version()
 	}
 	for _, c := range l.Components {
 		run.Components = append(run.Components, release.Component{Name: c.Name, Version: c.Version})
@@ -165,6 +170,7 @@ func (rec *Record) EndRelease(ctx context.Context, failed error) error {
 	// Also after Ctrl-C.
 	ctx = context.WithoutCancel(ctx)
 	if rec.Recorder.Number == 0 && !rec.Recorder.pending && (failed != nil || rec.isRecorded(ctx)) {
+		rec.keepApproval(ctx)
 		return failed
 	}
 	if rec.Recorder.tried = false; rec.Recorder.Number == 0 && rec.Site.API != nil {
@@ -222,6 +228,9 @@ func (rec *Record) Note(ctx context.Context, started time.Time, result string, f
 			return nil
 		})
 	}
+	if rec.NoRelease && errors.Is(err, site.ErrNoCluster) {
+		return // the cluster is just being set up
+	}
 	if err != nil {
 		rec.Site.Warn("the cluster's record could not be told of this: %v", err)
 	}
@@ -260,7 +269,7 @@ func (rec *Record) ChangeRecord(ctx context.Context, change func(*release.Record
 			r = release.New(rec.Site.Config.Cluster.Name)
 		}
 		r.Cluster = rec.Site.Config.Cluster.Name
-		rec.keepSerial(r)
+		rec.keepNewest(r)
 		number := rec.Recorder.Number
 		if err := change(r); err != nil {
 			return err
@@ -300,13 +309,14 @@ func (rec *Record) RecordCopy() string { return rec.Site.Beside(recordCopies) + 
 // OpenRecord reads the record from the first server whose API gives it. It is nil when the
 // cluster has none. The error wraps [site.ErrNoCluster] when there is no API to ask.
 func (rec *Record) OpenRecord(ctx context.Context) (*kube.Cluster, *release.Record, string, error) {
+	err := site.ErrNoCluster
 	if rec.Site.API != nil {
-		r, version, err := ReadRecord(ctx, rec.Site.API)
-		if err == nil || errors.Is(err, release.ErrInvalid) {
+		var r *release.Record
+		var version string
+		if r, version, err = ReadRecord(ctx, rec.Site.API); err == nil || errors.Is(err, release.ErrInvalid) {
 			return rec.Site.API, r, version, err
 		}
 	}
-	err := site.ErrNoCluster
 	for _, h := range rec.Site.Servers() {
 		if h.Conn == nil || !h.Member || h.Facts != nil && h.Facts.Unit(site.Unit(config.Server)+
 			".service").ActiveState != "active" {
@@ -350,8 +360,8 @@ func (*RecordError) Hint() string {
 		release.SecretNamespace, release.SecretName, release.SecretKey)
 }
 
-// CheckOwnBundle refuses to join hosts with another bundle than the cluster's: they would have
-// other images, and perhaps another version, than the rest.
+// CheckOwnBundle refuses to work on a part of a cluster with another bundle than the cluster's: hosts that join would
+// have other images, and perhaps another version, than the rest, and no record would tell what a phase has brought.
 func (rec *Record) CheckOwnBundle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, RecordTimeout, fmt.Errorf("given up after %v", RecordTimeout))
 	defer cancel()
@@ -366,6 +376,8 @@ func (rec *Record) CheckOwnBundle(ctx context.Context) error {
 	}
 	newest := LastStanding(r)
 	switch {
+	case newest == nil && rec.NoRelease:
+		return nil // the cluster is just being set up
 	case newest == nil:
 		rec.Site.Warn("the cluster has no record of releases: whether the bundle is the one that it was installed " +
 			"from is not known; boxlift adopt records it")
@@ -378,10 +390,12 @@ func (rec *Record) CheckOwnBundle(ctx context.Context) error {
 			site.ErrRefused, newest.Number, site.Short(newest.Bundle.String()), newest.State,
 			site.Short(rec.Site.Bundle.Digest().String()))
 	}
-	return fmt.Errorf("%w: the cluster runs release %d of bundle %s, and this is bundle %s: add hosts with the "+
-		"cluster's own bundle",
-		site.ErrRefused, newest.Number, site.Short(newest.Bundle.String()),
-		site.Short(rec.Site.Bundle.Digest().String()))
+	instead := "add hosts with the cluster's own bundle"
+	if rec.NoRelease {
+		instead = "run phases with the cluster's own bundle; boxlift upgrade takes the cluster to another one"
+	}
+	return fmt.Errorf("%w: the cluster runs release %d of bundle %s, and this is bundle %s: "+instead,
+		site.ErrRefused, newest.Number, site.Short(newest.Bundle.String()), site.Short(rec.Site.Bundle.Digest().String()))
 }
 
 // LastStanding is the newest release that was not taken back.

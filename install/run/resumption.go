@@ -91,13 +91,8 @@ func UnfinishedOf(r *release.Record, bundle digest.Digest, fingerprint string) (
 			"anew with boxlift %s", site.ErrChanged, what, newest.Command)
 	}
 	shared, anew := sharedFlags(newest.Flags)
-	u := &Unfinished{Release: newest.Number, Command: newest.Command, Verb: journal.Install, Flags: shared, Anew: anew}
-	if to, isUpgrade := UpgradeOf(newest.Command); isUpgrade {
-		if u.Verb = journal.Upgrade; to > 0 {
-			u.Verb, u.RollbackTo = journal.Rollback, to
-		}
-	}
-	return u, nil
+	return &Unfinished{Release: newest.Number, Command: newest.Command, Verb: newest.Verb, RollbackTo: newest.RollbackTo,
+		Flags: shared, Anew: anew}, nil
 }
 
 // recordedFlags are the flags of a run that mean the same on every machine. Files are those of the
@@ -128,18 +123,8 @@ func (u *Unfinished) String() string {
 	return strings.Join(append([]string{u.Command}, u.Flags...), " ")
 }
 
-// UpgradeCommand is what state and record call an upgrade.
+// UpgradeCommand is what people call an upgrade.
 const UpgradeCommand = "upgrade"
-
-// UpgradeOf reports whether a command in the record, which has no verbs, was an upgrade, and the release that it goes
-// back to, 0 for none.
-func UpgradeOf(command string) (rollbackTo int, ok bool) {
-	if command == UpgradeCommand {
-		return 0, true
-	}
-	n, err := fmt.Sscanf(command, "rollback --to %d", &rollbackTo)
-	return rollbackTo, n == 1 && err == nil
-}
 
 // BatchError says that an upgrade has stopped between agents.
 type BatchError struct {

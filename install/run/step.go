@@ -17,8 +17,12 @@ type Step struct {
 	Needed func(context.Context) (reason string, err error)
 	// Run does it. Running it again after it was interrupted must be harmless.
 	Run func(context.Context) error
-	// Follows says that the step is needed whenever one before it was. Only what does not
-	// carry out steps asks it: needed sees what they have changed.
+	// Proves says that the step changes nothing: it waits for what is on its way, keeps others away, or tries out
+	// whether all is as it is to be. Who acts does it each time, off the record. To who looks, what Needed says is a
+	// difference and no change, unless a step before it changes something; Needed may be nil.
+	Proves bool
+	// Follows says that the step is needed whenever one before it was. Only who looks asks it: Needed sees what they
+	// have changed.
 	Follows bool
 	// Starts says that the step's service is started, by it or because of it.
 	Starts bool
@@ -39,16 +43,22 @@ func (s *Step) entry(phase, host, reason string) journal.Step {
 		Takes: s.Takes}
 }
 
-// RunSteps goes through the steps of one phase. Unless the run changes things, steps are
-// only looked at.
+// RunSteps goes through the steps of one phase: it looks at them, and, where the run acts, carries out those that are
+// needed.
 func (en *Engine) RunSteps(ctx context.Context, phase string, s *site.Subject, steps []Step) error {
 	followed := false
 	for _, step := range steps {
+		if step.Proves {
+			if err := en.prove(ctx, s, step, followed); err != nil {
+				return err
+			}
+			continue
+		}
 		reason, err := step.Needed(ctx)
 		if err != nil {
 			return fmt.Errorf("%s: %w", step.Title, err)
 		}
-		if reason == "" && step.Follows && !en.Changing() && followed {
+		if reason == "" && step.Follows && !en.acts && followed {
 			reason = "what it depends on changes"
 		}
 		if reason == "" {
@@ -59,7 +69,7 @@ func (en *Engine) RunSteps(ctx context.Context, phase string, s *site.Subject, s
 		}
 		s.Changes = append(s.Changes, site.Change{Phase: phase, ID: step.ID, Title: step.Title, Reason: reason})
 		followed = followed || !step.Alone
-		if !en.Changing() {
+		if !en.acts {
 			continue
 		}
 		if err := en.runStep(ctx, phase, s.Name, step, reason); err != nil {
@@ -69,8 +79,31 @@ func (en *Engine) RunSteps(ctx context.Context, phase string, s *site.Subject, s
 	return nil
 }
 
+// prove does what changes nothing, or says what it would wait for in vain.
+func (en *Engine) prove(ctx context.Context, s *site.Subject, step Step, changes bool) error {
+	if en.acts {
+		return step.titled(step.Run(ctx))
+	}
+	if step.Needed == nil || changes {
+		return nil
+	}
+	difference, err := step.Needed(ctx)
+	if difference != "" {
+		s.Differences = append(s.Differences, difference)
+	}
+	return step.titled(err)
+}
+
+// titled says of which step an error is. What waits names itself.
+func (s *Step) titled(err error) error {
+	if err == nil || s.Title == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", s.Title, err)
+}
+
 func (en *Engine) runStep(ctx context.Context, phase, name string, s Step, reason string) error {
-	if err := en.Record.recordChange(ctx, phase); err != nil {
+	if err := en.Record.recordChange(ctx, en.prepares); err != nil {
 		return err
 	}
 	end, err := en.Journal.Start(s.entry(phase, name, reason))

@@ -1,6 +1,8 @@
 package run
 
 import (
+	"slices"
+
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/site"
 )
@@ -62,15 +64,29 @@ func (s *Summary) ChangeCount() int {
 	return n
 }
 
+// differences are what is not as it is to be and no step mends, of all hosts and of the cluster.
+func (en *Engine) differences() []string {
+	var texts []string
+	for _, h := range en.Site.Hosts {
+		for _, text := range h.Differences {
+			texts = append(texts, h.Name+": "+text)
+		}
+	}
+	return append(texts, en.Cluster.Differences...)
+}
+
 // Summary says what the run has done so far.
 func (en *Engine) Summary() *Summary {
 	s := &Summary{
-		Cluster: en.Site.Config.Cluster.Name, DryRun: en.Mode == Plan, Phases: en.Phases,
+		Cluster: en.Site.Config.Cluster.Name, DryRun: !en.acts, Phases: en.Phases,
 		Changes: append([]site.Change{}, en.Cluster.Changes...), Warnings: en.Site.Warnings, Overview: en.Site.Overview,
 		Login: en.Site.Login, Backup: en.Site.Backup, ClusterBackup: en.Site.ClusterBackup,
 	}
 	if en.Site.Bundle != nil {
 		s.Bundle = en.Site.Bundle.Digest().String()
+	}
+	if !en.acts {
+		s.Warnings = append(slices.Clone(s.Warnings), en.differences()...)
 	}
 	for _, h := range en.Site.Hosts {
 		one := HostSummary{

@@ -1,6 +1,7 @@
 package seed
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -17,20 +18,19 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
-	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install/authority"
 	"github.com/liteboxd/boxlift/install/config"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/setup"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/outsideyaml"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -47,55 +47,86 @@ func registryUnitText(port int) []byte {
 	return []byte(strings.ReplaceAll(registryUnitTemplate, "@capabilities@", capabilities))
 }
 
-// openedAuthority is an authority that is opened once.
+// openedAuthority is the authority as far as it is known.
 type openedAuthority struct {
-	once  sync.Once
+	mu    sync.Mutex
 	found *authority.Authority
-	err   error
+	kept  bool // it lies beside the state
 	// password is the one that nodes have, where it does not lie beside the state.
 	password string
 }
 
-// authority is that of the cluster's registry. It lies beside the state, and is made at the
-// first run that changes things; one that only looks works with another meanwhile, which is
-// not kept.
+// authority is that of the cluster's registry, which lies beside the state. While there is none, it is one that is not
+// kept: enough to look with.
 func (sd *Seeder) authority() (*authority.Authority, error) {
-	sd.registryCA.once.Do(func() { sd.registryCA.found, sd.registryCA.err = sd.openAuthority() })
-	return sd.registryCA.found, sd.registryCA.err
+	known := &sd.registryCA
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	if known.found != nil {
+		return known.found, nil
+	}
+	o := sd.AuthorityOptions()
+	open := authority.Open
+	_, err := os.Stat(o.Dir)
+	if known.kept = !errors.Is(err, fs.ErrNotExist); !known.kept {
+		open = openForNow
+	}
+	found, err := open(o)
+	if err == nil {
+		known.found = found
+	}
+	return found, err
 }
 
-func (sd *Seeder) openAuthority() (*authority.Authority, error) {
-	o := sd.AuthorityOptions()
-	if _, err := os.Stat(o.Dir); !sd.Engine.Changing() && errors.Is(err, fs.ErrNotExist) {
-		if sd.Engine.Mode == run.Inspect {
-			sd.Site.Differences = append(sd.Site.Differences, o.Dir+" is missing, which has the authority of "+
-				"boxlift's registry; boxlift install would make another one, for all nodes")
-		}
-		return openForNow(o)
+// authorityStep makes the authority where it does not lie beside the state.
+func (sd *Seeder) authorityStep() run.Step {
+	return run.Step{
+		ID: "make-registry-authority", Title: "make the authority of boxlift's registry", Proves: true,
+		Needed: func(context.Context) (string, error) {
+			begun := slices.ContainsFunc(sd.Site.Servers(), func(h *site.Host) bool { return h.Member })
+			if _, err := sd.authority(); err != nil || sd.registryCA.kept || !begun {
+				return "", err
+			}
+			return sd.AuthorityOptions().Dir + " is missing, which has the authority of boxlift's registry; " +
+				"boxlift install would make another one, for all nodes", nil
+		},
+		Run: func(context.Context) error {
+			known := &sd.registryCA
+			known.mu.Lock()
+			defer known.mu.Unlock()
+			if known.kept && known.found != nil {
+				return nil
+			}
+			found, err := authority.Open(sd.AuthorityOptions())
+			if err == nil {
+				known.found, known.kept = found, true
+			}
+			return err
+		},
 	}
-	return authority.Open(o)
 }
 
 // AuthorityOptions say where the authority of the cluster's registry is kept.
 func (sd *Seeder) AuthorityOptions() authority.Options {
 	r, name := sd.Site.Config.Seeding.Registry, sd.Site.Config.Cluster.Name
-	return authority.Options{Dir: filepath.Join(filepath.Dir(sd.Site.StatePath), "registry-ca", name), Cluster: name,
+	o := authority.Options{Dir: filepath.Join(filepath.Dir(sd.Site.StatePath), "registry-ca", name), Cluster: name,
 		CAFile: r.CAFile, CAKeyFile: r.CAKeyFile, Password: sd.registryCA.password}
+	if sd.Site.Config.Authority.Folder != "" && r.CAFile == "" {
+		o.Site = sd.Site.Authority
+	}
+	return o
 }
 
 // FindPassword finds what a cluster that is there has of the authority which does not lie beside
 // the state, as on another machine: the password, which every server has. Another one would keep
-// nodes from pulling until each of them has been started with it. The authority's key no host has;
-// another authority is brought to all hosts of the run before anything relies on it, and to no
-// others.
-func (sd *Seeder) FindPassword(ctx context.Context) error {
+// nodes from pulling until each of them has been started with it.
+func (sd *Seeder) FindPassword(ctx context.Context) {
 	if sd.Site.Config.Seeding.Mode != config.SeedRegistry || sd.Engine.Scope == run.OnlyLiteBoxd {
-		return nil
+		return
 	}
-	o := sd.AuthorityOptions()
-	lacksCA, lacksPassword := o.Lacks()
+	lacksCA, lacksPassword := sd.AuthorityOptions().Lacks()
 	if !lacksCA && !lacksPassword {
-		return nil
+		return
 	}
 	for _, h := range sd.Site.Servers() {
 		if h.Conn == nil {
@@ -105,10 +136,9 @@ func (sd *Seeder) FindPassword(ctx context.Context) error {
 			sd.registryCA.password = sd.passwordIn(file)
 		}
 		if sd.registryCA.password != "" {
-			return sd.judgeLostAuthority(o.Dir, lacksCA)
+			return
 		}
 	}
-	return nil // none has pulled from there yet
 }
 
 // passwordIn is the password of boxlift's registry in a server's registries.yaml, "" for none.
@@ -122,10 +152,14 @@ func (sd *Seeder) passwordIn(file *RegistriesFile) string {
 	return ""
 }
 
-// judgeLostAuthority says what becomes of a cluster whose authority is not at hand.
-func (sd *Seeder) judgeLostAuthority(dir string, lacksCA bool) error {
+// JudgeAuthority says what becomes of a cluster whose authority is not at hand. The authority's key no host has;
+// another authority is brought to all hosts of the run before anything relies on it, and to no others.
+func (sd *Seeder) JudgeAuthority(ctx context.Context) error {
+	o := sd.AuthorityOptions()
+	dir := o.Dir
+	lacksCA, _ := o.Lacks()
 	switch {
-	case !lacksCA || sd.Engine.Mode == run.Inspect: // which has its own words for it
+	case !lacksCA || sd.registryCA.password == "": // no host has pulled from there yet
 		return nil
 	case sd.Engine.Only != nil:
 		return fmt.Errorf("%w: %s is not here, which has the authority of the cluster's registry: the hosts that are "+
@@ -135,11 +169,12 @@ func (sd *Seeder) judgeLostAuthority(dir string, lacksCA bool) error {
 	const text = "%s is not here, which has the authority of the cluster's registry: another one is made and brought " +
 		"to all hosts; until all servers have certificates of it, some pulls of images fail and are tried again; " +
 		"bring that folder first to avoid it"
-	if sd.Engine.Changing() {
-		sd.Site.Note(text, dir) // before anything is changed
-	}
 	sd.Site.Warn(text, dir)
-	return nil
+	return sd.Engine.RunSteps(ctx, "registry", &sd.Engine.Cluster, []run.Step{{Proves: true,
+		Run: func(context.Context) error {
+			sd.Site.Note(text, dir) // before anything is changed
+			return nil
+		}}})
 }
 
 // openForNow opens an authority that is not kept.
@@ -154,6 +189,9 @@ func openForNow(o authority.Options) (_ *authority.Authority, err error) {
 // serveImages brings up the registry on the servers, one after the other: nodes that pull
 // meanwhile ask the next one.
 func (sd *Seeder) serveImages(ctx context.Context) error {
+	if err := sd.Engine.RunSteps(ctx, "registry", &sd.Engine.Cluster, []run.Step{sd.authorityStep()}); err != nil {
+		return err
+	}
 	a, err := sd.authority()
 	if err != nil {
 		return err
@@ -162,13 +200,7 @@ func (sd *Seeder) serveImages(ctx context.Context) error {
 	if failed != nil && !sd.Engine.GoesOn(failed) {
 		return failed
 	}
-	for _, h := range sd.Site.Servers() {
-		err := sd.Engine.EachHost(ctx, []*site.Host{h}, sd.serveOn)
-		if err != nil && sd.Engine.Changing() {
-			return err
-		}
-	}
-	return failed
+	return cmp.Or(sd.Engine.InTurn(ctx, sd.Site.Servers(), sd.serveOn), failed)
 }
 
 func (sd *Seeder) serveOn(ctx context.Context, h *site.Host) error {
@@ -187,10 +219,6 @@ type registryServer struct {
 }
 
 func (s *registryServer) steps() ([]run.Step, error) {
-	program, ok := s.seeder.Site.Contents.File(bundle.ProgramsComponent, bundle.NodeProgram, s.host.Platform)
-	if !ok {
-		return nil, fmt.Errorf("the bundle carries no %s for %s", bundle.NodeProgram, s.host.Platform)
-	}
 	settings, err := s.settings()
 	if err != nil {
 		return nil, err
@@ -201,16 +229,8 @@ func (s *registryServer) steps() ([]run.Step, error) {
 			Needed: s.userReason,
 			Run:    s.makeUser,
 		},
-		setup.Restarting(s.host, run.RegistryStarted, run.Step{
-			ID: "place-registry", Title: "place the program of boxlift's registry",
-			Needed: func(ctx context.Context) (string, error) {
-				digests, err := machine.Digests(ctx, s.host.Conn, run.RegistryProgram)
-				return setup.Differs(run.RegistryProgram, digests[run.RegistryProgram], program.Digest.Encoded()), err
-			},
-			Run: func(ctx context.Context) error {
-				return setup.CopyProgram(ctx, s.host, site.HelperPath, run.RegistryProgram)
-			},
-		}),
+		setup.Restarting(s.host, run.RegistryStarted, setup.ProgramStep(s.seeder.Site, s.host, "place-registry",
+			"place the program of boxlift's registry", run.RegistryProgram)),
 		s.certificateStep(),
 		setup.Restarting(s.host, run.RegistryStarted, s.groupFileStep("write the config of boxlift's registry",
 			run.RegistryConfig, settings)),
@@ -370,16 +390,9 @@ func (s *registryServer) certificateStep() run.Step {
 }
 
 func (s *registryServer) unitStep() run.Step {
-	content := registryUnitText(s.seeder.Site.Config.Seeding.Registry.Port)
-	return run.Step{
-		ID: "write-registry-unit", Title: "write the unit " + run.RegistryService + ".service",
-		Needed: func(ctx context.Context) (string, error) {
-			digests, err := machine.Digests(ctx, s.host.Conn, run.RegistryUnit)
-			sum := sha256.Sum256(content)
-			return setup.Differs(run.RegistryUnit, digests[run.RegistryUnit], hex.EncodeToString(sum[:])), err
-		},
-		Run: func(ctx context.Context) error { return s.host.Put(ctx, run.RegistryUnit, 0o644, content) },
-	}
+	step := setup.UnitStep(s.host, run.RegistryService+".service", registryUnitText(s.seeder.Site.Config.Seeding.Registry.Port))
+	step.ID = "write-registry-unit" // as it stands in journals
+	return step
 }
 
 // started is the fingerprint of what the service runs with. The certificate is not among
@@ -430,7 +443,7 @@ func (s *registryServer) start(ctx context.Context) error {
 					return false, err
 				}
 				state, err := machine.FindService(ctx, s.host.Conn, run.RegistryService)
-				return state.IsReady(), err
+				return state.IsReady() || err != nil, err
 			})
 		})
 	if err == nil || errors.Is(ctx.Err(), context.Canceled) {
@@ -465,7 +478,8 @@ type RegistryLogin struct {
 func (l RegistryLogin) Ask(ctx context.Context, dial Dialer) error {
 	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
 	defer cancel()
-	client := &tls.Config{InsecureSkipVerify: l.Insecure, MinVersion: tls.VersionTLS12} // #nosec G402: only where install.yaml asks for it
+	// #nosec G402: only where install.yaml asks for it
+	client := &tls.Config{InsecureSkipVerify: l.Insecure, MinVersion: tls.VersionTLS12}
 	if l.Ca != nil {
 		client.RootCAs = x509.NewCertPool()
 		if !client.RootCAs.AppendCertsFromPEM(l.Ca) {
@@ -516,9 +530,9 @@ func (e *registryStatusError) Error() string {
 
 // Retire removes boxlift's registry from hosts where install.yaml does not ask for it any
 // more. By now no node names it, and all images are there by the other way.
+// A host that failed, or is not worked on, may still pull from it: the verb's page asks for the whole cluster.
 func (sd *Seeder) Retire(ctx context.Context) error {
-	// A host that failed, or is not worked on, may still pull from the registry.
-	if sd.Engine.Only != nil || !sd.Engine.WholeCluster() && sd.Engine.Mode != run.Inspect {
+	if sd.Engine.Only != nil {
 		return nil
 	}
 	return sd.Engine.EachHost(ctx, sd.Site.Hosts, func(ctx context.Context, h *site.Host) error {
@@ -537,10 +551,9 @@ func (sd *Seeder) retireSteps(h *site.Host) []run.Step {
 		steps = append(steps, run.Step{
 			ID: "remove-registry", Title: "remove boxlift's registry",
 			Needed: func(ctx context.Context) (string, error) {
-				out, err := h.Root(ctx, "look for boxlift's registry",
-					append([]string{"/bin/sh", "-c", `for f in "$@"; do [ ! -e "$f" ] || { echo "$f"; exit; }; done`,
-						"sh"}, run.RegistryUnit, run.RegistryDir, run.RegistryProgram, run.RegistryStarted)...)
-				return leftover(out), err
+				found, err := machine.FirstThere(ctx, h.Conn, "look for boxlift's registry", run.RegistryUnit,
+					run.RegistryDir, run.RegistryProgram, run.RegistryStarted)
+				return leftover(found), err
 			},
 			Run: func(ctx context.Context) error {
 				_, err := h.Root(ctx, "remove boxlift's registry", "/bin/sh", "-c", RemoveRegistryScript)
@@ -552,9 +565,8 @@ func (sd *Seeder) retireSteps(h *site.Host) []run.Step {
 		steps = append(steps, run.Step{
 			ID: "remove-registry-authority", Title: "remove the authority of the registry",
 			Needed: func(ctx context.Context) (string, error) {
-				out, err := h.Root(ctx, "look for the registry's authority", "/bin/sh", "-c",
-					`[ ! -e "$1" ] || echo "$1"`, "sh", k3sRegistryCA)
-				return leftover(out), err
+				found, err := machine.FirstThere(ctx, h.Conn, "look for the registry's authority", k3sRegistryCA)
+				return leftover(found), err
 			},
 			Run: func(ctx context.Context) error {
 				_, err := h.Root(ctx, "remove "+k3sRegistryCA, "rm", "-f", k3sRegistryCA)
@@ -566,11 +578,11 @@ func (sd *Seeder) retireSteps(h *site.Host) []run.Step {
 }
 
 // leftover says of a file that a host has that it is of no use any more.
-func leftover(found []byte) string {
-	if name := printable.Short(strings.TrimSpace(string(found)), 200); name != "" {
-		return name + " is there, and install.yaml does not ask for it"
+func leftover(found string) string {
+	if found == "" {
+		return ""
 	}
-	return ""
+	return found + " is there, and install.yaml does not ask for it"
 }
 
 // RemoveRegistryScript removes all of boxlift's registry. Each part may have been removed
@@ -608,7 +620,7 @@ func NodeRegistries(ctx context.Context, h *site.Host) (*RegistriesFile, error) 
 		return nil, err
 	}
 	var file RegistriesFile
-	if err := yaml.Unmarshal([]byte(content), &file); err != nil {
+	if err := outsideyaml.Unmarshal([]byte(content), &file); err != nil {
 		// the error may quote a password
 		return nil, errors.New(site.K3sRegistries + " cannot be read: it is no registries.yaml")
 	}

@@ -1,11 +1,13 @@
 package seed
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -118,27 +120,37 @@ func TestRegistrySettings(t *testing.T) {
 // A run that only looks makes no authority, and one that is there is used by both.
 func TestAuthorityIsMadeOnlyByChanges(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.json")
-	open := func(m run.Mode) *authority.Authority {
+	open := func(acts bool) (*authority.Authority, []string) {
 		t.Helper()
 		in := seeded(t, sitetest.ExampleConfig+sitetest.OwnRegistry)
-		in.site.StatePath, in.engine.Mode = path, m
+		in.site.StatePath, in.site.Hosts[0].Member = path, true
+		goThrough := in.engine.Look
+		if acts {
+			goThrough = in.engine.Apply
+		}
+		if _, err := in.seeder.authority(); err != nil { // somebody may have asked before
+			t.Fatal(err)
+		}
+		if err := goThrough(t.Context(), []run.Phase{{Name: "registry", Look: func(ctx context.Context) error {
+			return in.engine.RunSteps(ctx, "registry", &in.engine.Cluster, []run.Step{in.seeder.authorityStep()})
+		}}}); err != nil {
+			t.Fatal(err)
+		}
 		a, err := in.seeder.authority()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return a
+		return a, in.engine.Cluster.Differences
 	}
 	dir := filepath.Join(filepath.Dir(path), "registry-ca", "example")
-	for _, m := range []run.Mode{run.Plan, run.Inspect} {
-		open(m)
-		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-			t.Fatalf("mode %d: %v", m, err)
-		}
+	_, told := open(false)
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) || len(told) != 1 || !strings.Contains(told[0], dir+" is missing") {
+		t.Fatalf("looked at: %v, told %q", err, told)
 	}
-	made := open(run.Apply)
-	for _, m := range []run.Mode{run.Plan, run.Inspect, run.Apply} {
-		if a := open(m); a.Password() != made.Password() || string(a.CA()) != string(made.CA()) {
-			t.Errorf("mode %d uses another authority", m)
+	made, _ := open(true)
+	for _, acts := range []bool{false, true} {
+		if a, told := open(acts); a.Password() != made.Password() || string(a.CA()) != string(made.CA()) || told != nil {
+			t.Errorf("acts: %t: another authority is used; told %q", acts, told)
 		}
 	}
 }
@@ -166,12 +178,8 @@ func TestWhatIsRetired(t *testing.T) {
 		}
 	}
 	in := seeded(t, sitetest.ExampleConfig)
-	in.site.Hosts[1].Fail(errors.New("is down"))
+	in.engine.Only = []string{}
 	if err := in.seeder.Retire(t.Context()); err != nil { // it would ask hosts that are not there
-		t.Error(err)
-	}
-	in.site.Hosts[1].Err, in.engine.Only = nil, []string{}
-	if err := in.seeder.Retire(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -201,27 +209,42 @@ func TestPasswordIn(t *testing.T) {
 // Where the cluster's authority is not at hand, all hosts get another one, or none does.
 func TestLostAuthority(t *testing.T) {
 	for _, test := range []struct {
-		name            string
-		mode            run.Mode
-		only            []string
-		lacksCA         bool
-		refused, warned bool
+		name                      string
+		known, has                bool // whether nodes have a password of it, and whether it lies here
+		only                      []string
+		refused, warned, toldOnce bool
 	}{
-		{name: "it is the user's own", mode: run.Apply},
-		{name: "all hosts", mode: run.Apply, lacksCA: true, warned: true},
-		{name: "a plan", mode: run.Plan, lacksCA: true, warned: true},
-		{name: "status", mode: run.Inspect, lacksCA: true},
-		{name: "a host that joins", mode: run.Apply, only: []string{"10.0.0.12"}, lacksCA: true, refused: true},
-		{name: "a host that would join", mode: run.Plan, only: []string{"10.0.0.12"}, lacksCA: true, refused: true},
+		{name: "it lies here", known: true, has: true},
+		{name: "no node has pulled from there yet"},
+		{name: "all hosts", known: true, warned: true, toldOnce: true},
+		{name: "a host that joins", known: true, only: []string{"10.0.0.12"}, refused: true},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			in := seeded(t, sitetest.ExampleConfig+sitetest.OwnRegistry)
-			in.engine.Mode, in.engine.Only, in.site.Reporter = test.mode, test.only, progress.Discard
-			err := in.seeder.judgeLostAuthority("/registry-ca/example", test.lacksCA)
-			if errors.Is(err, site.ErrRefused) != test.refused || len(in.site.Warnings) > 0 != test.warned {
-				t.Errorf("%v, %q", err, in.site.Warnings)
-			}
-		})
+		for _, acts := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, acts: %t", test.name, acts), func(t *testing.T) {
+				in := seeded(t, sitetest.ExampleConfig+sitetest.OwnRegistry)
+				told := new(messages)
+				in.site.StatePath, in.engine.Only, in.site.Reporter = filepath.Join(t.TempDir(), "state.json"), test.only, told
+				if test.has {
+					if _, err := authority.Open(in.seeder.AuthorityOptions()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if test.known {
+					in.seeder.registryCA.password = strings.Repeat("0a", 32)
+				}
+				goThrough := in.engine.Look
+				if acts {
+					goThrough = in.engine.Apply
+				}
+				err := goThrough(t.Context(), []run.Phase{{Name: "preflight", Look: in.seeder.JudgeAuthority}})
+				if errors.Is(err, site.ErrRefused) != test.refused || len(in.site.Warnings) > 0 != test.warned {
+					t.Errorf("%v, %q", err, in.site.Warnings)
+				}
+				if (len(*told) == 1) != (acts && test.toldOnce) {
+					t.Errorf("told %q", *told)
+				}
+			})
+		}
 	}
 	in := seeded(t, sitetest.ExampleConfig+sitetest.OwnRegistry)
 	in.site.StatePath, in.seeder.registryCA.password = filepath.Join(t.TempDir(), "state.json"), strings.Repeat("0a", 32)
@@ -229,3 +252,10 @@ func TestLostAuthority(t *testing.T) {
 		t.Errorf("the password that nodes have is not kept: %v", err)
 	}
 }
+
+// messages keeps what the operator is told.
+type messages []string
+
+func (m *messages) Message(text string) { *m = append(*m, text) }
+
+func (*messages) Task(string, int64) progress.Task { return progress.Discard.Task("", 0) }

@@ -1,6 +1,7 @@
 package seed
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
@@ -95,25 +96,25 @@ func (sd *Seeder) Registries(h *site.Host) (*registries.File, error) {
 
 // registriesWith is registries with the password of boxlift's registry.
 func (sd *Seeder) registriesWith(h *site.Host, password string) (*registries.File, error) {
-	var source registries.Source
+	var origin registries.Origin
 	switch s := sd.Site.Config.Seeding; {
 	case s.Mode == config.SeedRegistry:
-		source.Login = &registries.Login{Username: run.RegistryUsername, Password: config.NewSecret(password)}
-		source.CAFile = k3sRegistryCA
+		origin.Login = &registries.Login{Username: run.RegistryUsername, Password: config.NewSecret(password)}
+		origin.CAFile = k3sRegistryCA
 		for _, server := range sd.endpointOrder(h) {
-			source.Endpoints = append(source.Endpoints, "https://"+sd.RegistryAddress(server))
+			origin.Endpoints = append(origin.Endpoints, "https://"+sd.RegistryAddress(server))
 		}
 	case s.Mode == config.SeedExternal:
 		rules, err := rewriteRules(s.External)
 		if err != nil {
 			return nil, err
 		}
-		source = s.External.Source(rules, k3sRegistryCA)
+		origin = s.External.Origin(rules, k3sRegistryCA)
 	case !s.PeerToPeer:
 		return sd.Site.Config.Registries, nil
 	}
-	source.Registries = sd.Site.CarriedRegistries()
-	merged, err := source.Merge(sd.Site.Config.Registries)
+	origin.Registries = sd.Site.CarriedRegistries()
+	merged, err := origin.Merge(sd.Site.Config.Registries)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", site.ErrConfig, err)
 	}
@@ -170,38 +171,60 @@ func (sd *Seeder) seedExternal(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		steps = append(steps, run.Step{
-			ID: "push-images", Title: "push the bundle's images to " + e.Address,
-			Needed: func(ctx context.Context) (string, error) {
-				found, err := push.Check(ctx, login)
-				return lackingImages(found, err), err
-			},
-			Run: func(ctx context.Context) error {
-				_, err := push.Push(ctx, login)
-				return err
-			},
-		})
+		steps = append(steps, pushStep(e.Address, login))
 	}
-	if err := sd.Engine.RunSteps(ctx, "registry", &sd.Engine.Cluster, steps); err != nil {
-		return err
+	steps = append(steps, sd.pullStep(e.Address, pull))
+	return cmp.Or(sd.Engine.RunSteps(ctx, "registry", &sd.Engine.Cluster, steps), failed)
+}
+
+// pushStep brings the bundle's images to the site's registry.
+func pushStep(address string, login push.Options) run.Step {
+	return run.Step{
+		ID: "push-images", Title: "push the bundle's images to " + address,
+		Needed: func(ctx context.Context) (string, error) {
+			found, err := push.Check(ctx, login)
+			return lackingImages(found, err), err
+		},
+		Run: func(ctx context.Context) error {
+			_, err := push.Push(ctx, login)
+			return err
+		},
 	}
-	if len(sd.Engine.Cluster.Changes) > 0 && !sd.Engine.Changing() {
-		return failed // what a push would do away with is no finding
+}
+
+// pullStep finds out whether nodes will find the bundle's images at the site's registry.
+func (sd *Seeder) pullStep(address string, pull push.Options) run.Step {
+	look := func(ctx context.Context) (lacks string, err error) {
+		if sd.pushed, err = push.Check(ctx, pull); err != nil {
+			return "", err
+		}
+		if lacks = lackingImages(sd.pushed, nil); lacks != "" {
+			lacks = address + ": " + lacks
+		}
+		return lacks, nil
 	}
-	if sd.pushed, err = push.Check(ctx, pull); err != nil {
-		return fmt.Errorf("look for the bundle's images as nodes will: %w", err)
+	return run.Step{
+		ID: "find-images", Title: "look for the bundle's images as nodes will", Proves: true, Needed: look,
+		Run: func(ctx context.Context) error {
+			_, err := look(ctx)
+			return err
+		},
 	}
-	switch lacks := lackingImages(sd.pushed, nil); {
-	case lacks != "" && sd.Engine.Mode == run.Inspect:
-		sd.Site.Differences = append(sd.Site.Differences, e.Address+": "+lacks)
-	case lacks != "":
-		return fault.WithHint(fmt.Errorf("%s: %s", e.Address, lacks),
+}
+
+// RequireImages refuses to go on where nodes would not find the bundle's images at the site's registry. It asks nobody:
+// [Seeder.Seed] has done so, unless it would push them first.
+func (sd *Seeder) RequireImages(context.Context) error {
+	if sd.pushed == nil {
+		return nil
+	}
+	if lacks := lackingImages(sd.pushed, nil); lacks != "" {
+		return fault.WithHint(fmt.Errorf("%s: %s", sd.Site.Config.Seeding.External.Address, lacks),
 			"push them with boxlift registry push, or let install do it: seeding.external.push has the login for that; "+
 				"projects must exist")
-	case sd.Engine.Mode != run.Inspect: // it is no difference of the cluster
-		sd.warnOfDigests(sd.pushed)
 	}
-	return failed
+	sd.warnOfDigests(sd.pushed)
+	return nil
 }
 
 // externalCA is the authority of the site's registry; nil when machines trust it anyway.

@@ -28,7 +28,6 @@ var ShippedFiles = []string{site.K3sProgram, site.InstallScript}
 // Ship brings packs and files to all hosts. What several of them lack leaves the
 // operator's machine once: they hand it on to each other.
 func (sd *Seeder) Ship(ctx context.Context) error {
-	const title = "ship the bundle's contents"
 	var mu sync.Mutex
 	var lacking []*shipment
 	err := sd.Engine.EachHost(ctx, sd.Site.Hosts, func(ctx context.Context, h *site.Host) error {
@@ -37,21 +36,11 @@ func (sd *Seeder) Ship(ctx context.Context) error {
 		if s.want, err = sd.WantedOn(h); err != nil {
 			return err
 		}
-		return sd.Engine.RunSteps(ctx, "ship", &h.Subject, []run.Step{{
-			ID: "ship", Title: title,
-			Needed: func(ctx context.Context) (string, error) {
-				reason, err := lacks(ctx, h, s.want)
-				h.Shipped = err == nil && reason == ""
-				return reason, err
-			},
-			Run: func(context.Context) error {
-				mu.Lock()
-				defer mu.Unlock()
-				lacking = append(lacking, s)
-				return nil
-			},
-			Later: &s.ended,
-		}})
+		return sd.Engine.RunSteps(ctx, "ship", &h.Subject, []run.Step{s.step(func() {
+			mu.Lock()
+			defer mu.Unlock()
+			lacking = append(lacking, s)
+		})})
 	})
 	if ctx.Err() != nil || len(lacking) == 0 {
 		return err
@@ -72,6 +61,23 @@ type shipment struct {
 	cancel  context.CancelCauseFunc
 	// ended notes the end of the step in the state.
 	ended func(error) error
+}
+
+// step lines a shipment up where the host lacks something: all are sent together.
+func (s *shipment) step(lineUp func()) run.Step {
+	return run.Step{
+		ID: "ship", Title: "ship the bundle's contents",
+		Needed: func(ctx context.Context) (string, error) {
+			reason, err := lacks(ctx, s.host, s.want)
+			s.host.Shipped = err == nil && reason == ""
+			return reason, err
+		},
+		Run: func(context.Context) error {
+			lineUp()
+			return nil
+		},
+		Later: &s.ended,
+	}
 }
 
 // WantedOn lists what a host has to hold.
@@ -119,6 +125,21 @@ func lacks(ctx context.Context, h *site.Host, want wire.Want) (string, error) {
 		return fmt.Sprintf("%d of %d packs and files are missing", missing, len(sizes)), nil
 	}
 	return "", err
+}
+
+// RequireShipped refuses hosts that lack packs or files of the bundle.
+func (sd *Seeder) RequireShipped(ctx context.Context) error {
+	return sd.Engine.EachHost(ctx, sd.Site.Hosts, func(ctx context.Context, h *site.Host) error {
+		want, err := sd.WantedOn(h)
+		if err != nil {
+			return err
+		}
+		reason, err := lacks(ctx, h, want)
+		if err == nil && reason != "" {
+			err = fault.WithHint(fmt.Errorf("%w: %s", site.ErrRefused, reason), "boxlift phase run ship brings them")
+		}
+		return err
+	})
 }
 
 // SizesOf are the sizes of packs and files, by their paths.

@@ -66,8 +66,8 @@ func TestStartReason(t *testing.T) {
 	}
 }
 
-// What has to be started again is noted before anything is changed: else a run that dies in between leaves a service with
-// what it had.
+// What has to be started again is noted before anything is changed: else a run that dies in between leaves a service
+// with what it had.
 func TestRestarting(t *testing.T) {
 	const started = "/var/lib/boxlift/k3s-started"
 	f := hosttest.New(t, "a")

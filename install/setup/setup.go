@@ -10,14 +10,17 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/liteboxd/boxlift/bundle"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -32,33 +35,63 @@ func Differs(name, digest, wanted string) string {
 	return name + " differs"
 }
 
+// FileReason says why a file has to be written, "" when it has its content and mode, and is root's.
+func FileReason(ctx context.Context, h machine.Host, name string, mode fs.FileMode, content []byte) (string, error) {
+	digests, err := machine.Digests(ctx, h, name)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(content)
+	if reason := Differs(name, digests[name], hex.EncodeToString(sum[:])); reason != "" {
+		return reason, nil
+	}
+	is, err := machine.Root(ctx, h, "look at "+name, "stat", "-c", "%a %u", name)
+	if err == nil && strings.TrimSpace(string(is)) != fmt.Sprintf("%o 0", mode) {
+		return name + " has another mode or owner", nil
+	}
+	return "", err
+}
+
 // FileStep writes a file that only root can read.
 func FileStep(h *site.Host, title, name string, content []byte) run.Step {
 	return run.Step{
 		ID: FileID(name), Title: title,
-		Needed: func(ctx context.Context) (string, error) {
-			sum := sha256.Sum256(content)
-			digests, err := machine.Digests(ctx, h.Conn, name)
-			if err != nil {
-				return "", err
-			}
-			reason := Differs(name, digests[name], hex.EncodeToString(sum[:]))
-			if reason != "" {
-				return reason, nil
-			}
-			mode, err := h.Root(ctx, "look at "+name, "stat", "-c", "%a %u", name)
-			if err == nil && strings.TrimSpace(string(mode)) != "600 0" {
-				reason = name + " has another mode or owner"
-			}
-			return reason, err
-		},
+		Needed: func(ctx context.Context) (string, error) { return FileReason(ctx, h.Conn, name, 0o600, content) },
 		Run: func(ctx context.Context) error {
-			if _, err := h.Root(ctx, "make k3s' config folder", "mkdir", "-p", "-m", "0755",
-				path.Dir(name)); err != nil {
+			folder := path.Dir(name)
+			if _, err := h.Root(ctx, "make "+folder, "mkdir", "-p", "-m", "0755", folder); err != nil {
 				return err
 			}
 			return h.Put(ctx, name, 0o600, content)
 		},
+	}
+}
+
+// UnitStep writes a unit of systemd's, which is no secret. unit is its name, with its ending.
+func UnitStep(h *site.Host, unit string, content []byte) run.Step {
+	name := site.UnitDir + unit
+	return run.Step{
+		ID: FileID(name), Title: "write the unit " + unit,
+		Needed: func(ctx context.Context) (string, error) { return FileReason(ctx, h.Conn, name, 0o644, content) },
+		Run:    func(ctx context.Context) error { return h.Put(ctx, name, 0o644, content) },
+	}
+}
+
+// ProgramStep keeps a copy of the bundle's boxlift-node on a host, which a service runs: boxlift-node itself is replaced
+// before anything else.
+func ProgramStep(s *site.Site, h *site.Host, id, title, name string) run.Step {
+	return run.Step{
+		ID: id, Title: title,
+		Needed: func(ctx context.Context) (string, error) {
+			program, ok := s.Contents.File(bundle.ProgramsComponent, bundle.NodeProgram, h.Platform)
+			if !ok {
+				return "", fault.OnHost(fault.Bundle.Errorf("the bundle carries no %s for %s", bundle.NodeProgram,
+					h.Platform), h.Name)
+			}
+			digests, err := machine.Digests(ctx, h.Conn, name)
+			return Differs(name, digests[name], program.Digest.Encoded()), err
+		},
+		Run: func(ctx context.Context) error { return CopyProgram(ctx, h, site.HelperPath, name) },
 	}
 }
 
@@ -85,20 +118,24 @@ func StartError(ctx context.Context, h *site.Host, service, text string, redact 
 	if err != nil {
 		return fmt.Errorf("%s; its journal cannot be read: %w", text, err)
 	}
-	return &ServiceError{Text: text, Service: service,
-		Lines: printable.Text(strings.TrimSpace(redact(LastLines(string(out)))))}
+	return &ServiceError{Text: text, Service: service, Lines: LastLines(redact(string(out)))}
 }
 
-// LastLines are those of a service's journal that say why it ended. Where containers go on
-// running, systemd says of each of their processes that it is there at every end and new start.
+// LastLines are those of a service's journal that say why it ended, fit to be shown: 6 kB at most. The journal is one
+// without secrets, which would not be known any more by their halves. Where containers go on running, systemd says of
+// each of their processes that it is there at every end and new start.
 func LastLines(journal string) string {
-	const most = 15
+	const most, maxLine = 15, 400
 	lines := slices.DeleteFunc(slices.Collect(strings.Lines(journal)), func(line string) bool {
 		return strings.Contains(line, "Found left-over process") ||
 			strings.HasSuffix(strings.TrimSpace(line), "remains running after unit stopped.") ||
 			strings.HasPrefix(line, "This usually indicates unclean termination of a previous run")
 	})
-	return strings.Join(lines[max(0, len(lines)-most):], "")
+	lines = lines[max(0, len(lines)-most):]
+	for i, line := range lines {
+		lines[i] = printable.Short(strings.TrimRight(line, "\r\n"), maxLine)
+	}
+	return strings.TrimSpace(strings.Join(lines, "\n"))
 }
 
 // ServiceError says what k3s said before it ended.

@@ -71,14 +71,14 @@ func (s *Site) WaitingFor(ctx context.Context, limit time.Duration, what string,
 	return err
 }
 
-// Poll asks until it is done; the error of a wait in vain has the last answer.
+// Poll asks until it is done, well or not; the error of a wait in vain has the last answer.
 func Poll(ctx context.Context, ask func(context.Context) (done bool, err error)) error {
 	ticker := time.NewTicker(PollInterval)
 	defer ticker.Stop()
 	for {
 		done, err := ask(ctx)
-		if done && err == nil {
-			return nil
+		if done {
+			return err
 		}
 		select {
 		case <-ctx.Done():

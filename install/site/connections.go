@@ -13,16 +13,21 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/config"
 	machine "github.com/liteboxd/boxlift/install/host"
+	"github.com/liteboxd/boxlift/install/host/local"
 	"github.com/liteboxd/boxlift/install/remote"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
-// Connections are the SSH connections of a run. Each is made once, however many hosts
+// Dial reaches a host of install.yaml in another way than its own.
+type Dial func(context.Context, config.Host) (machine.Host, error)
+
+// Connections are those of a run to hosts. Each is made once, however many hosts
 // are reached through it.
 type Connections struct {
 	config *config.Config
 	log    *slog.Logger
+	other  Dial // nil for SSH, or nothing at all where a host is this machine
 
 	mu   sync.Mutex
 	made map[string]*connection
@@ -36,9 +41,9 @@ type connection struct {
 	err  error
 }
 
-// NewConnections are none yet.
-func NewConnections(c *config.Config, log *slog.Logger) *Connections {
-	return &Connections{config: c, log: log, made: make(map[string]*connection)}
+// NewConnections are none yet. They are made by SSH but to the host that is this machine, unless other is there.
+func NewConnections(c *config.Config, log *slog.Logger, other Dial) *Connections {
+	return &Connections{config: c, log: log, other: other, made: make(map[string]*connection)}
 }
 
 // To connects to a host, through its bastion if it has one.
@@ -53,19 +58,28 @@ func (c *Connections) To(ctx context.Context, h config.Host) (machine.Host, erro
 	}
 	c.mu.Unlock()
 	conn.once.Do(func() {
-		made, err := c.dial(ctx, h)
+		dial := c.dial
+		if c.other != nil {
+			dial = c.other
+		}
+		made, err := dial(ctx, h)
 		if conn.err = err; err != nil {
 			return
 		}
 		conn.host = made
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.order = append(c.order, made)
+		if closer, ok := made.(io.Closer); ok {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.order = append(c.order, closer)
+		}
 	})
 	return conn.host, conn.err
 }
 
-func (c *Connections) dial(ctx context.Context, h config.Host) (*remote.Host, error) {
+func (c *Connections) dial(ctx context.Context, h config.Host) (machine.Host, error) {
+	if h.Local {
+		return local.New(HostName(h)), nil
+	}
 	t := target(h, HostName(h), c.config)
 	t.Log = c.log
 	if h.Bastion != nil {

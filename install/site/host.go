@@ -11,9 +11,11 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/install/adoption"
+	"github.com/liteboxd/boxlift/install/apt"
 	"github.com/liteboxd/boxlift/install/atrest"
 	"github.com/liteboxd/boxlift/install/config"
 	machine "github.com/liteboxd/boxlift/install/host"
+	"github.com/liteboxd/boxlift/install/host/local"
 	"github.com/liteboxd/boxlift/install/jointoken"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/node/facts"
@@ -48,16 +50,16 @@ type Host struct {
 	AtRest atrest.Server
 	// TokenFault is what is wrong with the tokens that the host has.
 	TokenFault jointoken.Fault
+	// Packages is what apt says of packages that the host needs, nil for a host that needs none.
+	Packages *apt.Outlook
 	// IP is what lanAddress stands for, if that could be found out.
 	IP netip.Addr
 	// Resolverless tells that no file on the host names a usable nameserver.
 	Resolverless bool
 
-	// Node is the name of the host's node, service the state of its unit, differences what
-	// is wrong besides steps that are needed: found by a run that only looks.
-	Node        string
-	Service     string
-	Differences []string
+	// Node is the name of the host's node, service the state of its unit.
+	Node    string
+	Service string
 
 	// Held tells that no other run may work on the host meanwhile, shipped that all packs and
 	// files of the bundle are there.
@@ -68,8 +70,9 @@ type Host struct {
 	Err     error
 	Refused bool
 
-	// Binary is the digest of the k3s in its place, once it was computed.
+	// Binary is the digest of the k3s in its place, once it was computed; Helper that of boxlift-node, "" for none.
 	Binary string
+	Helper string
 
 	Sent   int64
 	Pulled int64
@@ -86,10 +89,14 @@ func (h *Host) NodeName() string {
 	return strings.ToLower(h.Hostname)
 }
 
-// LanAddress is where other hosts reach this one.
+// LanAddress is where other hosts reach this one. Of a host that install.yaml gives no address, it is known once it was
+// connected to.
 func (h *Host) LanAddress() string {
-	if h.Config.NodeIP.IsValid() {
+	switch {
+	case h.Config.NodeIP.IsValid():
 		return h.Config.NodeIP.String()
+	case !h.Config.HasAddress() && h.IP.IsValid():
+		return h.IP.String()
 	}
 	return h.Config.Host
 }
@@ -109,19 +116,33 @@ func (h *Host) Fail(err error) {
 	}
 }
 
-// Connect opens the SSH connection and finds out who the host is.
+// Connect connects to the host and finds out who it is.
 func (s *Site) Connect(ctx context.Context, h *Host) (err error) {
 	if h.Conn, err = s.Conns.To(ctx, h.Config); err != nil {
 		return err
 	}
-	if h.IP, err = netip.ParseAddr(h.LanAddress()); err != nil {
-		// The operator may have names for hosts that they do not have for each other.
-		if found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", h.LanAddress()); err == nil && len(found) > 0 {
-			h.IP = found[0].Unmap()
-		}
-	}
+	h.IP = h.findAddress(ctx)
 	h.Identity, err = Identify(ctx, h.Conn)
 	return err
+}
+
+// findAddress is the address that others reach the host by, or the zero Addr.
+func (h *Host) findAddress(ctx context.Context) netip.Addr {
+	if !h.Config.HasAddress() {
+		if m, ok := h.Conn.(*local.Machine); ok {
+			return m.Address(ctx)
+		}
+		return netip.Addr{}
+	}
+	ip, err := netip.ParseAddr(h.LanAddress())
+	if err == nil {
+		return ip
+	}
+	// The operator may have names for hosts that they do not have for each other.
+	if found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", h.LanAddress()); err == nil && len(found) > 0 {
+		return found[0].Unmap()
+	}
+	return netip.Addr{}
 }
 
 // PlaceHelper puts boxlift-node on the host.
@@ -134,8 +155,11 @@ func (h *Host) PlaceHelper(ctx context.Context, r *bundle.Reader, contents *bund
 		return err
 	}
 	if !r.Has(file.Digest) {
-		if isThere, err := h.HasHelper(ctx, file); err != nil || isThere {
+		if isThere, err := h.HasHelper(ctx, file); err != nil {
 			return err
+		} else if isThere {
+			h.Helper = file.Digest.Encoded()
+			return nil
 		}
 	}
 	content, err := r.Content(file.Digest, file.Size)
@@ -145,6 +169,9 @@ func (h *Host) PlaceHelper(ctx context.Context, r *bundle.Reader, contents *bund
 	_, err = h.Conn.Put(ctx, machine.PutOptions{
 		Path: HelperPath, Mode: 0o755, Size: file.Size, SHA256: file.Digest.Encoded(), Root: true,
 	}, content)
+	if err == nil {
+		h.Helper = file.Digest.Encoded()
+	}
 	return err
 }
 

@@ -63,6 +63,8 @@ type Site struct {
 	// Misfit is what errors about images that nobody carries wrap.
 	Misfit error
 
+	authority openedAuthority
+
 	Outcome
 }
 
@@ -70,9 +72,7 @@ type Site struct {
 type Outcome struct {
 	warned   sync.Mutex // for warnings and ended: hosts are worked on at the same time
 	Warnings []string
-	// Differences are those of the cluster that no step stands for.
-	Differences []string
-	Overview    *Overview
+	Overview *Overview
 	// Ended are the sandboxes that ended by themselves while an upgrade started k3s anew.
 	Ended  []string
 	Backup string // folder of the backup of LiteBoxd that the run has made

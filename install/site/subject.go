@@ -4,6 +4,8 @@ package site
 type Subject struct {
 	Name    string
 	Changes []Change
+	// Differences are what is not as it is to be, besides the changes: no step mends it by itself.
+	Differences []string
 }
 
 // Change is one step that was needed.

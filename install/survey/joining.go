@@ -7,7 +7,6 @@ import (
 
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/kube"
-	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
 )
 
@@ -17,7 +16,7 @@ import (
 // machine's node would pass for the host's, which may never come. A restore is to give hosts the
 // names that others had, and an upgrade joins none.
 func (sv *Surveyor) checkTaken(ctx context.Context) error {
-	if sv.Engine.Mode == run.Inspect || sv.Engine.Restores || sv.Engine.Upgrades {
+	if sv.Engine.Restores || sv.Engine.Upgrades {
 		return nil
 	}
 	var joining []*site.Host

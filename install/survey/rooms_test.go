@@ -3,9 +3,11 @@ package survey
 import (
 	"testing"
 
+	"github.com/liteboxd/boxlift/install/front"
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/liteboxd"
 	"github.com/liteboxd/boxlift/install/network"
+	"github.com/liteboxd/boxlift/install/packages"
 	"github.com/liteboxd/boxlift/install/recovery"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
@@ -37,7 +39,7 @@ func roomsOf(s *site.Site) *installation {
 	in.network = &network.Network{Site: in.site, Engine: in.engine, Seeder: in.seeder}
 	in.deployer = &liteboxd.Deployer{Site: in.site, Engine: in.engine, Cluster: in.cluster}
 	in.recovery = &recovery.Recovery{Site: in.site, Engine: in.engine, Cluster: in.cluster, Deployer: in.deployer}
-	in.surveyor = &Surveyor{Site: in.site, Engine: in.engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Network: in.network, Deployer: in.deployer, Recovery: in.recovery}
+	in.surveyor = &Surveyor{Site: in.site, Engine: in.engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Network: in.network, Deployer: in.deployer, Recovery: in.recovery, Packages: &packages.Room{Site: in.site, Engine: in.engine}, Front: &front.Keeper{Site: in.site, Engine: in.engine}}
 	return in
 }
 

@@ -14,15 +14,19 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/install/front"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/liteboxd"
 	"github.com/liteboxd/boxlift/install/network"
+	"github.com/liteboxd/boxlift/install/packages"
 	"github.com/liteboxd/boxlift/install/preflight"
 	"github.com/liteboxd/boxlift/install/recovery"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node/facts"
 )
 
@@ -36,70 +40,108 @@ type Surveyor struct {
 	Network  *network.Network
 	Deployer *liteboxd.Deployer
 	Recovery *recovery.Recovery
+	Packages *packages.Room
+	Front    *front.Keeper
 
 	Findings []preflight.Finding
+}
+
+// Survey connects to all hosts and says what differs there from how boxlift sets up a host. It judges none.
+func (sv *Surveyor) Survey(ctx context.Context) error {
+	task := sv.task()
+	err := sv.lookAtAll(ctx)
+	for _, h := range sv.Site.Hosts {
+		if h.Err == nil {
+			h.Differences = append(h.Differences, sv.unlike(h)...)
+		}
+	}
+	task.Done(err)
+	return err
+}
+
+func (sv *Surveyor) task() progress.Task {
+	return sv.Site.Reporter.Task(fmt.Sprintf("look at %s", site.Counted(len(sv.Site.Hosts), "host")), 0)
+}
+
+// lookAtAll gathers what there is to know of all hosts, with what they have from each other.
+func (sv *Surveyor) lookAtAll(ctx context.Context) error {
+	err := sv.Engine.EachHost(ctx, sv.Site.Hosts, sv.look)
+	err = cmp.Or(err, sv.Cluster.FindAdopted(ctx), sv.Cluster.CheckForeign(ctx))
+	sv.Seeder.FindPassword(ctx)
+	sv.Cluster.LookAtTokens(ctx)
+	return err
 }
 
 // Preflight connects to all hosts and refuses those that cannot become what they are
 // to be. All findings on all hosts are reported, and nothing is changed on any host
 // when one stops the run, apart from boxlift's own helper.
-func (sv *Surveyor) Preflight(ctx context.Context) error {
-	task := sv.Site.Reporter.Task(fmt.Sprintf("look at %s", site.Counted(len(sv.Site.Hosts), "host")), 0)
-	if sv.Engine.Mode != run.Inspect {
-		if err := sv.Seeder.CheckSupply(ctx); err != nil {
-			task.Done(err)
-			return err
-		}
+func (sv *Surveyor) Preflight(ctx context.Context) (err error) {
+	task := sv.task()
+	defer func() { task.Done(err) }()
+	if err := sv.Seeder.CheckSupply(ctx); err != nil {
+		return err
 	}
-	err := sv.Engine.EachHost(ctx, sv.Site.Hosts, sv.look)
-	if unkept := sv.Cluster.FindAdopted(ctx); err == nil {
-		err = unkept
+	failed := cmp.Or(sv.lookAtAll(ctx), sv.lookAtPackages(ctx))
+	if taken := sv.checkTaken(ctx); failed == nil {
+		failed = taken
 	}
-	if foreign := sv.Cluster.CheckForeign(ctx); err == nil {
-		err = foreign
-	}
-	if taken := sv.checkTaken(ctx); err == nil {
-		err = taken
-	}
-	sv.Cluster.LookAtTokens(ctx)
 	var older error
-	if sv.Engine.Mode != run.Inspect && ctx.Err() == nil {
-		if older = sv.Record.CheckFresh(ctx); older != nil && sv.Engine.Journal != nil {
-			task.Done(older)
+	if ctx.Err() == nil {
+		if older = sv.Record.CheckBundle(ctx); older != nil && sv.Engine.Journal != nil {
 			return older
 		}
 	}
-	if err == nil && sv.Engine.Only != nil {
+	if failed == nil && (sv.Engine.Only != nil || sv.Record.NoRelease) {
 		if err := sv.Record.CheckOwnBundle(ctx); err != nil {
-			task.Done(err)
 			return err
 		}
 	}
-	if lost := sv.Seeder.FindPassword(ctx); lost != nil && err == nil {
-		task.Done(lost)
-		return lost
+	if failed == nil {
+		if err := sv.Seeder.JudgeAuthority(ctx); err != nil {
+			return err
+		}
 	}
 	for _, h := range sv.Site.Hosts {
-		if sv.Engine.Mode != run.Inspect {
-			for _, text := range h.Differences {
-				sv.Site.Warn("%s: %s", h.Name, text)
-			}
-			h.Differences = nil
+		for _, text := range h.Differences {
+			sv.Site.Warn("%s: %s", h.Name, text)
 		}
+		h.Differences = nil
 	}
-	if sv.Engine.Mode != run.Inspect {
-		subjects := sv.Subjects()
-		if err == nil && sv.Engine.Changing() {
-			sv.checkReach(ctx, subjects)
-		}
-		err = cmp.Or(err, sv.judge(subjects))
+	subjects := sv.Subjects()
+	if err := sv.lookAtFront(ctx, subjects); failed == nil {
+		failed = err
 	}
+	failed = cmp.Or(failed, sv.judge(ctx, subjects, failed == nil))
 	for _, h := range sv.Site.Hosts {
 		h.Refused = h.Err != nil
 	}
-	err = errors.Join(older, err)
-	task.Done(err)
-	return err
+	return errors.Join(older, failed)
+}
+
+// lookAtPackages has the hosts' apt say what it would do for the packages that they need.
+func (sv *Surveyor) lookAtPackages(ctx context.Context) error {
+	if sv.Engine.Scope == run.OnlyLiteBoxd { // which brings none
+		return nil
+	}
+	return sv.Engine.EachHost(ctx, sv.Site.Hosts, sv.Packages.Look)
+}
+
+// lookAtFront finds out whether somebody else has the front's address. The first host of the front is told of it.
+func (sv *Surveyor) lookAtFront(ctx context.Context, subjects []preflight.Subject) error {
+	if sv.Engine.Scope == run.OnlyLiteBoxd { // which does not bring it
+		return nil
+	}
+	occupant, err := sv.Front.Occupant(ctx)
+	if err != nil || occupant == "" {
+		return err
+	}
+	for _, h := range sv.Front.Hosts() {
+		if i := slices.IndexFunc(subjects, func(s preflight.Subject) bool { return s.Name == h.Name }); i >= 0 {
+			subjects[i].FrontOccupant = occupant
+			return nil
+		}
+	}
+	return nil
 }
 
 // look gathers what is needed to judge one host.
@@ -130,13 +172,49 @@ func (sv *Surveyor) look(ctx context.Context, h *site.Host) error {
 	if err := sv.Recovery.CheckRestoring(ctx, h); err != nil {
 		return err
 	}
-	if !sv.Engine.Changing() {
-		return sv.lookWithoutHelper(ctx, h)
-	}
-	if err := sv.occupy(ctx, h); err != nil {
+	if err := sv.Engine.RunSteps(ctx, "preflight", &h.Subject, []run.Step{{Proves: true,
+		Run: func(ctx context.Context) error { return sv.occupy(ctx, h) }}}); err != nil {
 		return err
 	}
+	if h.Helper == "" { // it was not brought
+		digests, err := machine.Digests(ctx, h.Conn, site.HelperPath)
+		if err != nil {
+			return err
+		}
+		h.Helper = digests[site.HelperPath]
+	}
+	if h.Helper == "" || h.Helper != sv.helper(h) {
+		return nil // another one may not know which facts are asked for
+	}
 	return h.GatherFacts(ctx)
+}
+
+// helper is the digest of boxlift-node in the bundle, "" where it has none for the host.
+func (sv *Surveyor) helper(h *site.Host) string {
+	file, ok := sv.Site.Contents.File(bundle.ProgramsComponent, bundle.NodeProgram, h.Platform)
+	if !ok {
+		return ""
+	}
+	return file.Digest.Encoded()
+}
+
+// unlike says what a host has that is not as boxlift sets it up, whoever runs on it.
+func (sv *Surveyor) unlike(h *site.Host) []string {
+	var texts []string
+	switch wanted := sv.helper(h); {
+	case wanted == "" || h.Helper == wanted:
+	case h.Helper == "":
+		texts = append(texts, "boxlift-node is not on the host")
+	default:
+		texts = append(texts, "boxlift-node is that of another bundle")
+	}
+	if h.Foreign && h.Adopted == nil && h.Facts != nil { // without facts, nobody judges it
+		texts = append(texts, k3s.NotAdopted)
+	}
+	if f, ok := preflight.TokenFinding(h.TokenFault); ok {
+		texts = append(texts, fmt.Sprintf("%s: %s", f.Found, f.Hint))
+	}
+	return texts
 }
 
 // occupy puts the helper on the host and, if the run is recorded, keeps other runs away
@@ -157,30 +235,6 @@ func (sv *Surveyor) occupy(ctx context.Context, h *site.Host) error {
 	return sv.Engine.Hold(ctx, h)
 }
 
-// lookWithoutHelper gathers facts if the helper happens to be on the host.
-func (sv *Surveyor) lookWithoutHelper(ctx context.Context, h *site.Host) error {
-	file, ok := sv.Site.Contents.File(bundle.ProgramsComponent, bundle.NodeProgram, h.Platform)
-	if !ok {
-		return nil
-	}
-	digests, err := machine.Digests(ctx, h.Conn, site.HelperPath)
-	if err != nil {
-		return err
-	}
-	if digests[site.HelperPath] == file.Digest.Encoded() {
-		return h.GatherFacts(ctx)
-	}
-	if sv.Engine.Mode != run.Inspect {
-		return nil // a run puts it there without further ado
-	}
-	text := "boxlift-node is that of another bundle"
-	if digests[site.HelperPath] == "" {
-		text = "boxlift-node is not on the host"
-	}
-	h.Differences = append(h.Differences, text)
-	return nil
-}
-
 // findingsError lists all that is wrong with a host.
 type findingsError []preflight.Finding
 
@@ -192,13 +246,25 @@ func (e findingsError) Error() string {
 	return strings.Join(lines, "\n  ")
 }
 
-// judge compares the hosts' facts with what is needed, and returns the first error.
-func (sv *Surveyor) judge(subjects []preflight.Subject) (err error) {
+// judge compares the hosts' facts with what is needed, and returns the first error. Whether they reach each other is
+// tried where all could be looked at.
+func (sv *Surveyor) judge(ctx context.Context, subjects []preflight.Subject, all bool) (err error) {
+	if all {
+		if err := sv.Engine.RunSteps(ctx, "preflight", &sv.Engine.Cluster, []run.Step{{Proves: true,
+			Run: func(ctx context.Context) error { sv.checkReach(ctx, subjects); return nil }}}); err != nil {
+			return err
+		}
+	}
 	sv.Findings = preflight.Judge(sv.Needs(), subjects)
 	sv.WarnOf(sv.Findings)
+	return sv.refuse(sv.Findings)
+}
+
+// refuse fails the hosts that findings stop, and returns the first error.
+func (sv *Surveyor) refuse(findings []preflight.Finding) (err error) {
 	for _, h := range sv.Site.Hosts {
 		var stops findingsError
-		for _, f := range sv.Findings {
+		for _, f := range findings {
 			if f.Host == h.Name && f.Severity == preflight.Error {
 				stops = append(stops, f)
 			}
@@ -209,6 +275,46 @@ func (sv *Surveyor) judge(subjects []preflight.Subject) (err error) {
 		}
 	}
 	return err
+}
+
+// ReachPrepared tries again whether the hosts reach each other, where they did not because of firewalls that have
+// been opened since.
+func (sv *Surveyor) ReachPrepared(ctx context.Context) error {
+	const check = "reach"
+	if !slices.ContainsFunc(sv.Findings, func(f preflight.Finding) bool {
+		return f.Check == check && f.Severity == preflight.Prepared
+	}) {
+		return nil
+	}
+	return sv.Engine.RunSteps(ctx, "prepare", &sv.Engine.Cluster, []run.Step{{ID: "reach-again", Proves: true,
+		Run: func(ctx context.Context) error {
+			subjects := sv.Subjects()
+			sv.checkReach(ctx, subjects)
+			need := sv.Needs()
+			unprepared := *need.Config
+			unprepared.Prepare = false // what is closed now stays so
+			need.Config = &unprepared
+			findings := slices.DeleteFunc(preflight.Judge(need, subjects),
+				func(f preflight.Finding) bool { return f.Check != check })
+			return sv.refuse(findings)
+		}}})
+}
+
+// RequirePrepared refuses to go on where a host lacks what k3s does not work without and the phases prepare and time
+// bring.
+func (sv *Surveyor) RequirePrepared(context.Context) error {
+	var errs []error
+	for _, f := range sv.Findings {
+		if f.Severity == preflight.Prepared && f.Unprepared == preflight.Error {
+			hint := "boxlift phase run prepare changes it, because install.yaml has hosts.prepare"
+			if f.Check == preflight.CheckClock {
+				hint = "boxlift phase run time has chrony set it, because install.yaml has the section time"
+			}
+			err := fmt.Errorf("%w: %s; needed: %s", site.ErrRefused, f.Found, f.Needed)
+			errs = append(errs, fault.OnHost(fault.WithHint(err, hint), f.Host))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // WarnOf tells of the findings that stop nothing, once each with all hosts that have it.
@@ -244,6 +350,7 @@ func (sv *Surveyor) Subjects() []preflight.Subject {
 		s := preflight.Subject{
 			Name: h.Name, Config: h.Config, K3sConfig: n.Settings(), Platform: h.Platform, Facts: &told,
 			Offset: h.Offset, OffsetError: h.Uncertainty, TokenFault: h.TokenFault,
+			Packages: h.Packages,
 		}
 		for _, p := range h.Packs {
 			s.Packs = append(s.Packs, facts.StoredFile{Name: site.PackName(p), Size: p.Size})

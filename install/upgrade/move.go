@@ -15,6 +15,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/gate"
+	"github.com/liteboxd/boxlift/install/hardening"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/kube"
@@ -128,45 +129,62 @@ func (m *move) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	steps := []run.Step{
-		{
-			ID: "keep-k3s", Title: "keep what k3s is, to go back to",
-			Needed: func(context.Context) (string, error) {
-				if what != keepAll {
-					return "", nil
-				}
-				return "k3s is about to change", nil
-			},
-			Run: m.keep,
-		},
-		{
-			ID: "note-pods", Title: "note which pods are ready",
-			Needed: func(context.Context) (string, error) {
-				if what != keepPods {
-					return "", nil
-				}
-				return "k3s is about to be started again", nil
-			},
-			Run: m.keepPods,
-		},
-	}
+	return m.upgrader.Engine.RunSteps(ctx, m.phase, &m.host.Subject, m.prepareSteps(what))
+}
+
+// prepareSteps keep what there is to keep, and drain the node if that is asked for.
+func (m *move) prepareSteps(what toKeep) []run.Step {
+	steps := []run.Step{m.keepStep(what), m.notePodsStep(what)}
 	if m.drains() {
-		steps = append(steps, run.Step{
-			ID: "drain-node", Title: "drain the node " + m.host.NodeName(),
-			Needed: func(context.Context) (string, error) { return "it is asked for; sandboxes on the node end", nil },
-			Run: func(ctx context.Context) error {
-				if err := m.checkData(ctx); err != nil {
-					return err
-				}
-				return m.upgrader.Site.Meter.Wait(func() error {
-					return drain.Node(ctx, m.upgrader.Site.API, m.host.NodeName(),
-						drain.Options{Timeout: m.upgrader.Site.Config.Runtime.CommandTimeout,
-							Report: m.upgrader.Site.Reporter.Message, Unmanaged: true})
-				})
-			},
-		})
+		steps = append(steps, m.drainStep())
 	}
-	return m.upgrader.Engine.RunSteps(ctx, m.phase, &m.host.Subject, steps)
+	return steps
+}
+
+// keepStep keeps what k3s is.
+func (m *move) keepStep(what toKeep) run.Step {
+	return run.Step{
+		ID: "keep-k3s", Title: "keep what k3s is, to go back to",
+		Needed: func(context.Context) (string, error) {
+			if what != keepAll {
+				return "", nil
+			}
+			return "k3s is about to change", nil
+		},
+		Run: m.keep,
+	}
+}
+
+// notePodsStep notes the pods anew beside what is kept.
+func (m *move) notePodsStep(what toKeep) run.Step {
+	return run.Step{
+		ID: "note-pods", Title: "note which pods are ready",
+		Needed: func(context.Context) (string, error) {
+			if what != keepPods {
+				return "", nil
+			}
+			return "k3s is about to be started again", nil
+		},
+		Run: m.keepPods,
+	}
+}
+
+// drainStep takes the pods off the node.
+func (m *move) drainStep() run.Step {
+	return run.Step{
+		ID: "drain-node", Title: "drain the node " + m.host.NodeName(),
+		Needed: func(context.Context) (string, error) { return "it is asked for; sandboxes on the node end", nil },
+		Run: func(ctx context.Context) error {
+			if err := m.checkData(ctx); err != nil {
+				return err
+			}
+			return m.upgrader.Site.Meter.Wait(func() error {
+				return drain.Node(ctx, m.upgrader.Site.API, m.host.NodeName(),
+					drain.Options{Timeout: m.upgrader.Site.Config.Runtime.CommandTimeout,
+						Report: m.upgrader.Site.Reporter.Message, Unmanaged: true})
+			})
+		},
+	}
 }
 
 // takeUp goes on with what is kept of the host, nil for nothing.
@@ -293,7 +311,7 @@ func (m *move) keptFiles() []string {
 	service := site.UnitDir + site.Unit(m.host.Config.Role) + ".service"
 	return []string{
 		service, service + ".env", site.K3sConfigFile, site.K3sTokenFile, site.K3sAgentTokenFile, site.K3sRegistries,
-		site.K3sResolvConf, site.ServiceFile,
+		site.K3sResolvConf, site.ServiceFile, hardening.AuditPolicyFile, hardening.AdmissionFile,
 	}
 }
 
@@ -578,16 +596,7 @@ func (m *move) goBack(ctx context.Context, because error) error {
 	if err := m.upgrader.Cluster.AwaitMajority(ctx, m.host); err != nil {
 		return fmt.Errorf("%w; the host stays as it is: %w", because, err)
 	}
-	err := m.upgrader.Engine.RunSteps(ctx, m.phase, &m.host.Subject, []run.Step{{
-		ID: "go-back", Title: "go back to " + m.previous(),
-		Needed: func(context.Context) (string, error) {
-			if m.before.K3s == m.upgrader.Site.K3s {
-				return "it did not come up with its new settings", nil
-			}
-			return "it did not come up with " + m.upgrader.Site.K3s, nil
-		},
-		Run: m.restorePrevious,
-	}})
+	err := m.upgrader.Engine.RunSteps(ctx, m.phase, &m.host.Subject, []run.Step{m.goBackStep()})
 	if err != nil {
 		return fault.WithHint(fmt.Errorf("%w; and it could not go back to %s: %w", because, m.previous(), err),
 			"see `journalctl -u "+site.Unit(m.host.Config.Role)+"` on the host; what it ran is in "+k3s.PreviousDir+
@@ -599,6 +608,20 @@ func (m *move) goBack(ctx context.Context, because error) error {
 		m.upgrader.Site.Warn("%s: %s runs again, but its pods are not as they were: %v", m.host.Name, m.previous(), err)
 	}
 	return &wentBackError{because: because, previous: m.previous()}
+}
+
+// goBackStep puts what the host ran back, and starts it.
+func (m *move) goBackStep() run.Step {
+	return run.Step{
+		ID: "go-back", Title: "go back to " + m.previous(),
+		Needed: func(context.Context) (string, error) {
+			if m.before.K3s == m.upgrader.Site.K3s {
+				return "it did not come up with its new settings", nil
+			}
+			return "it did not come up with " + m.upgrader.Site.K3s, nil
+		},
+		Run: m.restorePrevious,
+	}
 }
 
 // restorePrevious puts back what is in [k3s.PreviousDir] and starts it.

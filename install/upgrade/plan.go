@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/liteboxd/boxlift/bundle/approval"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/certificates"
 	"github.com/liteboxd/boxlift/install/cilium"
@@ -40,6 +42,9 @@ type Plan struct {
 	Release int    `json:"release,omitempty"`
 	From    string `json:"from,omitempty"`
 	To      string `json:"to"`
+	// Signers are those who count for the new bundle, by version Trust of the trust file, or by a key when that is 0.
+	Signers []approval.Signer `json:"signers,omitempty"`
+	Trust   int64             `json:"trust,omitempty"`
 
 	Components []ComponentChange `json:"components"`
 	Gates      []gate.Finding    `json:"gates"`
@@ -96,6 +101,7 @@ type Step struct {
 type planner struct {
 	upgrader *Upgrader
 	options  Settings
+	phases   []string // those of the upgrade
 	lock     *lock.Lock
 	found    *inspect.Running
 	record   *release.Record
@@ -110,11 +116,14 @@ type planner struct {
 	nowhere map[digest.Digest][]string
 }
 
-// Plan finds out what an upgrade would do.
-func (u *Upgrader) Plan(ctx context.Context, o Settings) (_ *Plan, err error) {
+// Plan finds out what an upgrade of these phases would do.
+func (u *Upgrader) Plan(ctx context.Context, o Settings, phases []run.Phase) (_ *Plan, err error) {
 	planner := &planner{upgrader: u, options: o, judged: make(map[*site.Host]*gate.Host),
 		plans: make(map[*site.Host]*Host), lacking: make(map[digest.Digest]int64),
 		nowhere: make(map[digest.Digest][]string)}
+	for _, p := range phases {
+		planner.phases = append(planner.phases, p.Name)
+	}
 	if planner.lock, _, err = u.Site.Bundle.Lock(); err != nil {
 		return nil, err
 	}
@@ -147,7 +156,8 @@ func (u *planner) look(ctx context.Context) error {
 	_ = u.upgrader.Engine.EachHost(ctx, u.upgrader.Site.Hosts, u.lookAt) // the hosts keep their errors
 	_ = u.upgrader.Cluster.FindAdopted(ctx)                              // as do those that cannot be kept
 	_ = u.upgrader.Cluster.CheckForeign(ctx)
-	_ = u.upgrader.Seeder.FindPassword(ctx) // it refuses no whole cluster
+	u.upgrader.Seeder.FindPassword(ctx)
+	_ = u.upgrader.Seeder.JudgeAuthority(ctx) // it refuses no whole cluster
 	u.upgrader.Cluster.LookAtTokens(ctx)
 	task.Done(nil)
 	if ctx.Err() != nil {
@@ -168,7 +178,7 @@ func (u *planner) look(ctx context.Context) error {
 	if err := u.judgeHosts(ctx); err != nil {
 		return err
 	}
-	u.upgrader.Renewer.WarnOfCertificates(ctx, certificates.NotRenewedByStart)
+	u.upgrader.Renewer.WarnOfCertificates(ctx, certificates.NotRenewedByStart, false)
 	return nil
 }
 
@@ -276,8 +286,12 @@ func (u *planner) lookAtRecord(ctx context.Context) error {
 	if u.record != nil {
 		u.is.Serial = u.record.Serial
 	}
+	if err := u.upgrader.Record.Approve(u.record); err != nil {
+		u.is.Untrusted = err.Error()
+		u.is.UntrustedWay = cmp.Or(strings.Join(fault.Hints(err), "; "), "take another bundle")
+	}
 	u.is.Standing = newest != nil && newest.Bundle == u.upgrader.Site.Bundle.Digest()
-	if newest != nil && newest.Bundle == u.upgrader.Site.Bundle.Digest() && newest.Command == u.options.Verb() &&
+	if newest != nil && u.options.isThat(newest, u.upgrader.Site.Bundle.Digest()) &&
 		(newest.State == release.Running || newest.State == release.Failed) {
 		u.is.UnderWay = true
 	}
@@ -487,6 +501,9 @@ func (u *planner) plan() (*Plan, error) {
 		Gates: gate.Judge(u.is, target, u.options.Accept), Warnings: u.upgrader.Site.Warnings,
 		Components: u.componentChanges(target),
 	}
+	if a := u.upgrader.Record.Approval; a != nil {
+		p.Signers, p.Trust = a.Signers, a.Version()
+	}
 	if current := u.record.Current(); current != nil {
 		p.Release, p.From = current.Number, current.Bundle.String()
 	}
@@ -521,9 +538,20 @@ func (u *planner) componentChanges(target gate.Target) []ComponentChange {
 	return list
 }
 
-// order is what an upgrade would do: everything is everywhere before anything is started
-// again, servers come one by one, and agents when servers and network are new.
+// order is what the upgrade does, in the order of its phases.
 func (u *planner) order(p *Plan) []Step {
+	var steps []Step
+	for _, phase := range u.phases {
+		steps = append(steps, u.stepsOf(phase, p)...)
+	}
+	if len(steps) == 1 { // nothing changes that a backup would be for
+		return nil
+	}
+	return steps
+}
+
+// stepsOf is what a phase does, as far as it is worth telling beforehand.
+func (u *planner) stepsOf(phase string, p *Plan) []Step {
 	change := func(name string) ComponentChange {
 		i := slices.IndexFunc(p.Components, func(c ComponentChange) bool { return c.Name == name })
 		if i < 0 {
@@ -531,52 +559,57 @@ func (u *planner) order(p *Plan) []Step {
 		}
 		return p.Components[i]
 	}
-	var steps []Step
-	add := func(what string, hosts ...string) { steps = append(steps, Step{what, hosts}) }
-	var lacking []string
-	for _, h := range p.Hosts {
-		if h.Ship > 0 {
-			lacking = append(lacking, h.Host)
-		}
-	}
-	if len(lacking) > 0 {
-		add("ship and import the bundle's contents, while the old versions serve", lacking...)
-	}
-	started := func(role config.Role) []string {
+	hosts := func(concerned func(Host) bool) []string {
 		var names []string
 		for _, h := range p.Hosts {
-			if h.Role == role && h.K3s != "" && (h.Restart != "" || h.K3s != change(site.K3sComponent).To) {
+			if concerned(h) {
 				names = append(names, h.Host)
 			}
 		}
 		return names
 	}
+	started := func(role config.Role) []string {
+		return hosts(func(h Host) bool {
+			return h.Role == role && h.K3s != "" && (h.Restart != "" || h.K3s != change(site.K3sComponent).To)
+		})
+	}
 	restart := "start k3s " + change(site.K3sComponent).To + " in place, pods go on"
 	if u.options.Accept.Drain && u.movesMinor() {
 		restart = "DRAIN, which ends all sandboxes there, and start k3s " + change(site.K3sComponent).To
 	}
-	if len(lacking) > 0 || len(started(config.Server))+len(started(config.Agent)) > 0 ||
-		change(site.CiliumComponent).changes() || change(seed.LiteBoxdComponent).changes() {
-		steps = slices.Insert(steps, 0, Step{What: "back up the cluster, and prove the backup"})
-	}
-	for _, name := range started(config.Server) {
-		add(restart, name)
-	}
-	if c := change(site.CiliumComponent); c.changes() {
-		add(fmt.Sprintf("upgrade Cilium from %s to %s", strings.Join(c.From, ", "), c.To))
-	}
-	for _, batch := range split(started(config.Agent), u.options.Canary, u.upgrader.batchSize(u.options.Batches)) {
-		add(restart, batch...)
-	}
-	if u.upgrader.Cluster.SharesToken {
-		add("give the servers another token than agents have had, and start k3s there one by one",
-			hostNames(u.upgrader.Site.Servers())...)
-	}
-	switch c := change(seed.LiteBoxdComponent); {
-	case c.To != "" && len(c.From) == 0:
-		add("deploy LiteBoxd " + c.To)
-	case c.changes():
-		add(fmt.Sprintf("upgrade LiteBoxd from %s to %s", strings.Join(c.From, ", "), c.To))
+	var steps []Step
+	add := func(what string, hosts ...string) { steps = append(steps, Step{what, hosts}) }
+	switch phase {
+	case "backup":
+		add("back up the cluster, and prove the backup")
+	case "ship":
+		if lacking := hosts(func(h Host) bool { return h.Ship > 0 }); lacking != nil {
+			add("ship and import the bundle's contents, while the old versions serve", lacking...)
+		}
+	case "servers":
+		for _, name := range started(config.Server) {
+			add(restart, name)
+		}
+	case "network":
+		if c := change(site.CiliumComponent); c.changes() {
+			add(fmt.Sprintf("upgrade Cilium from %s to %s", strings.Join(c.From, ", "), c.To))
+		}
+	case "agents":
+		for _, batch := range split(started(config.Agent), u.options.Canary, u.upgrader.batchSize(u.options.Batches)) {
+			add(restart, batch...)
+		}
+	case k3s.TokensPhase:
+		if u.upgrader.Cluster.SharesToken {
+			add("give the servers another token than agents have had, and start k3s there one by one",
+				hostNames(u.upgrader.Site.Servers())...)
+		}
+	case "liteboxd":
+		switch c := change(seed.LiteBoxdComponent); {
+		case c.To != "" && len(c.From) == 0:
+			add("deploy LiteBoxd " + c.To)
+		case c.changes():
+			add(fmt.Sprintf("upgrade LiteBoxd from %s to %s", strings.Join(c.From, ", "), c.To))
+		}
 	}
 	return steps
 }

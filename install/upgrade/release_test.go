@@ -7,6 +7,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/gate"
+	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
@@ -20,7 +21,8 @@ func TestUpgradeOrder(t *testing.T) {
 	p := &Plan{Hosts: hosts, Components: []ComponentChange{
 		{"k3s", []string{"v1.33.13+k3s1", "v1.34.4+k3s1"}, "v1.34.4+k3s1"}, {"cilium", []string{"v1.18.6"}, "1.18.12"}, {"liteboxd", []string{"v0.6.9"}, "v0.6.10"},
 	}}
-	u := &planner{upgrader: in.upgrader, options: Settings{Batches: Batches{Canary: 1, Size: 1}}}
+	u := &planner{upgrader: in.upgrader, options: Settings{Batches: Batches{Canary: 1, Size: 1}},
+		phases: []string{"preflight", "backup", "ship", "servers", "network", "agents", k3s.TokensPhase, "liteboxd", "verify"}}
 	const restart = "start k3s v1.34.4+k3s1 in place, pods go on"
 	want := []Step{
 		{"back up the cluster, and prove the backup", nil},
@@ -34,7 +36,7 @@ func TestUpgradeOrder(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	p = &Plan{Components: []ComponentChange{{"k3s", nil, "v1"}, {"cilium", []string{"v1.18.12"}, "1.18.12"}, {"liteboxd", nil, "v0.6.10"}}}
-	if diff := cmp.Diff([]Step{{What: "deploy LiteBoxd v0.6.10"}}, u.order(p)); diff != "" {
+	if diff := cmp.Diff([]Step{{What: "back up the cluster, and prove the backup"}, {What: "deploy LiteBoxd v0.6.10"}}, u.order(p)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	p.Components[2].From = []string{"v0.6.10"}

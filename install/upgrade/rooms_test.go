@@ -9,12 +9,17 @@ import (
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/liteboxd"
 	"github.com/liteboxd/boxlift/install/members"
+	"github.com/liteboxd/boxlift/install/names"
 	"github.com/liteboxd/boxlift/install/network"
+	"github.com/liteboxd/boxlift/install/packages"
+	"github.com/liteboxd/boxlift/install/prepare"
 	"github.com/liteboxd/boxlift/install/recovery"
+	"github.com/liteboxd/boxlift/install/renewal"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/install/survey"
+	"github.com/liteboxd/boxlift/install/timekeeping"
 	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
@@ -47,11 +52,15 @@ func roomsOf(s *site.Site) *installation {
 	in.importer = &images.Importer{Site: in.site, Engine: in.engine, Seeder: in.seeder}
 	in.deployer = &liteboxd.Deployer{Site: in.site, Engine: in.engine, Cluster: in.cluster}
 	in.renewer = &certificates.Renewer{Site: in.site, Engine: in.engine, Cluster: in.cluster, Seeder: in.seeder}
-	in.members = &members.Members{Site: in.site, Engine: in.engine, Cluster: in.cluster, Deployer: in.deployer}
+	namer := &names.Namer{Site: in.site, Engine: in.engine, Cluster: in.cluster}
+	installer := &packages.Room{Site: in.site, Engine: in.engine}
+	in.members = &members.Members{Site: in.site, Engine: in.engine, Cluster: in.cluster, Deployer: in.deployer,
+		Preparer: &prepare.Preparer{Site: in.site, Engine: in.engine}, Namer: namer, Packages: installer,
+		Renewal: &renewal.Keeper{Site: in.site, Engine: in.engine}, Timekeeper: &timekeeping.Keeper{Site: in.site, Engine: in.engine}}
 	in.recovery = &recovery.Recovery{Site: in.site, Engine: in.engine, Cluster: in.cluster, Deployer: in.deployer}
 	in.network = &network.Network{Site: in.site, Engine: in.engine, Seeder: in.seeder}
-	in.surveyor = &survey.Surveyor{Site: in.site, Engine: in.engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Network: in.network, Deployer: in.deployer, Recovery: in.recovery}
-	in.inspector = &inspect.Inspector{Site: in.site, Engine: in.engine, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer, Deployer: in.deployer, Renewer: in.renewer}
+	in.surveyor = &survey.Surveyor{Site: in.site, Engine: in.engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Network: in.network, Deployer: in.deployer, Recovery: in.recovery, Packages: installer}
+	in.inspector = &inspect.Inspector{Site: in.site, Engine: in.engine, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer, Deployer: in.deployer, Renewer: in.renewer, Namer: namer}
 	in.upgrader = &Upgrader{Site: in.site, Engine: in.engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer, Deployer: in.deployer, Renewer: in.renewer, Members: in.members, Recovery: in.recovery, Surveyor: in.surveyor, Inspector: in.inspector}
 	return in
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/liteboxd/boxlift/test/steptest"
 )
 
-// What a host keeps of the version before goes when the upgrade is confirmed; what cannot be read is not taken for nothing.
+// What a host keeps of the version before goes when the upgrade is confirmed; what cannot be read is not taken for
+// nothing.
 func TestForgetPreviousStep(t *testing.T) {
 	const kept = `{"format":1,"bundle":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","k3s":"v1.35.8+k3s1","pods":[]}`
 	fresh := func(text string) func(*testing.T) (*hosttest.Fake, run.Step) {

@@ -14,14 +14,15 @@ import (
 	"time"
 
 	"filippo.io/age"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle"
-	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/certificates"
 	"github.com/liteboxd/boxlift/install/gate"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/images"
 	"github.com/liteboxd/boxlift/install/inspect"
+	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/liteboxd"
@@ -32,6 +33,7 @@ import (
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/install/survey"
+	"github.com/liteboxd/boxlift/internal/backup"
 	"github.com/liteboxd/boxlift/internal/fault"
 )
 
@@ -108,7 +110,20 @@ type Upgrading struct {
 }
 
 // Verb is what state and record call the run.
-func (o *Settings) Verb() string {
+func (o *Settings) Verb() journal.Verb {
+	if o.RollbackTo > 0 {
+		return journal.Rollback
+	}
+	return journal.Upgrade
+}
+
+// isThat reports whether a release is of this upgrade.
+func (o *Settings) isThat(r *release.Release, bundle digest.Digest) bool {
+	return r.IsSame(&release.Release{Verb: o.Verb(), RollbackTo: o.RollbackTo, Bundle: bundle})
+}
+
+// Name is what people call the run.
+func (o *Settings) Name() string {
 	if o.RollbackTo > 0 {
 		return fmt.Sprintf("rollback --to %d", o.RollbackTo)
 	}
@@ -135,8 +150,13 @@ func (u *Upgrader) BackUpFirst(ctx context.Context) error {
 	if err := u.lookAtMinor(ctx); err != nil {
 		return err
 	}
+	return u.Engine.RunSteps(ctx, "backup", &u.Engine.Cluster, []run.Step{u.backupStep()})
+}
+
+// backupStep makes the backup that an upgrade begins with.
+func (u *Upgrader) backupStep() run.Step {
 	wayBackStays := false // something has moved: the way back is the backup on record
-	return u.Engine.RunSteps(ctx, "backup", &u.Engine.Cluster, []run.Step{{
+	return run.Step{
 		ID: "back-up-cluster", Title: "back up the cluster",
 		Needed: func(ctx context.Context) (string, error) {
 			r, _, err := run.ReadRecord(ctx, u.Site.API)
@@ -150,7 +170,7 @@ func (u *Upgrader) BackUpFirst(ctx context.Context) error {
 			case newest.Bundle == u.Site.Bundle.Digest() && newest.State == release.Succeeded &&
 				newest.Config == u.Site.Config.Fingerprint() && !u.Cluster.SharesToken:
 				return "", nil // there is nothing to upgrade
-			case newest.Bundle == u.Site.Bundle.Digest() && newest.Command == u.Engine.Command && newest.Backup != "":
+			case u.Upgrade.isThat(newest, u.Site.Bundle.Digest()) && newest.Backup != "":
 				found, err := u.Inspector.FindRunning(ctx)
 				if err != nil {
 					return "", err
@@ -191,7 +211,7 @@ func (u *Upgrader) BackUpFirst(ctx context.Context) error {
 				return nil
 			})
 		},
-	}})
+	}
 }
 
 // hasBegun reports whether an upgrade, which ended or was broken off, has changed what runs: then a
@@ -241,7 +261,7 @@ func (u *Upgrader) ImportImages(ctx context.Context) error {
 		if err != nil || state.Active != "active" {
 			return err
 		}
-		return u.Engine.RunSteps(ctx, "import", &h.Subject, []run.Step{u.Importer.ImagesStep(h)})
+		return u.Engine.RunSteps(ctx, "import", &h.Subject, u.Importer.ImagesSteps(h))
 	})
 }
 

@@ -15,15 +15,15 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle"
-	"github.com/liteboxd/boxlift/install/backup"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/install/inspect"
+	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/install/release"
-	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/backup"
 	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
@@ -51,14 +51,23 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-func TestUpgradeOf(t *testing.T) {
-	for command, want := range map[string]int{"upgrade": 0, "rollback --to 3": 3, "install": -1, "rollback liteboxd": -1, "": -1} {
-		to, ok := run.UpgradeOf(command)
-		if ok != (want >= 0) || ok && to != want {
-			t.Errorf("%q is %d, %t", command, to, ok)
-		}
-		if o := (&Settings{RollbackTo: to}); ok && o.Verb() != command {
-			t.Errorf("%q becomes %q", command, o.Verb())
+// A run goes on with a release only where it is of the same verb, the same way back, and the same bundle.
+func TestIsThat(t *testing.T) {
+	bundle, other := digest.FromString("a"), digest.FromString("b")
+	for _, test := range []struct {
+		settings Settings
+		release  release.Release
+		want     bool
+	}{
+		{Settings{}, release.Release{Verb: journal.Upgrade, Bundle: bundle}, true},
+		{Settings{}, release.Release{Verb: journal.Upgrade, Bundle: other}, false},
+		{Settings{}, release.Release{Verb: journal.Install, Bundle: bundle}, false},
+		{Settings{}, release.Release{Verb: journal.Rollback, RollbackTo: 3, Bundle: bundle}, false},
+		{Settings{RollbackTo: 3}, release.Release{Verb: journal.Rollback, RollbackTo: 3, Bundle: bundle}, true},
+		{Settings{RollbackTo: 3}, release.Release{Verb: journal.Rollback, RollbackTo: 2, Bundle: bundle}, false},
+	} {
+		if got := test.settings.isThat(&test.release, bundle); got != test.want {
+			t.Errorf("%+v and %+v: %t", test.settings, test.release, got)
 		}
 	}
 }

@@ -7,13 +7,17 @@ import (
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
-// NewPlain returns a Display of plain lines for logs: one when a task starts, one
-// at every interval while it runs, and one when it ends. An interval of 0 means 5 s.
+// brief is how long a task may take that is told of in one line.
+const brief = time.Second
+
+// NewPlain returns a Display of plain lines for logs: one when a task ends; and of a task that
+// takes longer than a second one that it has started, and one at every interval while it runs.
+// An interval of 0 means 5 s.
 func NewPlain(w io.Writer, interval time.Duration) Display {
 	if interval <= 0 {
 		interval = 5 * time.Second
 	}
-	return newPlain(w, interval, time.Now).run(min(interval, time.Second))
+	return newPlain(w, interval, time.Now).run(min(interval, brief/2))
 }
 
 func newPlain(w io.Writer, interval time.Duration, now func() time.Time) *board {
@@ -28,7 +32,10 @@ type plain struct {
 
 func (p *plain) line(text string) { p.out.write([]byte(text + "\n")) }
 
-func (p *plain) started(s snapshot) {
+func (p *plain) started(snapshot) {}
+
+// announce tells of a task that has gone on for a while.
+func (p *plain) announce(s snapshot) {
 	s.task.shown = s.now
 	text := printable.Line(s.name) + ": started"
 	if s.total > 0 {
@@ -39,6 +46,12 @@ func (p *plain) started(s snapshot) {
 
 func (p *plain) tick(running []snapshot) {
 	for _, s := range running {
+		if s.task.shown.IsZero() {
+			if s.elapsed >= brief {
+				p.announce(s)
+			}
+			continue
+		}
 		if s.now.Sub(s.task.shown) < p.interval {
 			continue
 		}

@@ -98,6 +98,35 @@ func TestPlain(t *testing.T) {
 	}
 }
 
+// What starts and ends within a second is told of in one line, whether it succeeds or not; what goes on for longer is
+// told of when it has.
+func TestPlainIsBriefOfWhatIsShort(t *testing.T) {
+	var out bytes.Buffer
+	c := newClock()
+	b := newPlain(&out, 5*time.Second, c.now)
+	short, failing, long := b.Task("look at 2 hosts", 0), b.Task("fetch a", 100), b.Task("wait for k3s", 0)
+	c.advance(brief - 1)
+	b.tick()
+	short.Done(nil)
+	failing.Done(errors.New("no"))
+	c.advance(1)
+	b.tick()
+	b.tick()
+	c.advance(4 * time.Second)
+	b.tick()
+	c.advance(time.Second)
+	b.tick()
+	long.Done(nil)
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := "look at 2 hosts: done, in 1.0s\nfetch a: failed, 0 B of 100 B in 1.0s: no\n" +
+		"wait for k3s: started\nwait for k3s: running for 6.0s\nwait for k3s: done, in 6.0s\n"
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 func TestJSON(t *testing.T) {
 	var out bytes.Buffer
 	c := newClock()

@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // Document parses data and returns the root of its only document. ok is false after a fault,
@@ -88,13 +89,13 @@ type Syntax struct {
 }
 
 var (
-	yamlError     = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
-	unknownAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
+	yamlError     = lazyregexp.New(`^yaml: (?:line (\d+): )?(.*)$`)
+	unknownAnchor = lazyregexp.New(`^unknown anchor '(.*)' referenced$`)
 	// These come from the library's parser, which counts lines from 0; the others come from its
 	// scanner, which counts from 1. Those of the first kind name the line where the block that
 	// has the fault begins.
-	blockError  = regexp.MustCompile(`^did not find expected (key|'-' indicator|',' or)`)
-	parserError = regexp.MustCompile(
+	blockError  = lazyregexp.New(`^did not find expected (key|'-' indicator|',' or)`)
+	parserError = lazyregexp.New(
 		`^(did not find expected (node content|<)|found (undefined tag|duplicate|incompatible))`)
 )
 

@@ -1,14 +1,15 @@
 package strictyaml
 
 import (
-	"regexp"
 	"strconv"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // maxShown is how many characters of a key stand in a path.
 const maxShown = 80
 
-var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]{1,80}$`)
+var plainKey = lazyregexp.New(`^[A-Za-z0-9_-]{1,80}$`)
 
 // Join returns the path of a key below another path: after a dot, or quoted and in brackets
 // when it has other characters than letters, digits, - and _. Long keys are cut.

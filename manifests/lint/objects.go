@@ -2,7 +2,6 @@ package lint
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -13,12 +12,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 type labelSet = labels.Set
 
 // ofEveryCluster exists without anybody making it.
-var ofEveryCluster = regexp.MustCompile(`^(Namespace (default|kube-.*)|ClusterRole (admin|cluster-admin|edit|view|system:.*)|ServiceAccount .*/default|ConfigMap .*/kube-root-ca\.crt|ServiceAccount kube-.*|Service default/kubernetes)$`)
+var ofEveryCluster = lazyregexp.New(`^(Namespace (default|kube-.*)|` +
+	`ClusterRole (admin|cluster-admin|edit|view|system:.*)|ServiceAccount .*/default|` +
+	`ConfigMap .*/kube-root-ca\.crt|ServiceAccount kube-.*|Service default/kubernetes)$`)
 
 func (c *check) there(kind, namespace, name string) bool {
 	full := kind + " " + name
@@ -121,8 +124,8 @@ func (c *check) networkPolicy(it *item) {
 }
 
 var (
-	digits    = regexp.MustCompile(`^\d+$`)
-	portRange = regexp.MustCompile(`^(\d+)\s*[-:]\s*(\d+)$`)
+	digits    = lazyregexp.New(`^\d+$`)
+	portRange = lazyregexp.New(`^(\d+)\s*[-:]\s*(\d+)$`)
 )
 
 func (c *check) ports(at string, ports []networkingv1.NetworkPolicyPort) {

@@ -2,7 +2,6 @@ package lint
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 	"github.com/liteboxd/boxlift/manifests"
 )
 
@@ -145,7 +145,7 @@ func (c *check) grace(it *item) {
 	}
 }
 
-var sleeps = regexp.MustCompile(`\bsleep (\d{1,6})\b`)
+var sleeps = lazyregexp.New(`\bsleep (\d{1,6})\b`)
 
 // preStop is how many seconds a container sleeps before it is asked to leave; 0 when that
 // cannot be told.

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 	"github.com/liteboxd/boxlift/node/hostfile"
 	"github.com/liteboxd/boxlift/node/wire"
 )
@@ -44,7 +45,7 @@ type Report struct {
 	Bytes   int64    `json:"bytes"`
 }
 
-var unfinishedFile = regexp.MustCompile(`^.+\.[0-9a-f]{12}` + regexp.QuoteMeta(wire.PartSuffix) + `$`)
+var unfinishedFile = lazyregexp.New(`^.+\.[0-9a-f]{12}` + regexp.QuoteMeta(wire.PartSuffix) + `$`)
 
 // Run deletes what runs of boxlift that were cut short have left: files that never got
 // their names, in the images directory, in Dirs and in FilesDir with all that is below.

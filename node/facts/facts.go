@@ -1,7 +1,7 @@
 package facts
 
 // Version is the version of the form of [Facts].
-const Version = 2
+const Version = 3
 
 // Facts is what boxlift-node says about its host, in one JSON document. What could not
 // be read is empty, and Problems says why; only what does not exist on such a host is
@@ -211,6 +211,9 @@ type K3s struct {
 	DataDir string `json:"dataDir,omitempty"`
 	// DataDirs are k3s' directories that exist, such as /var/lib/rancher/k3s/server.
 	DataDirs []string `json:"dataDirs,omitempty"`
+	// OldPrograms is the room of what k3s has unpacked of its older versions and nothing runs from any more: what
+	// boxlift prune removes.
+	OldPrograms int64 `json:"oldPrograms,omitempty"`
 	// Created is when the server's certificate authority was made, by this host's clock,
 	// in the form of RFC 3339. It is empty where there is none.
 	Created string `json:"created,omitempty"`

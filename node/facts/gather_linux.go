@@ -15,7 +15,6 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -27,8 +26,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 	"github.com/liteboxd/boxlift/node/hostfile"
 	"github.com/liteboxd/boxlift/node/pack"
+	"github.com/liteboxd/boxlift/node/programs"
 	"github.com/liteboxd/boxlift/node/wire"
 )
 
@@ -726,8 +727,8 @@ const (
 )
 
 var (
-	dataDirKey  = regexp.MustCompile(`(?m)^["']?data-dir["']?[ \t]*:[ \t]*(.*)$`)
-	dataDirFlag = regexp.MustCompile(`--data-dir['"]?(?:=|[\s\\'"]+)['"]?([^\s'"\\]+)`)
+	dataDirKey  = lazyregexp.New(`(?m)^["']?data-dir["']?[ \t]*:[ \t]*(.*)$`)
+	dataDirFlag = lazyregexp.New(`--data-dir['"]?(?:=|[\s\\'"]+)['"]?([^\s'"\\]+)`)
 )
 
 // k3sDataDir reads what k3s has been told to keep its data in, by file or by flag.
@@ -760,6 +761,11 @@ func (h *host) k3s(ctx context.Context) K3s {
 	if info, err := os.Stat(filepath.Join(h.root, "/var/lib/rancher/k3s/server/tls/server-ca.crt")); err == nil {
 		k.Created = info.ModTime().UTC().Format(time.RFC3339)
 	}
+	old, err := programs.OldSize(h.root)
+	if err != nil {
+		h.problem("find what older versions of k3s have left: %v", err)
+	}
+	k.OldPrograms = old
 	for _, dir := range []string{"server", "agent"} {
 		if p := path.Join("/var/lib/rancher/k3s", dir); h.exists(p) {
 			k.DataDirs = append(k.DataDirs, p)

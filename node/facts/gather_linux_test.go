@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -267,6 +268,66 @@ func TestK3sState(t *testing.T) {
 	}
 	if k := h.k3s(t.Context()); k.Created != "2026-11-21T09:30:00Z" {
 		t.Errorf("got %+v", k)
+	}
+}
+
+// What k3s has unpacked of older versions is counted as far as prune would remove it.
+func TestOldPrograms(t *testing.T) {
+	const data = "var/lib/rancher/k3s/data"
+	folder := func(digit string) string { return strings.Repeat(digit, 64) }
+	h := &host{root: t.TempDir()}
+	sizes := make(map[string]int64)
+	for i, digit := range []string{"1", "2", "3", "4", "5"} {
+		name := filepath.Join(h.root, data, folder(digit), "bin/k3s")
+		mkdirFor(t, name)
+		// Each twice as large as the one before: a sum says which are in it.
+		if err := os.WriteFile(name, bytes.Repeat([]byte{1}, 64<<10<<i), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sizes[digit] = info.Sys().(*syscall.Stat_t).Blocks * 512
+	}
+	counted := func() int64 {
+		t.Helper()
+		old := h.k3s(t.Context()).OldPrograms
+		if len(h.problems) > 0 {
+			t.Error(h.problems)
+		}
+		return old
+	}
+	mkdirFor(t, filepath.Join(h.root, "proc/930/exe"))
+	if got := counted(); got != 0 {
+		t.Errorf("nobody knows which version runs, and %d bytes are old", got)
+	}
+	for name, to := range map[string]string{
+		data + "/current": "/" + data + "/" + folder("5"), data + "/previous": "/" + data + "/" + folder("4"),
+		"proc/930/exe": filepath.Join(h.root, data, folder("1"), "bin/containerd-shim-runc-v2"),
+	} {
+		if err := os.Symlink(to, filepath.Join(h.root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := counted(), sizes["2"]+sizes["3"]; got != want {
+		t.Errorf("%d bytes are old, want %d", got, want)
+	}
+	if err := os.Remove(filepath.Join(h.root, "proc/930/exe")); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := counted(), sizes["1"]+sizes["2"]+sizes["3"]; got != want {
+		t.Errorf("after the last pod: %d bytes are old, want %d", got, want)
+	}
+	// What cannot be looked at is no number, and is told.
+	h = &host{root: t.TempDir()}
+	mkdirFor(t, filepath.Join(h.root, data))
+	if err := os.WriteFile(filepath.Join(h.root, data), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if k := h.k3s(t.Context()); k.OldPrograms != 0 || len(h.problems) != 1 ||
+		!strings.Contains(h.problems[0], "older versions of k3s") {
+		t.Errorf("got %+v, problems %q", k, h.problems)
 	}
 }
 

@@ -40,7 +40,7 @@ func TestParseFacts(t *testing.T) {
 }
 
 func TestParseFactsRefuses(t *testing.T) {
-	valid := func(members string) string { return `{"version":2,"selinux":"disabled"` + members + `}` }
+	valid := func(members string) string { return `{"version":3,"selinux":"disabled"` + members + `}` }
 	if _, err := Parse([]byte(valid(""))); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestParseFactsRefuses(t *testing.T) {
 	tests := []struct{ document, want string }{
 		{"", "unexpected end"},
 		{"[]", "cannot unmarshal"},
-		{`{"version":1}`, "their version is 1, expected 2"},
+		{`{"version":1}`, "their version is 1, expected 3"},
 		{valid(`,"unknown":1`), "unknown field"},
 		{valid("") + "{}", "invalid character"},
 		{strings.Repeat(" ", MaxSize) + valid(""), "more than"},
@@ -56,6 +56,9 @@ func TestParseFactsRefuses(t *testing.T) {
 		{valid(`,"sysctls":{"a":"` + long + `"}`), "Sysctls has a text of"},
 		{valid(`,"cpus":-1`), "CPUs is -1"},
 		{valid(`,"memory":{"total":2000000000000000000,"available":0,"swap":0}`), "Memory.Total is"},
+		{valid(`,"k3s":{"oldPrograms":-1}`), "K3s.OldPrograms is -1"},
+		{valid(`,"k3s":{"oldPrograms":2000000000000000000}`), "K3s.OldPrograms is 2000000000000000000"},
+		{valid(`,"k3s":{"oldPrograms":"much"}`), "cannot unmarshal"},
 		{valid(`,"problems":[` + strings.TrimSuffix(strings.Repeat(`"x",`, 2*wire.MaxEntries+1), ",") + `]`), "Problems has"},
 		{valid(`,"ports":[{"protocol":"tcp","address":"1.2.3.4","port":65536}]`), "a port is"},
 		{valid(`,"ports":[{"protocol":"icmp","address":"1.2.3.4","port":1}]`), "a port's protocol"},
@@ -68,7 +71,7 @@ func TestParseFactsRefuses(t *testing.T) {
 			"a route's gateway"},
 		{valid(`,"packs":[{"name":"../x","size":1,"digest":""}]`), "a pack's name"},
 		{valid(`,"clock":{"now":"noon","synchronized":true}`), "the clock's time"},
-		{`{"version":2,"selinux":"perhaps"}`, "state of SELinux"},
+		{`{"version":3,"selinux":"perhaps"}`, "state of SELinux"},
 	}
 	for _, test := range tests {
 		if _, err := Parse([]byte(test.document)); err == nil || !strings.Contains(err.Error(), test.want) {
@@ -78,7 +81,7 @@ func TestParseFactsRefuses(t *testing.T) {
 }
 
 func TestParseFactsMakesPrintable(t *testing.T) {
-	f, err := Parse([]byte(`{"version":2,"selinux":"disabled","hostname":"a\u001b[2Jb","sysctls":{"x\n":"\u0007"},` +
+	f, err := Parse([]byte(`{"version":3,"selinux":"disabled","hostname":"a\u001b[2Jb","sysctls":{"x\n":"\u0007"},` +
 		`"problems":["\u202e"]}`))
 	if err != nil {
 		t.Fatal(err)

@@ -2,14 +2,10 @@ package hold
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
-	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -19,6 +15,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/liteboxd/boxlift/node/readyz"
 	"github.com/liteboxd/boxlift/node/wire"
 )
 
@@ -127,8 +124,11 @@ func awaitRestart(ctx context.Context, o StallOptions) {
 	const interval = 50 * time.Millisecond // clients wait
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
+	file := func(name string) string { return filepath.Join(o.TLSDir, name) }
+	server := readyz.Server{Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(int(o.Port))),
+		Authority: file("server-ca.crt"), Certificate: file("client-admin.crt"), Key: file("client-admin.key")}
 	for away := false; ; {
-		switch ready := isReady(ctx, o); {
+		switch ready := readyz.Ask(ctx, server) == nil; {
 		case away && ready:
 			return
 		case !ready:
@@ -140,38 +140,4 @@ func awaitRestart(ctx context.Context, o StallOptions) {
 		case <-ticker.C:
 		}
 	}
-}
-
-// isReady reports whether the API server would answer a client.
-func isReady(ctx context.Context, o StallOptions) bool {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	// From the files each time: they may be made anew when the server starts.
-	authority, err := os.ReadFile(filepath.Join(o.TLSDir, "server-ca.crt"))
-	if err != nil {
-		return false
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(authority)
-	own, err := tls.LoadX509KeyPair(filepath.Join(o.TLSDir, "client-admin.crt"),
-		filepath.Join(o.TLSDir, "client-admin.key"))
-	if err != nil {
-		return false
-	}
-	transport := &http.Transport{
-		DisableKeepAlives: true, // whether new connections succeed is asked
-		TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{own},
-			MinVersion: tls.VersionTLS12},
-	}
-	url := "https://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(o.Port))) + "/readyz"
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return false
-	}
-	response, err := transport.RoundTrip(request)
-	if err != nil {
-		return false
-	}
-	_ = response.Body.Close() // only the status is of interest
-	return response.StatusCode == http.StatusOK
 }

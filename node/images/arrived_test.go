@@ -53,7 +53,8 @@ func TestArrived(t *testing.T) {
 	if r, want := arrived(os.Getpid()), (images.ArrivedReport{Blobs: len(a.Blobs), After: 2}); r != want {
 		t.Errorf("%+v, expected %+v", r, want)
 	}
-	// As after a new start. The kernel counts in hundredths of a second, so one may seem to have been before the content.
+	// As after a new start. The kernel counts in hundredths of a second, so one may seem to have been before the
+	// content.
 	again := images.ArrivedReport{}
 	for range 1000 {
 		if again = arrived(start(t)); again.After == 0 {

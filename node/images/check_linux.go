@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -25,6 +24,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/hostfile"
 	"github.com/liteboxd/boxlift/node/pack"
@@ -40,6 +40,9 @@ const (
 	// VerifiedFile is where [Check] remembers what it has read.
 	VerifiedFile = wire.FilesDir + "/verified.json"
 )
+
+// procDir is where the kernel has all processes.
+const procDir = "/proc"
 
 // The label that keeps the kubelet from deleting an image. K3s sets it when it imports,
 // together with one of its own, and takes both away from images that have its own at
@@ -68,6 +71,8 @@ type Options struct {
 	// ContentDir and VerifiedFile are the constants of similar names when they are "".
 	ContentDir   string
 	VerifiedFile string
+	// Proc has the processes that may be importing something; "" means /proc.
+	Proc string
 	// Digests says that k3s gives images a second name, with the digest instead of the tag, when it imports them: then
 	// pods may ask for them by it, and it must be there.
 	Digests bool
@@ -92,7 +97,7 @@ const (
 )
 
 // imageName is what may be given to ctr as an argument.
-var imageName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@-]*$`)
+var imageName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._:/@-]*$`)
 
 // Check proves that containerd has every image that packs promise: that the name is
 // there and stands for what the pack says, that everything below it for this platform is
@@ -118,6 +123,7 @@ var imageName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@-]*$`)
 func Check(ctx context.Context, o Options) (Report, error) {
 	o.ContentDir = cmp.Or(o.ContentDir, DefaultContentDir)
 	o.VerifiedFile, o.FilesDir = cmp.Or(o.VerifiedFile, VerifiedFile), cmp.Or(o.FilesDir, wire.FilesDir)
+	o.Proc = cmp.Or(o.Proc, procDir)
 	if len(o.Ctr) == 0 {
 		o.Ctr = []string{DefaultK3s, "ctr"}
 	}
@@ -139,7 +145,7 @@ func Check(ctx context.Context, o Options) (Report, error) {
 	if err := c.readPromises(); err != nil {
 		return Report{}, err
 	}
-	before := importing("/proc", o.ImagesDir)
+	before := importing(o.Proc, o.ImagesDir)
 	content, err := os.OpenRoot(o.ContentDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Report{Pending: "containerd has no content yet"}, nil
@@ -157,7 +163,7 @@ func Check(ctx context.Context, o Options) (Report, error) {
 		return Report{}, err
 	}
 	if len(c.report.Problems) > 0 {
-		if archive := cmp.Or(before, importing("/proc", o.ImagesDir)); archive != "" {
+		if archive := cmp.Or(before, importing(o.Proc, o.ImagesDir)); archive != "" {
 			c.report.Pending = "k3s is importing " + archive
 			return c.report, nil
 		}

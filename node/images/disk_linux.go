@@ -8,14 +8,13 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/liteboxd/boxlift/node/hostfile"
 	"github.com/liteboxd/boxlift/node/pack"
 	"github.com/liteboxd/boxlift/node/wire"
 )
@@ -56,11 +55,11 @@ func MeasureDisk(ctx context.Context, o DiskOptions) DiskUse {
 		}
 	}
 	var err error
-	u.Packs, err = roomBelow(o.ImagesDir, pack.IsStored)
+	u.Packs, err = hostfile.RoomBelow(o.ImagesDir, maxDiskFiles, pack.IsStored)
 	problem(err)
-	u.Files, err = roomBelow(path.Join(o.FilesDir, storedFiles), func(string) bool { return true })
+	u.Files, err = hostfile.RoomBelow(path.Join(o.FilesDir, storedFiles), maxDiskFiles, func(string) bool { return true })
 	problem(err)
-	u.Content, err = roomBelow(o.ContentDir, func(string) bool { return true })
+	u.Content, err = hostfile.RoomBelow(o.ContentDir, maxDiskFiles, func(string) bool { return true })
 	problem(err)
 	problem(u.filesystem(o.ContentDir))
 	if _, err := os.Stat(o.ContentDir); err != nil {
@@ -72,38 +71,6 @@ func MeasureDisk(ctx context.Context, o DiskOptions) DiskUse {
 		u.Snapshots = &snapshots
 	}
 	return u
-}
-
-// roomBelow adds up the blocks of the files below a directory whose names count.
-func roomBelow(dir string, counts func(name string) bool) (int64, error) {
-	var sum int64
-	files := 0
-	err := filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // files come and go
-		}
-		if err != nil || !entry.Type().IsRegular() || !counts(entry.Name()) {
-			return err
-		}
-		if files++; files > maxDiskFiles {
-			return fmt.Errorf("it has more than %d files", maxDiskFiles)
-		}
-		info, err := entry.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			sum += st.Blocks * 512 // st_blocks counts these, whatever the filesystem's are
-		}
-		return nil
-	})
-	if err != nil {
-		return sum, fmt.Errorf("measure %s: %w", dir, err)
-	}
-	return sum, nil
 }
 
 // filesystem fills in what is free where dir is, or will be.

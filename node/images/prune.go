@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"path"
 	"reflect"
-	"regexp"
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 	"github.com/liteboxd/boxlift/node/wire"
 )
 
@@ -26,8 +26,8 @@ const (
 	maxPruneItems   = 2 * wire.MaxEntries
 )
 
-// Release is what one release needs on a host.
-type Release struct {
+// Needs are what one release needs on a host.
+type Needs struct {
 	// ID is the digest of the release's bundle. It is empty for what a host held before
 	// releases were recorded there.
 	ID digest.Digest `json:"id,omitempty"`
@@ -42,7 +42,7 @@ type PruneRequest struct {
 	Version int `json:"version"`
 	// Release is what a bundle brings to the host, all of which stays. Without it only what
 	// is recorded on the host counts.
-	Release *Release `json:"release,omitempty"`
+	Release *Needs `json:"release,omitempty"`
 	// Current says that Release is now the current one. It is recorded, and what was the
 	// current one until then becomes the previous one.
 	Current bool `json:"current,omitempty"`
@@ -117,11 +117,11 @@ type PruneItem struct {
 
 // storedFileName is what files in FilesDir/files are called: a name and the beginning of
 // their digest.
-var storedFileName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}-[0-9a-f]{12}$`)
+var storedFileName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}-[0-9a-f]{12}$`)
 
-// ReleaseOf is what a want needs of a host.
-func ReleaseOf(id digest.Digest, w wire.Want) Release {
-	r := Release{ID: id}
+// NeedsOf is what a want needs of a host.
+func NeedsOf(id digest.Digest, w wire.Want) Needs {
+	r := Needs{ID: id}
 	for _, p := range w.Packs {
 		r.Packs = append(r.Packs, p.Name)
 	}
@@ -136,7 +136,7 @@ func ReleaseOf(id digest.Digest, w wire.Want) Release {
 // storedFiles is the directory in FilesDir that has the files of bundles.
 const storedFiles = "files"
 
-func (r *Release) validate() error {
+func (r *Needs) validate() error {
 	if err := wire.ValidateDigest(r.ID); r.ID != "" && err != nil {
 		return err
 	}

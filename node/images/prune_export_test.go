@@ -18,10 +18,10 @@ func ParseContainers(out []byte) ([]string, error) {
 func ParseImageID(out []byte) digest.Digest { return parseImageID(out) }
 
 // ParseRecord returns the releases that are recorded.
-func ParseRecord(raw []byte) (current Release, previous *Release, err error) {
+func ParseRecord(raw []byte) (current Needs, previous *Needs, err error) {
 	r, err := parseRecord(raw)
 	if err != nil {
-		return Release{}, nil, err
+		return Needs{}, nil, err
 	}
 	return r.Current, r.Previous, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/node/hostfile"
 	"github.com/liteboxd/boxlift/node/pack"
+	"github.com/liteboxd/boxlift/node/programs"
 	"github.com/liteboxd/boxlift/node/wire"
 )
 
@@ -26,8 +27,10 @@ type PruneOptions struct {
 	ImagesDir string
 	// FilesDir is the constant of that name when it is "".
 	FilesDir string
-	// DataDir is where k3s unpacks its programs; "" means DefaultDataDir.
+	// DataDir is where k3s unpacks its programs; "" means programs.DefaultDir.
 	DataDir string
+	// Proc has the processes that may run from there; "" means /proc.
+	Proc string
 	// Ctr is the command to ask containerd with; nil means DefaultK3s and "ctr".
 	Ctr []string
 }
@@ -49,7 +52,7 @@ type PruneOptions struct {
 // one where to go on.
 func Prune(ctx context.Context, o PruneOptions, request PruneRequest) (PruneReport, error) {
 	o.ImagesDir, o.FilesDir = cmp.Or(o.ImagesDir, wire.ImagesDir), cmp.Or(o.FilesDir, wire.FilesDir)
-	o.DataDir = cmp.Or(o.DataDir, DefaultDataDir)
+	o.DataDir, o.Proc = cmp.Or(o.DataDir, programs.DefaultDir), cmp.Or(o.Proc, procDir)
 	if len(o.Ctr) == 0 {
 		o.Ctr = []string{DefaultK3s, "ctr"}
 	}
@@ -106,7 +109,7 @@ func (p *pruner) prune(ctx context.Context) error {
 	}
 	p.stays = make(map[string]string)
 	for _, name := range p.packs {
-		if reason := p.neededBy(func(r Release) []string { return r.Packs }, name); reason != "" {
+		if reason := p.neededBy(func(r Needs) []string { return r.Packs }, name); reason != "" {
 			p.stays[name] = reason
 		}
 	}
@@ -118,13 +121,13 @@ func (p *pruner) prune(ctx context.Context) error {
 		}
 	}
 	p.itemize(images)
-	folders, err := programFolders("/proc", p.DataDir)
+	folders, err := programs.Folders(p.Proc, p.DataDir)
 	if err != nil {
 		return err
 	}
-	for _, item := range folders {
-		item.Reason = cleanReason(item.Reason)
-		p.report.Items = append(p.report.Items, item)
+	for _, f := range folders {
+		p.report.Items = append(p.report.Items, PruneItem{Kind: PruneData, Name: f.Name, Size: f.Size, Remove: f.Old,
+			Reason: cleanReason(f.Reason)})
 	}
 	if len(p.report.Items) > maxPruneItems {
 		return fmt.Errorf("there are %d packs, files and images, more than the %d that are looked at",
@@ -256,7 +259,7 @@ func (p *pruner) takeRecord() error {
 }
 
 // neededBy says which release needs a pack or file, or is "".
-func (p *pruner) neededBy(names func(Release) []string, name string) string {
+func (p *pruner) neededBy(names func(Needs) []string, name string) string {
 	switch {
 	case slices.Contains(names(p.record.Current), name):
 		return "the current release needs it"
@@ -538,7 +541,7 @@ func (p *pruner) itemize(images []PruneItem) {
 		add(PrunePack, p.PruneOptions.ImagesDir, name, p.stays[name])
 	}
 	for _, name := range p.files {
-		add(PruneFile, p.storedDir(), name, p.neededBy(func(r Release) []string { return r.Files }, name))
+		add(PruneFile, p.storedDir(), name, p.neededBy(func(r Needs) []string { return r.Files }, name))
 	}
 	for _, item := range images {
 		item.Reason = cleanReason(item.Reason)

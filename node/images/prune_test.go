@@ -161,8 +161,8 @@ func (l *pruneLab) store(t *testing.T, name string) {
 	}
 }
 
-func release(name string, packs []wire.PackWant, files ...string) *images.Release {
-	r := &images.Release{ID: releaseID(name), Files: files}
+func release(name string, packs []wire.PackWant, files ...string) *images.Needs {
+	r := &images.Needs{ID: releaseID(name), Files: files}
 	for _, p := range packs {
 		r.Packs = append(r.Packs, p.Name)
 	}
@@ -718,13 +718,13 @@ func TestParsePruneRequest(t *testing.T) {
 	}
 }
 
-func TestReleaseOf(t *testing.T) {
-	r := images.ReleaseOf(releaseID("1"), wire.Want{
+func TestNeedsOf(t *testing.T) {
+	r := images.NeedsOf(releaseID("1"), wire.Want{
 		Packs: []wire.PackWant{{Name: "boxlift-k3s-0123456789ab.tar"}},
 		Files: []wire.FileWant{{Path: wire.FilesDir + "/files/k3s-0123456789ab"},
 			{Path: wire.FilesDir + "/bin/boxlift-node"}},
 	})
-	want := images.Release{ID: releaseID("1"), Packs: []string{"boxlift-k3s-0123456789ab.tar"},
+	want := images.Needs{ID: releaseID("1"), Packs: []string{"boxlift-k3s-0123456789ab.tar"},
 		Files: []string{"k3s-0123456789ab"}}
 	if diff := cmp.Diff(want, r); diff != "" {
 		t.Error(diff)

@@ -25,10 +25,10 @@ const (
 
 // releaseRecord is the content of that file.
 type releaseRecord struct {
-	Version int     `json:"version"`
-	Current Release `json:"current"`
+	Version int   `json:"version"`
+	Current Needs `json:"current"`
 	// Previous is nil as long as there was only one release.
-	Previous *Release `json:"previous,omitempty"`
+	Previous *Needs `json:"previous,omitempty"`
 }
 
 // readRecord reads what is recorded. It is nil when nothing is.
@@ -102,15 +102,15 @@ func (r *releaseRecord) write(filesDir string) error {
 // What was there before anything was recorded counts as the previous release: nobody can
 // tell it from what that needs. What a release does not need any more, because its
 // configuration has changed, counts as the previous one's as well.
-func (r *releaseRecord) succeed(release Release, packs, files []string) *releaseRecord {
+func (r *releaseRecord) succeed(release Needs, packs, files []string) *releaseRecord {
 	next := &releaseRecord{Version: recordVersion, Current: release}
 	switch {
 	case r == nil:
-		next.Previous = Release{Packs: packs, Files: files}.without(release)
+		next.Previous = Needs{Packs: packs, Files: files}.without(release)
 	case r.Current.ID != release.ID:
 		next.Previous = &r.Current
 	default:
-		previous := Release{ID: release.ID}
+		previous := Needs{ID: release.ID}
 		if r.Previous != nil {
 			previous = *r.Previous
 		}
@@ -127,7 +127,7 @@ func (r *releaseRecord) succeed(release Release, packs, files []string) *release
 }
 
 // without is what r needs and the other does not, or nil when that is nothing.
-func (r Release) without(other Release) *Release {
+func (r Needs) without(other Needs) *Needs {
 	lacks := func(names, others []string) []string {
 		return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(others, name) })
 	}

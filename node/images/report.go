@@ -1,6 +1,12 @@
 package images
 
-import "github.com/opencontainers/go-digest"
+import (
+	"fmt"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/liteboxd/boxlift/node/wire"
+)
 
 // Report is what [Check] found, after what it was to do has been done.
 type Report struct {
@@ -67,4 +73,20 @@ type ArrivedReport struct {
 	// Blobs counts what containerd has of the packs' images, After how much of that came after the process was started.
 	Blobs int `json:"blobs"`
 	After int `json:"after"`
+}
+
+// MaxArrived bounds the answer of boxlift-node, in bytes.
+const MaxArrived = 1 << 10
+
+// ParseArrived reads what boxlift-node check --after has printed. The document may come from a host that means harm:
+// anything unknown in it, and numbers that cannot be, are an error.
+func ParseArrived(document []byte) (ArrivedReport, error) {
+	var r ArrivedReport
+	if err := wire.DecodeStrictly(document, MaxArrived, &r); err != nil {
+		return ArrivedReport{}, err
+	}
+	if r.After < 0 || r.After > r.Blobs || r.Blobs > wire.MaxNumber {
+		return ArrivedReport{}, fmt.Errorf("%d of %d blobs came later", r.After, r.Blobs)
+	}
+	return r, nil
 }

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,8 +21,8 @@ import (
 //
 // "boxlift-node probe" is run where the question is, for example in a pod that has the
 // program from its host. It looks up names as everything there does, through
-// /etc/resolv.conf, makes connections and asks over HTTP, all at once, and prints one
-// line, a [ProbeReport].
+// /etc/resolv.conf, asks DNS servers, makes connections and asks over HTTP, all at once, and
+// prints one line, a [ProbeReport].
 
 // ProbeVersion is the version of the report.
 const ProbeVersion = 1
@@ -47,7 +48,15 @@ const (
 	ProbeName ProbeKind = "name"
 	ProbeTCP  ProbeKind = "tcp"
 	ProbeHTTP ProbeKind = "http"
+	// A target is a name and a DNS server that is asked for it, by its address: git.lan@10.0.0.11:53.
+	ProbeDNSUDP ProbeKind = "dns-udp"
+	ProbeDNSTCP ProbeKind = "dns-tcp"
 )
+
+// ProbeKinds are all of them.
+func ProbeKinds() []ProbeKind {
+	return []ProbeKind{ProbeName, ProbeTCP, ProbeHTTP, ProbeDNSUDP, ProbeDNSTCP}
+}
 
 // ProbeTarget is what to try.
 type ProbeTarget struct {
@@ -97,6 +106,9 @@ func (t ProbeTarget) validate() error {
 			return fmt.Errorf("%q: expected a URL that begins with http:// and a host, without a password",
 				u.Redacted())
 		}
+	case ProbeDNSUDP, ProbeDNSTCP:
+		_, err := parseDNSQuestion(t.Target)
+		return err
 	default:
 		return fmt.Errorf("unknown kind of target %q", string(t.Kind))
 	}
@@ -145,6 +157,12 @@ func (t ProbeTarget) try(ctx context.Context) ProbeResult {
 		}
 	case ProbeHTTP:
 		result.Status, err = askHTTP(ctx, t.Target)
+	case ProbeDNSUDP, ProbeDNSTCP:
+		var question dnsQuestion
+		if question, err = parseDNSQuestion(t.Target); err == nil {
+			result.Addresses, err = question.ask(ctx, strings.TrimPrefix(string(t.Kind), "dns-"))
+		}
+		result.Addresses = result.Addresses[:min(len(result.Addresses), maxProbeAddresses)]
 	}
 	if err != nil {
 		reach := failed(err)

@@ -407,25 +407,33 @@ func (s *swarm) member(t *testing.T, want wire.Want) (*nodelab.Process, *wire.St
 	return p, m.State
 }
 
-func TestServingIsGuarded(t *testing.T) {
-	s := newSwarm(t, 1)
-	pack, old := s.Pack(t, "a", nodelab.Random(231, 100_000)), s.Pack(t, "old", []byte("not wanted in this run"))
-	s.nodes[0].MustSend(t, s.nodes[0].Want(pack, old))
-	p, state := s.member(t, s.nodes[0].Want(pack))
-	certificate, err := x509.ParseCertificate(state.Serving.Certificate)
+// peerOf makes clients as a peer of a node is one, and returns the pool that trusts the node.
+func peerOf(
+	t *testing.T, serving *wire.Serving,
+) (client func(*x509.CertPool, uint16) *http.Client, pool *x509.CertPool) {
+	t.Helper()
+	certificate, err := x509.ParseCertificate(serving.Certificate)
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := func(roots *x509.CertPool, version uint16) *http.Client {
+	pool = x509.NewCertPool()
+	pool.AddCert(certificate)
+	return func(roots *x509.CertPool, version uint16) *http.Client {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{
 			RootCAs: roots, ServerName: "boxlift", MaxVersion: version, MinVersion: tls.VersionTLS12,
 			Time: func() time.Time { return certificate.NotBefore.Add(time.Hour) },
 		}}
 		t.Cleanup(transport.CloseIdleConnections)
 		return &http.Client{Transport: transport}
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(certificate)
+	}, pool
+}
+
+func TestServingIsGuarded(t *testing.T) {
+	s := newSwarm(t, 1)
+	pack, old := s.Pack(t, "a", nodelab.Random(231, 100_000)), s.Pack(t, "old", []byte("not wanted in this run"))
+	s.nodes[0].MustSend(t, s.nodes[0].Want(pack, old))
+	p, state := s.member(t, s.nodes[0].Want(pack))
+	client, pool := peerOf(t, state.Serving)
 	good := client(pool, tls.VersionTLS13)
 	token := "Bearer " + hex.EncodeToString(nodelab.Random(230, wire.TokenSize))
 	layer := pack.Blobs[2].Digest
@@ -485,25 +493,6 @@ func TestServingIsGuarded(t *testing.T) {
 			_ = response.Body.Close()
 		}
 	}
-	// Many connections that say nothing keep nobody out, and end.
-	for range 100 {
-		c, err := net.Dial("tcp", state.Serving.Address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-	}
-	request, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+state.Serving.Address+"/progress",
-		http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header.Set("Authorization", token)
-	if response, err := client(pool, tls.VersionTLS13).Do(request); err != nil {
-		t.Errorf("with many connections that say nothing: %v", err)
-	} else if err := response.Body.Close(); err != nil || response.StatusCode != http.StatusOK {
-		t.Errorf("with many connections that say nothing: status %d, %v", response.StatusCode, err)
-	}
 	// The port is closed when the operator closes its end.
 	if err := p.In.Close(); err != nil {
 		t.Fatal(err)
@@ -518,6 +507,57 @@ func TestServingIsGuarded(t *testing.T) {
 	arguments := strings.Join(p.Args, " ") + strings.Join(p.Env, " ")
 	if strings.Contains(arguments, hex.EncodeToString(nodelab.Random(230, wire.TokenSize))) {
 		t.Error("the token is among the arguments")
+	}
+}
+
+// TestStrangersKeepNoPeerOut fills a node's port with connections over which nothing is said, from one address that has
+// many and from many that have few. A peer gets its blob all the same, and is not cut off when more of them come.
+func TestStrangersKeepNoPeerOut(t *testing.T) {
+	s := newSwarm(t, 1)
+	pack := s.Pack(t, "a", nodelab.Random(232, 16<<20))
+	s.nodes[0].MustSend(t, s.nodes[0].Want(pack))
+	layer := pack.Blobs[2].Digest
+	for name, from := range map[string]func(i int) net.IP{
+		"one address":    func(int) net.IP { return net.IPv4(127, 0, 0, 1) },
+		"many addresses": func(i int) net.IP { return net.IPv4(127, 0, 1, byte(1+i)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, state := s.member(t, s.nodes[0].Want(pack))
+			fill := func() {
+				for i := range 100 { // more than there is room for
+					dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: from(i)}}
+					c, err := dialer.DialContext(t.Context(), "tcp", state.Serving.Address)
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(func() { _ = c.Close() })
+				}
+			}
+			client, pool := peerOf(t, state.Serving)
+			fill()
+			request, err := http.NewRequestWithContext(t.Context(), "GET",
+				"https://"+state.Serving.Address+"/blobs/"+layer.String(), http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set("Authorization", "Bearer "+hex.EncodeToString(nodelab.Random(230, wire.TokenSize)))
+			response, err := client(pool, tls.VersionTLS13).Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			fill()
+			got, err := digest.FromReader(response.Body)
+			if err != nil || got != layer || response.StatusCode != http.StatusOK {
+				t.Errorf("status %d, blob %s, want %s: %v", response.StatusCode, got, layer, err)
+			}
+			if err := p.In.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Wait(); err == nil {
+				t.Error("the node says that it has finished")
+			}
+		})
 	}
 }
 

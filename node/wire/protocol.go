@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
-	"regexp"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // The protocol of "boxlift-node receive"
@@ -305,7 +305,7 @@ func PackName(component string, index []byte) string {
 	return "boxlift-" + component + "-" + digest.FromBytes(index).Encoded()[:12] + ".tar"
 }
 
-var packName = regexp.MustCompile(`^boxlift-[a-z0-9][a-z0-9._-]{0,99}-[0-9a-f]{12}\.tar$`)
+var packName = lazyregexp.New(`^boxlift-[a-z0-9][a-z0-9._-]{0,99}-[0-9a-f]{12}\.tar$`)
 
 // IsPackName reports whether a file of this name can be a pack.
 func IsPackName(name string) bool { return packName.MatchString(name) }

@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"oras.land/oras-go/v2/registry/remote/auth"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // credentialOf returns what the user gave to log in with, or docker's configuration has.
@@ -124,8 +125,8 @@ type challenge struct {
 
 var (
 	// wordPattern is a scheme, or a parameter with = and a word or a quoted text.
-	wordPattern   = regexp.MustCompile(`(?s)([^ \t,="]+)([ \t]*=[ \t]*("((?:[^"\\]|\\.?)*)"?|[^ \t,]*))?`)
-	escapePattern = regexp.MustCompile(`(?s)\\(.?)`)
+	wordPattern   = lazyregexp.New(`(?s)([^ \t,="]+)([ \t]*=[ \t]*("((?:[^"\\]|\\.?)*)"?|[^ \t,]*))?`)
+	escapePattern = lazyregexp.New(`(?s)\\(.?)`)
 )
 
 // parseChallenges reads WWW-Authenticate headers as far as they can be understood: some

@@ -6,9 +6,8 @@
 // two images that would get the same tag with different contents are refused before
 // anything is sent. What the registry has already is not sent again, and blobs that
 // several repositories share are sent once and mounted from there. Blobs go from the
-// bundle's file to the connection in small pieces and are not hashed on the way, since a
-// registry that conforms verifies them; one that is refused is hashed then, to tell a
-// damaged bundle from a damaging line.
+// bundle's file to the connection in small pieces and are hashed on the way. The end of one
+// that differs from its digest is withheld, so a damaged bundle is told from a damaging line.
 //
 // Every request has a deadline. What the network or a busy registry does (broken
 // connections, 429 and 503 with Retry-After, server errors) is met by trying again with
@@ -24,10 +23,9 @@
 //     proxies.
 //   - Attempts at a blob, each with a new reader and after asking whether it is there: oras
 //     tries again what it can rewind.
-//   - The plan. oras.CopyGraph copies to one repository, asks for each node before it copies it,
-//     and takes all below an index that is there for present. Here a dry run and a progress bar
-//     know beforehand what is missing, a blob is sent once for all repositories, and a manifest
-//     that is missing below its index is sent.
+//   - The plan, which a dry run prints and a push follows: what is missing, what is sent and
+//     what is mounted, over all repositories. oras.CopyGraph copies to one and plans nothing;
+//     docs/adr/0006-push-plan.md says what else it would cost.
 //   - Uploads at other hosts and token services at private addresses, both of which oras
 //     refuses, and the choice among several challenges, of which it reads the first.
 package push

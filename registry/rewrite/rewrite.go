@@ -16,6 +16,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // All is the registry of rules for every registry that has none of its own.
@@ -77,10 +79,10 @@ func Parse(rules []Rule) (Rules, error) {
 }
 
 var (
-	registryName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?(:[1-9][0-9]{0,4})?$|` +
+	registryName = lazyregexp.New(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?(:[1-9][0-9]{0,4})?$|` +
 		`^\[[0-9a-f:.]{2,45}\](:[1-9][0-9]{0,4})?$`)
-	repositoryName = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
-	control        = regexp.MustCompile(`[\x00-\x1f\x7f]`)
+	repositoryName = lazyregexp.New(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
+	control        = lazyregexp.New(`[\x00-\x1f\x7f]`)
 )
 
 func compile(rule Rule) (*regexp.Regexp, error) {
@@ -109,7 +111,7 @@ func compile(rule Rule) (*regexp.Regexp, error) {
 }
 
 // group is what regexp.Expand takes for a group's name or number, or $$.
-var group = regexp.MustCompile(`\$\$|\$\{(\w+)\}|\$(\w+)`)
+var group = lazyregexp.New(`\$\$|\$\{(\w+)\}|\$(\w+)`)
 
 // checkGroups refuses groups that the expression does not have: the replacement would
 // have nothing in their place, as for $1x, which is the group of the name 1x.

@@ -5,11 +5,10 @@
 //
 //	go run ./test/bench [-size large|small] [-run REGEXP] [-dir FOLDER]
 //
-// The groups of figures are build, resume, reuse, delta, verify, inspect, sbom, ship, registry,
-// push and install. Every figure is the median of several runs, in which boxlift and its floor
-// take turns, so that what else the machine does hits both; no run is left out. Bundles are built from the stand-in for the
-// internet, which runs in a process of its own, and are shipped to one host and to several
-// on a LAN of their own (see test/lab), which needs root.
+// The groups of figures are build, resume, reuse, delta, verify, inspect, sbom, ship, registry, push and install. Every
+// figure is the median of several runs, in which boxlift and its floor take turns, so that what else the machine does
+// hits both; no run is left out. Bundles are built from the stand-in for the internet, which runs in a process of its
+// own, and are shipped to one host and to several on a LAN of their own (see test/lab), which needs root.
 //
 // The exit code says whether everything could be measured, not whether it was fast.
 package main
@@ -169,7 +168,7 @@ func (f *fixture) compile(ctx context.Context) error {
 		return err
 	}
 	for _, args := range [][]string{
-		{"make", "--no-print-directory", "build", "BIN=" + f.path("bin")},
+		{"make", "--no-print-directory", "programs", "BIN=" + f.path("bin")},
 		{"go", "build", "-o", f.path("bin/upstream"), "./test/upstream/cmd/upstream"},
 	} {
 		c := exec.CommandContext(ctx, args[0], args[1:]...)

@@ -26,6 +26,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/internal/progress"
+	"github.com/liteboxd/boxlift/test/packagearchive"
 	"github.com/liteboxd/boxlift/test/upstream"
 )
 
@@ -38,6 +39,8 @@ var shared struct {
 	start func() (*upstream.Server, error)
 	lock  func() ([]byte, error)
 	built func() (string, error)
+	// packages are archives of OS packages that the server has too.
+	packages *packagearchive.Sample
 }
 
 // Dir is the folder that all tests of the process share.
@@ -55,9 +58,14 @@ func Main(m *testing.M) int {
 	// The credentials of whoever runs the tests are not for the tests.
 	_ = os.Setenv("DOCKER_CONFIG", shared.dir)
 	var server *upstream.Server
+	if shared.packages, err = packagearchive.NewSample(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	shared.start = sync.OnceValues(func() (*upstream.Server, error) {
 		var err error
-		server, err = upstream.Start(context.Background(), upstream.Options{Dir: shared.dir})
+		server, err = upstream.Start(context.Background(),
+			upstream.Options{Dir: shared.dir, Files: shared.packages.Files})
 		if err != nil {
 			return nil, err
 		}
@@ -175,6 +183,9 @@ func Reference(t testing.TB) string {
 	}
 	return path
 }
+
+// Packages are archives of OS packages that the shared server has.
+func Packages() *packagearchive.Sample { return shared.packages }
 
 // NewClient gives one that soon gives up.
 func NewClient(s *upstream.Server, change ...func(*source.Options)) *source.Client {

@@ -2,6 +2,7 @@ package bundletest
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -185,6 +186,20 @@ func LockOf(t *testing.T, client *source.Client, archives ...string) []byte {
 	return document.Bytes()
 }
 
+// MustContent reads a blob of a bundle, proven.
+func MustContent(t *testing.T, r *bundle.Reader, m ocitar.Member) []byte {
+	t.Helper()
+	blob, err := r.Content(m.Digest(), m.Size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := io.ReadAll(blob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
 // WritePack writes a pack as a node does, and returns the file's name.
 func WritePack(t *testing.T, r *bundle.Reader, p bundle.Pack, dir string) string {
 	t.Helper()
@@ -194,15 +209,7 @@ func WritePack(t *testing.T, r *bundle.Reader, p bundle.Pack, dir string) string
 	}
 	contents := [][]byte{[]byte(ocitar.LayoutContent), p.Index}
 	for _, m := range p.Blobs {
-		section, err := r.Blob(m.Digest())
-		if err != nil {
-			t.Fatal(err)
-		}
-		content := make([]byte, section.Size())
-		if _, err := section.ReadAt(content, 0); err != nil && section.Size() > 0 {
-			t.Fatal(err)
-		}
-		members, contents = append(members, m), append(contents, content)
+		members, contents = append(members, m), append(contents, MustContent(t, r, m))
 	}
 	path := filepath.Join(dir, "boxlift-"+p.Component+"-"+p.Digest.Encoded()[:12]+".tar")
 	MustWrite(t, path, ocilayout.Tar(t, members, contents))

@@ -28,7 +28,7 @@ import (
 )
 
 func main() {
-	programs := flag.String("programs", "bin", "folder that make build has filled")
+	programs := flag.String("programs", "bin", "folder that make programs has filled")
 	size := flag.String("size", string(upstream.Small), "size of the stand-in's images: small or large")
 	stays := flag.Bool("keep", false, "leave the hosts up until Ctrl-C, and say how they are reached")
 	flag.Parse()

@@ -12,8 +12,8 @@ import (
 	"github.com/liteboxd/boxlift/test/upstream"
 )
 
-// setUpByHand makes the k3s of a host one that somebody has set up with k3s' own script: its unit has arguments, its tokens come
-// from the environment, and nothing of boxlift's is left.
+// setUpByHand makes the k3s of a host one that somebody has set up with k3s' own script: its unit has arguments, its
+// tokens come from the environment, and nothing of boxlift's is left.
 func setUpByHand(t *testing.T, h, server *lab.Host) {
 	t.Helper()
 	const script = `set -e
@@ -43,8 +43,9 @@ const ownRegistries = `registries:
     registry.example.lan: {endpoint: ["https://registry.example.lan:5000"]}
 `
 
-// A server and an agent that somebody else has set up are refused until they are adopted. Then they stay as they are, and
-// nothing of them is started again or written, until an upgrade replaces their program, and nothing else.
+// A server and an agent that somebody else has set up are refused until they are adopted. Then they stay as they are,
+// and nothing of them is started again or written, until an upgrade replaces their program, and nothing else. Before
+// that the key of bundles is lost.
 func TestUpgradeAdopted(t *testing.T) {
 	parallel(t, 4*time.Minute)
 	site := newTwoHosts(t)
@@ -84,6 +85,7 @@ func TestUpgradeAdopted(t *testing.T) {
 	onHost(t, agent, "systemctl", "stop", "k3s-agent")
 	contains(t, "install with an agent that is stopped", mustRun(t, install(t.Context(), site)).stderr, ": start k3s-agent (the service is inactive)")
 
+	next = testLostKey(t, site, next)
 	done := succeeded(t, "the upgrade", upgrade(t, site, next))
 	t.Log(done.stdout)
 	if diff := cmp.Diff(map[string]string{"server": upstream.Patched.K3s, "agent": upstream.Patched.K3s}, kubelets(t, server)); diff != "" {

@@ -32,7 +32,7 @@ func wipe(t *testing.T, h *lab.Host) {
 	onHost(t, h, "sh", "-c", `rm -rf /var/lib/boxlift /var/lib/rancher /etc/rancher /var/lib/kubelet /etc/cni/net.d /usr/local/bin/k3s*`)
 }
 
-// identity is what makes a cluster this one: of its objects, what nobody can choose, and of
+// identity is what makes a cluster this one: of its objects, what nobody can choose, the key that it signs with, and of
 // LiteBoxd the key and the templates.
 func identity(t *testing.T, server *lab.Host, b *box) map[string]string {
 	t.Helper()
@@ -42,6 +42,7 @@ func identity(t *testing.T, server *lab.Host, b *box) map[string]string {
 		"namespaces": {"namespaces", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid}{"\n"}{end}`},
 		"kept":       {"configmap", "kept", "-o", "jsonpath={.metadata.uid} {.data.text}"},
 		"key":        {"secret", "-n", "liteboxd-system", "-o", `jsonpath={range .items[*]}{.metadata.name} {.data.SANDBOX_TOKEN_ENCRYPTION_KEY}{"\n"}{end}`},
+		"site key":   {"secret", "-n", "kube-system", "boxlift-site-key", "-o", `jsonpath={.metadata.uid} {.data.site\.key}`},
 		"volume":     {"pv", "-o", "jsonpath={.items[*].metadata.name}"},
 	} {
 		found[what] = kubectl(t, server, append([]string{"get"}, args...)...)
@@ -90,8 +91,8 @@ func TestBackup(t *testing.T) {
 		t.Errorf("install --restore over a cluster: %v", r)
 	}
 
-	certificates := mustRun(t, site.Boxlift(t.Context(), passwords, "certs", "check", "-f", "install.yaml", "--all"))
-	contains(t, "certs check", certificates.stdout, "/var/lib/rancher/k3s/server/tls/client-admin.crt", "/etc/rancher/k3s/k3s.yaml", "/var/lib/rancher/k3s/agent/client-kubelet.crt", ", 0 end within 120 days; the first in 364 days")
+	certificates := mustRun(t, site.Boxlift(t.Context(), passwords, "certs", "status", "-f", "install.yaml"))
+	contains(t, "certs status", certificates.stdout, "/var/lib/rancher/k3s/server/tls/client-admin.crt", "/etc/rancher/k3s/k3s.yaml", "/var/lib/rancher/k3s/agent/client-kubelet.crt", ", 0 end soon; the first in 364 days")
 	adminKey := func() string {
 		return onHost(t, server, "sha256sum", "/var/lib/rancher/k3s/server/tls/client-admin.key")
 	}

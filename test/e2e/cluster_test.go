@@ -129,6 +129,7 @@ runtime:
   commandTimeoutSeconds: %[8]d
   drainTimeoutSeconds: %[5]d
 %[6]s
+%[9]s
 `
 
 // cluster is the site of TestCluster.
@@ -136,6 +137,8 @@ type cluster struct {
 	*testbed.Site
 	server, behind, direct, late *lab.Host
 	secrets                      *canaries
+	// sections are further ones of install.yaml.
+	sections string
 	// stopWatching ends the search for secrets in command lines.
 	stopWatching func()
 }
@@ -150,7 +153,7 @@ func (c *cluster) write(t *testing.T, agents string, drainSeconds int, runtime s
 // writeAgents is write with what follows the agent that is behind the server.
 func (c *cluster) writeAgents(t *testing.T, agents string, drainSeconds int, runtime string) {
 	t.Helper()
-	writeConfig(t, c.Bed, clusterConfig, c.server.Address, c.behind.Address, agents, c.KeyFile(), drainSeconds, runtime, "", 240)
+	writeConfig(t, c.Bed, clusterConfig, c.server.Address, c.behind.Address, agents, c.KeyFile(), drainSeconds, runtime, "", 240, c.sections)
 }
 
 // writeNetwork writes install.yaml with values for Cilium's chart, and how long the hosts
@@ -158,7 +161,7 @@ func (c *cluster) writeAgents(t *testing.T, agents string, drainSeconds int, run
 func (c *cluster) writeNetwork(t *testing.T, values string, timeout int) {
 	t.Helper()
 	agents := c.directEntry(c.direct.Address.String(), "direct")
-	writeConfig(t, c.Bed, clusterConfig, c.server.Address, c.behind.Address, agents, c.KeyFile(), 60, "", "  cilium: {values: "+values+"}", timeout)
+	writeConfig(t, c.Bed, clusterConfig, c.server.Address, c.behind.Address, agents, c.KeyFile(), 60, "", "  cilium: {values: "+values+"}", timeout, c.sections)
 }
 
 // directEntry is an agent of install.yaml, by whatever address and name.
@@ -167,29 +170,33 @@ func (c *cluster) directEntry(address, name string) string {
 }
 
 // One server and two agents, one of them behind the server, the other with a key, from
-// nothing to a cluster that works; then again, and changed by others.
+// nothing to a cluster that works; then again, and changed by others. Only hosts and CoreDNS show that names are found.
 func TestCluster(t *testing.T) {
-	parallel(t, 10*time.Minute)
-	newCluster(t).run(t, []part{
+	parallel(t, 5*time.Minute)
+	c := newCluster(t)
+	c.sections = "hosts: {prepare: true}\nnames: {hosts: {git.lan: 10.77.0.250}}\n"
+	c.run(t, []part{
 		{"dry run", testDryRun},
 		{"one agent fails", testOneAgentFails},
 		{"install", testInstall},
 		{"again", testAgain},
 		{"pods", testPods},
 		{"secrets", testSecrets},
+		{"names", testNames},
 		{"drift", testDrift},
-		{"the cilium command", testCiliumCommand},
-		{"network", testNetwork},
-		{"tokens", testTokens},
+		{"given back", testGivenBack},
 	})
 }
 
-// The same cluster grows and shrinks.
-func TestMembers(t *testing.T) {
-	parallel(t, 8*time.Minute)
+// The same cluster gets other versions, settings and tokens, grows and shrinks.
+func TestChanges(t *testing.T) {
+	parallel(t, 13*time.Minute)
 	c := newCluster(t)
 	mustRun(t, install(t.Context(), c.Site))
 	c.run(t, []part{
+		{"the cilium command", testCiliumCommand},
+		{"network", testNetwork},
+		{"tokens", testTokens},
 		{"add", testAdd},
 		{"remove with a budget in the way", testRemoveWithBudget},
 		{"remove a host that is gone", testRemoveUnreachable},
@@ -440,6 +447,29 @@ func testPods(t *testing.T, c *cluster) {
 	}
 }
 
+// Names of install.yaml are found on hosts and in pods, beside what /etc/hosts had.
+func testNames(t *testing.T, c *cluster) {
+	for _, h := range c.Hosts {
+		for _, name := range []string{"git.lan", "server", "localhost"} {
+			onHost(t, h, "getent", "hosts", name)
+		}
+	}
+	eventually(t, "names in pods", 3*time.Minute, func() (bool, string) {
+		r := run(t, c.Boxlift(t.Context(), passwords, "health", "-f", "install.yaml", "--only", "names,dns"))
+		return r.code == 0 && strings.Contains(r.stdout, "git.lan is 10.77.0.250"), r.String()
+	})
+}
+
+// A host that leaves has no names and nothing else of boxlift's any more.
+func testGivenBack(t *testing.T, c *cluster) {
+	mustRun(t, c.remove(t, "--hosts", "direct"))
+	checkClean(t, c.direct)
+	if out := onHost(t, c.direct, "sh", "-c", "cat /etc/hosts; ls /etc/*/*boxlift* 2>/dev/null || true"); strings.Contains(out, "boxlift") ||
+		!strings.Contains(out, "localhost") {
+		t.Errorf("it has\n%s", out)
+	}
+}
+
 func testSecrets(t *testing.T, c *cluster) {
 	token := onHost(t, c.server, "cat", "/var/lib/rancher/k3s/server/node-token")
 	_, password, _ := strings.Cut(strings.TrimSpace(token), "::server:")
@@ -488,6 +518,8 @@ func testDrift(t *testing.T, c *cluster) {
 	onHost(t, c.behind, "/usr/local/bin/k3s", "ctr", "-n", "k8s.io", "images", "rm", netcheckImage)
 	layer := removeLayer(t, c.server, netcheckImage)
 	kubectl(t, c.server, "label", "node", "behind", "boxlift.test/pool-")
+	kubectl(t, c.server, "-n", "kube-system", "delete", "configmap", "coredns-custom")
+	onHost(t, c.direct, "sed", "-i", "s/git.lan/got.lan/", "/etc/hosts")
 	kubectl(t, c.server, "-n", "kube-system", "patch", "configmap", "cilium-config", "-p", `{"data":{"routing-mode":"native"}}`)
 	r := run(t, c.status(t, "-o", "json"))
 	if r.code != 7 {
@@ -503,10 +535,10 @@ func testDrift(t *testing.T, c *cluster) {
 	if err := json.Unmarshal([]byte(r.stdout), &status); err != nil {
 		t.Fatalf("status -o json: %v\n%s", err, r.stdout)
 	}
-	for i, want := range [][]string{{"packs and files are missing", ciliumCommand + " is missing", netcheckImage + ": blob " + layer + " is not in containerd"}, {"config.yaml differs", dropIn + " is there", "label", netcheckImage}, {"the service is inactive"}} {
+	for i, want := range [][]string{{"packs and files are missing", ciliumCommand + " is missing", netcheckImage + ": blob " + layer + " is not in containerd"}, {"config.yaml differs", dropIn + " is there", "label", netcheckImage}, {"the service is inactive", "the names in /etc/hosts differ"}} {
 		contains(t, "status of "+status.Hosts[i].Host, strings.Join(status.Hosts[i].Differences, "\n"), want...)
 	}
-	contains(t, "status of the cluster", strings.Join(status.Differences, "\n"), "cilium-config")
+	contains(t, "status of the cluster", strings.Join(status.Differences, "\n"), "cilium-config", "the ConfigMap coredns-custom has no key boxlift.server")
 	t.Logf("%s", run(t, c.status(t)).stdout)
 	repair := mustRun(t, install(t.Context(), c.Site))
 	contains(t, "the warnings", repair.stderr+repair.stdout, dropIn+" is there: k3s takes its settings over those of install.yaml")
@@ -587,8 +619,8 @@ func testCiliumCommand(t *testing.T, c *cluster) {
 	}
 	other, delta, sinceOld := filepath.Join(dir, "other.tar"), filepath.Join(dir, "delta.tar"), filepath.Join(dir, "since-old.tar")
 	written := filepath.Join(dir, "HAVE.json")
-	r := mustRun(t, c.Boxlift(t.Context(), passwords, "have", "--nodes", "-f", "install.yaml", "-o", written))
-	contains(t, "what the hosts hold", r.stdout, "linux/amd64: all hosts hold ", " written; the bundle")
+	r := mustRun(t, c.Boxlift(t.Context(), passwords, "have", "--nodes", "--sign", "-f", "install.yaml", "-o", written))
+	contains(t, "what the hosts hold", r.stdout, "linux/amd64: all hosts hold ", " written; the bundle", "signed: by the key of the site, ")
 	build := []string{"bundle", "build", "-f", filepath.Join(dir, "versions.lock"), "--key", "boxlift.key", "-o"}
 	for _, args := range [][]string{
 		{"bundle", "lock", "-f", filepath.Join(dir, "versions.lock")},
@@ -795,7 +827,7 @@ func (c *cluster) removeKilled(t *testing.T) {
 	contains(t, "the dry run", mustRun(t, c.remove(t, "--hosts", "late", "--dry-run")).stdout, "would uninstall k3s on late")
 	r := mustRun(t, c.remove(t, "--hosts", "late,"+c.late.Address.String()))
 	contains(t, "what is said of the run before", r.stdout+r.stderr, "did not get to uninstalling k3s", "boxlift node remove --hosts late", c.late.Address.String())
-	if diff := cmp.Diff([]string{"uninstall k3s"}, readState(t, c.Site).titles("remove")); diff != "" {
+	if diff := cmp.Diff([]string{"remove the timer that renews certificates", "uninstall k3s"}, readState(t, c.Site).titles("remove")); diff != "" {
 		t.Errorf("the steps: %s", diff)
 	}
 	checkClean(t, c.late)
@@ -980,7 +1012,8 @@ func testConverge(t *testing.T, c *cluster) {
 	if diff := cmp.Diff(before, uid()); diff != "" {
 		t.Errorf("the node direct: %s", diff)
 	}
-	want := []string{"cordon the node late", "drain the node late", "delete the node late", "uninstall k3s"}
+	want := []string{"cordon the node late", "drain the node late", "delete the node late",
+		"remove the timer that renews certificates", "uninstall k3s"}
 	if diff := cmp.Diff(want, readState(t, c.Site).titles("converge")); diff != "" {
 		t.Errorf("the steps: %s", diff)
 	}

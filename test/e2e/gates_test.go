@@ -117,7 +117,7 @@ func testGates(t *testing.T, site *testbed.Site, env []string) {
 	accept := append(slices.Clone(drain), "--interrupt-what-has-its-data-on", server.Address.String())
 	document := kubectl(t, server, "-n", "kube-system", "get", "secret", "boxlift-releases",
 		"-o", `go-template={{index .data "record.json" | base64decode}}`)
-	document = strings.Replace(document, `{"format":1,`, `{"format":2,"serial":9,`, 1)
+	document = strings.Replace(document, `{"format":5,`, `{"format":5,"serial":9,`, 1)
 	kubectl(t, server, "-n", "kube-system", "patch", "secret", "boxlift-releases", "-p",
 		fmt.Sprintf(`{"data":{"record.json":%q}}`, base64.StdEncoding.EncodeToString([]byte(document))))
 	check("an older bundle that is accepted", refused(far, append(accept, "--accept-older-bundle")...), serial)
@@ -134,6 +134,21 @@ func testGates(t *testing.T, site *testbed.Site, env []string) {
 		t.Errorf("an older bundle is installed: %v", r)
 	}
 	contains(t, "install of an older bundle", r.stderr, serial["serial"])
+	r = run(t, site.Boxlift(t.Context(), env, "upgrade", "--bundle", older, "--key", "boxlift.pub", "--accept-drift"))
+	if r.code != 3 {
+		t.Errorf("an upgrade to an older bundle: %v", r)
+	}
+	contains(t, "upgrade to an older bundle", r.stderr, serial["serial"])
+	joining := strings.Replace(string(config), "cluster:\n", "cluster:\n  agents: [{host: 10.77.0.250, password: p}]\n", 1)
+	if err := os.WriteFile(filepath.Join(site.Bed.Dir, "joining.yaml"), []byte(joining), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r = run(t, site.Boxlift(t.Context(), env, "node", "add", "--hosts", "10.77.0.250", "--bundle", older, "--key", "boxlift.pub",
+		"-f", "joining.yaml"))
+	if r.code == 0 { // the host is not there besides
+		t.Errorf("node add with an older bundle: %v", r)
+	}
+	contains(t, "node add with an older bundle", r.stderr, serial["serial"])
 
 	kubectl(t, server, "-n", "kube-system", "delete", "secret", "boxlift-releases")
 	kubectl(t, server, "-n", "plant-box", "delete", "pvc", "liteboxd-api-data", "--wait=false")

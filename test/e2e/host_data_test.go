@@ -113,10 +113,12 @@ runtime: {removeAbsentAgents: true}
 		t.Errorf("after removals that were refused: %s", diff)
 	}
 
-	// Boxlift dies when the node is deleted, and k3s not yet uninstalled.
+	// Boxlift dies when the node is deleted, and k3s not yet uninstalled: an install without the agent, and later node
+	// remove comes to its end.
 	giveUp := []string{"--give-up-the-data-on", agent.Address.String()}
 	var output lockedBuffer
-	c := remove(giveUp...)
+	without()
+	c := install(t.Context(), site, giveUp...)
 	c.Stdout, c.Stderr = &output, &output
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -127,7 +129,7 @@ runtime: {removeAbsentAgents: true}
 	}
 	waitFor(t, &output, "delete the node agent")
 	eventually(t, "the node is deleted", time.Minute, func() (bool, string) {
-		titles := readState(t, site).titles("remove")
+		titles := readState(t, site).titles("converge")
 		return slices.Contains(titles, "delete the node agent"), fmt.Sprint(titles, output.String())
 	})
 	_ = c.Process.Signal(syscall.SIGKILL)
@@ -137,6 +139,7 @@ runtime: {removeAbsentAgents: true}
 	if err := agent.UnblockSSH(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	both()
 	stays("node remove of a host without a node", run(t, remove()))
 	without()
 	stays("install without the agent, whose node is gone", run(t, install(t.Context(), site)))

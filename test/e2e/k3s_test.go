@@ -6,20 +6,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/liteboxd/boxlift/test/lab"
 	"github.com/liteboxd/boxlift/test/testbed"
 	"github.com/liteboxd/boxlift/test/toolbin"
 )
 
 // When k3s does not start, the error has what it said, the hosts that wait for it are
 // named, and the same command goes on once the cause is mended.
-func TestK3sDoesNotStart(t *testing.T) {
-	parallel(t, 2*time.Minute)
-	site := newTwoHosts(t)
+func testK3sDoesNotStart(t *testing.T, site *testbed.Site) {
 	ctx := t.Context()
 	good := strings.Replace(twoHosts, "${ROOT_PASSWORD}", "${ROOT_PASSWORD}\n    k3s: {tlsSAN: [k3s.example.internal]}", 1)
 
@@ -27,7 +23,6 @@ func TestK3sDoesNotStart(t *testing.T) {
 	// is of no account.
 	dropIn := "/etc/systemd/system/k3s.service.d"
 	onHost(t, site.Hosts[0], "sh", "-c", "mkdir "+dropIn+" && printf '[Service]\\nExecStartPre=/bin/false\\nRestartSec=1\\n' >"+dropIn+"/fail.conf")
-	writeConfig(t, site.Bed, good, site.Hosts[0].Address, site.Hosts[1].Address)
 	r := run(t, install(ctx, site))
 	if r.code != 6 {
 		t.Errorf("want exit code 6: %v", r)
@@ -59,55 +54,8 @@ func TestK3sDoesNotStart(t *testing.T) {
 	}
 	contains(t, "the error", r.stderr, "k3s "+release.K3s+" is installed", "does not change the version of what runs")
 	checkRunning(t, site)
-}
-
-// bundleWithK3s builds a bundle whose k3s says that it has another version.
-func bundleWithK3s(t *testing.T, version string) string {
-	t.Helper()
-	return bundleEdited(t, "version: "+release.K3s, "version: "+version)
-}
-
-// bundleEdited builds the shared lock once more, with other texts in it: pairs of what is
-// there and what is to be.
-func bundleEdited(t *testing.T, texts ...string) string {
-	t.Helper()
-	bed := connected(t)
-	content, err := os.ReadFile(bed.LockFile())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i < len(texts); i += 2 {
-		if !strings.Contains(string(content), texts[i]) {
-			t.Fatalf("the lock has no %q:\n%s", texts[i], content)
-		}
-	}
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "versions.lock"), []byte(strings.NewReplacer(texts...).Replace(string(content))), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "other.tar")
-	mustRun(t, bed.Command(t.Context(), append([]string{"bundle", "build", "-f", filepath.Join(dir, "versions.lock"), "-o", path, "--key", "boxlift.key"}, bed.MirrorFlags()...)...))
-	return path
-}
-
-// The operator logs in with a key as a user whom sudo asks for no password, and pins the
-// host's key in install.yaml instead of known_hosts. The bundle is signed with a key that
-// cosign made.
-func TestKeysOfOthers(t *testing.T) {
-	parallel(t, 90*time.Second)
-	site := newSite(t, lab.HostOptions{Name: "server", Users: []lab.User{{Name: "admin", Sudo: lab.SudoNoPassword}}})
-	line, err := site.Hosts[0].HostKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	writeConfig(t, site.Bed, `cluster:
-  master: {host: %s, user: admin, identityFile: %s, sudo: true, hostKey: "%s"}
-network: {cni: cilium}
-`, site.Hosts[0].Address, site.KeyFile(), fingerprint(t, line))
-	bundle, publicKey := signedWithCosignsKey(t)
-	mustRun(t, site.Boxlift(t.Context(), nil, "install", "--bundle", bundle, "--key", publicKey))
-	checkRunning(t, site)
-	checkNothingLeaked(t, site)
+	writeConfig(t, site.Bed, twoHosts, site.Hosts[0].Address, site.Hosts[1].Address)
+	mustRun(t, install(ctx, site))
 }
 
 // signedWithCosignsKey builds the shared lock once more.
@@ -121,7 +69,8 @@ func signedWithCosignsKey(t *testing.T) (bundle, publicKey string) {
 	mustRun(t, c)
 	bed := connected(t)
 	bundle = filepath.Join(dir, "bundle.tar")
-	mustRun(t, bed.Command(t.Context(), append([]string{"bundle", "build", "-f", bed.LockFile(), "-o", bundle, "--key", filepath.Join(dir, "cosign.key")}, bed.MirrorFlags()...)...))
+	mustRun(t, bed.Command(t.Context(), append([]string{"bundle", "build", "-f", bed.LockFile(), "-o", bundle, "--key", filepath.Join(dir, "cosign.key"),
+		"--reuse", bed.Bundle()}, bed.MirrorFlags()...)...))
 	return bundle, filepath.Join(dir, "cosign.pub")
 }
 

@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -40,34 +39,6 @@ const withLiteBoxd = `liteboxd:
   configDir: ./site
   shutdownTimeoutSeconds: 20
 `
-
-// bundleWith builds a bundle that has another version of LiteBoxd, and all else the same.
-func bundleWith(t *testing.T, version string) string {
-	t.Helper()
-	return bundleOf(t, upstream.LockOptions{Release: release.WithLiteBoxd(version)})
-}
-
-// bundleOf builds a bundle of what upstream offers.
-func bundleOf(t *testing.T, o upstream.LockOptions) string {
-	t.Helper()
-	return bundleFrom(t, connected(t).Upstream, o)
-}
-
-// bundleFrom builds a bundle of what some upstream offers, signed as all are.
-func bundleFrom(t *testing.T, server *upstream.Server, o upstream.LockOptions) string {
-	t.Helper()
-	from := connected(t)
-	bed := &testbed.Testbed{Dir: t.TempDir(), Programs: from.Programs, Upstream: server}
-	for _, key := range []string{"boxlift.key", "boxlift.pub"} {
-		if err := os.Symlink(filepath.Join(from.Dir, key), filepath.Join(bed.Dir, key)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := bed.MakeBundle(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
-	return bed.Bundle()
-}
 
 // box is LiteBoxd as its users have it: through the ingress of one node.
 type box struct {
@@ -344,13 +315,14 @@ func sandboxPods(t *testing.T, server *lab.Host) map[string]string {
 	return pods
 }
 
-// LiteBoxd from its first start to upgrades under load, with everything that may go wrong
-// on the way.
+// LiteBoxd from its first start to upgrades, with everything that may go wrong on the way, and its database on its way
+// from node to node.
 func TestLiteBoxd(t *testing.T) {
-	parallelIn(t, 7*time.Minute, 2) // no request may fail
+	parallel(t, 12*time.Minute)
 	site := newTwoHosts(t)
 	server, bundle := site.Hosts[0], site.Bed.Bundle()
 	writeSite(t, site, "values.env", "LOG_LEVEL=debug\n")
+	writeSite(t, site, "system/patches/api.yaml", apiOnServer)
 	writeConfig(t, site.Bed, twoHosts+withLiteBoxd, server.Address, site.Hosts[1].Address)
 
 	first := mustRun(t, install(t.Context(), site))
@@ -375,29 +347,31 @@ func TestLiteBoxd(t *testing.T) {
 		t.Errorf("LiteBoxd is %s, want %s", got, release.LiteBoxd)
 	}
 	b.newTemplate()
-	b.call(http.MethodPost, "images/prepull", map[string]any{"image": upstream.SandboxRef}, nil)
 	boxes := []boxed{b.newSandbox(), b.newSandbox()}
 
 	skipped := mustRun(t, install(t.Context(), site, "--skip", "liteboxd"))
 	contains(t, "install --skip liteboxd", skipped.stdout, "nothing to do")
+	testHardening(t, site, b)
+	testCertificates(t, site)
 	testHealth(t, site)
 	testInternet(t, site, b)
 	testSitePatches(t, site, b, bundle)
 	testUnknownImage(t, site, bundle)
 	next := bundleWith(t, upstream.LiteBoxdNext)
-	testHotUpgrade(t, site, b, boxes, next)
+	testNextLiteBoxd(t, site, b, boxes, next)
 	testBrokenVersion(t, site, b, next)
 	testRollback(t, site, b, boxes[1])
 	if diff := cmp.Diff(2, len(sandboxPods(t, server))); diff != "" {
 		t.Errorf("sandboxes at the end: %s", diff)
 	}
+	testMove(t, site, b, boxes)
 	checkNothingLeaked(t, site)
 }
 
-// testInternet asks, from sandboxes, for an address that is in no network of the site's: one that may go to the internet
-// is answered, one that may not or only to some domains is not. The address is in a network namespace of each host, so
-// that no packet leaves it. What lets a sandbox reach its domains is Cilium's to enforce; LiteBoxd's controller has to be
-// allowed to ask for it.
+// testInternet asks, from sandboxes, for an address that is in no network of the site's: one that may go to the
+// internet is answered, one that may not or only to some domains is not. The address is in a network namespace of each
+// host, so that no packet leaves it. What lets a sandbox reach its domains is Cilium's to enforce; LiteBoxd's
+// controller has to be allowed to ask for it.
 func testInternet(t *testing.T, site *testbed.Site, b *box) {
 	t.Helper()
 	server := site.Hosts[0]
@@ -504,7 +478,7 @@ spec:
 
 	// Another image of the bundle's than LiteBoxd's own.
 	configure := func(more string) {
-		writeConfig(t, site.Bed, twoHosts+withLiteBoxd+more, server.Address, site.Hosts[1].Address)
+		writeConfig(t, site.Bed, hardenedHosts+withLiteBoxd+more, server.Address, site.Hosts[1].Address)
 	}
 	helper := func() string {
 		return kubectl(t, server, "get", "configmap", "-n", "liteboxd-system", "liteboxd-config", "-o", "jsonpath={.data.PERSISTENT_ROOTFS_HELPER_IMAGE}")
@@ -544,49 +518,31 @@ func testUnknownImage(t *testing.T, site *testbed.Site, bundle string) {
 	}
 }
 
-// testHotUpgrade upgrades LiteBoxd while users work with it.
-func testHotUpgrade(t *testing.T, site *testbed.Site, b *box, boxes []boxed, bundle string) {
+// testNextLiteBoxd upgrades LiteBoxd alone, while a user has a shell in a sandbox, which goes through the cluster's
+// API, and a connection to another one.
+func testNextLiteBoxd(t *testing.T, site *testbed.Site, b *box, boxes []boxed, bundle string) {
 	t.Helper()
-	server := site.Hosts[0]
-	before := sandboxPods(t, server)
-	var templates, prepulls, after struct{ Items []json.RawMessage }
-	b.call(http.MethodGet, "templates", nil, &templates)
-	b.call(http.MethodGet, "images/prepull", nil, &prepulls)
+	before := sandboxPods(t, site.Hosts[0])
 	shell := lifetime(b.socket(boxHost, "/api/v1/sandboxes/"+boxes[0].ID+"/exec/interactive?command=/usr/bin/sh", nil))
 	echo := lifetime(b.socket(gatewayHost, boxes[1].path(8080), boxes[1].header()))
-	load := b.load(boxes[0])
 	start := time.Now()
-	r := succeeded(t, "the upgrade under load", onlyLiteBoxd(t, site, bundle))
-	load.check(t, 1000)
-	for what, cut := range map[string]<-chan time.Time{"the shell": shell, "the gateway's WebSocket": echo} {
-		select {
-		case at := <-cut:
-			if at.Sub(start) < drainLimit {
-				t.Errorf("%s was cut off %v after the upgrade began, the limit is %v", what, at.Sub(start), drainLimit)
-			}
-		case <-time.After(time.Minute):
-			t.Errorf("%s is still open: its old pod was not replaced", what)
-		}
-	}
+	r := succeeded(t, "the upgrade of LiteBoxd alone", onlyLiteBoxd(t, site, bundle))
 	if got := b.version(); got != upstream.LiteBoxdNext {
 		t.Errorf("LiteBoxd is %s after the upgrade", got)
 	}
-	samePods(t, site, "sandboxes", before, sandboxPods(t, server))
-	b.call(http.MethodGet, "templates", nil, &after)
-	if diff := cmp.Diff(len(templates.Items), len(after.Items)); diff != "" {
-		t.Errorf("templates before and after: %s", diff)
-	}
-	b.call(http.MethodGet, "images/prepull", nil, &after)
-	if diff := cmp.Diff(len(prepulls.Items), len(after.Items)); diff != "" {
-		t.Errorf("prepulls before and after: %s", diff)
-	}
-	checkBackup(t, server, r.stdout, len(boxes))
+	outlivesDrain(t, "the shell", shell, start)
+	outlivesDrain(t, "the gateway's WebSocket", echo, start)
+	samePods(t, site, "sandboxes", before, sandboxPods(t, site.Hosts[0]))
+	checkBackup(t, site.Hosts[0], r.stdout, backedUp{sandboxes: 2, templates: 4}) // newTemplate's, and three of testInternet
 }
 
 var shownBackup = regexp.MustCompile(`(?m)^backup of LiteBoxd from before: (.+)$`)
 
+// backedUp is how much a backup of LiteBoxd has.
+type backedUp struct{ sandboxes, templates, prepulls int }
+
 // checkBackup looks into the backup that a summary names.
-func checkBackup(t *testing.T, server *lab.Host, summary string, sandboxes int) {
+func checkBackup(t *testing.T, server *lab.Host, summary string, want backedUp) {
 	t.Helper()
 	named := shownBackup.FindStringSubmatch(summary)
 	if named == nil {
@@ -604,9 +560,9 @@ func checkBackup(t *testing.T, server *lab.Host, summary string, sandboxes int) 
 	if err := json.Unmarshal(content, &backup); err != nil {
 		t.Fatal(err)
 	}
-	const templates = 4 // newTemplate's, and three of testInternet
-	if !backup.Compared || len(backup.Sandboxes) != sandboxes || len(backup.Rows["templates"]) != templates || len(backup.Rows["image_prepulls"]) != 1 {
-		t.Errorf("the backup: %s", content)
+	has := backedUp{len(backup.Sandboxes), len(backup.Rows["templates"]), len(backup.Rows["image_prepulls"])}
+	if !backup.Compared || has != want {
+		t.Errorf("the backup has %+v, want %+v: %s", has, want, content)
 	}
 	key, err := os.ReadFile(filepath.Join(named[1], "sandbox-token-encryption-key"))
 	if err != nil {
@@ -728,15 +684,22 @@ func testRollback(t *testing.T, site *testbed.Site, b *box, s boxed) {
 	}
 }
 
-// All under one host name, in namespaces of the user's, on a single node; the key and the
-// password are the user's own and show up nowhere.
+// All under one host name, in namespaces of the user's, on a single node; the key and the password are the user's own
+// and show up nowhere. The operator logs in with a key as a user whom sudo asks for no password, and pins the host's
+// key in install.yaml instead of known_hosts. The bundle is signed with a key that cosign made. The site has an
+// authority of its own: only on a host can it be seen that programs there accept the API and LiteBoxd by name.
 func TestLiteBoxdRenamed(t *testing.T) {
-	parallel(t, 90*time.Second)
+	parallel(t, 2*time.Minute)
 	const key, password = "canary-key-32-bytes-long-4f1d2c9", "canary-admin-of-liteboxd-77aa"
-	site := newSite(t, lab.HostOptions{Name: "server", RootPassword: rootPassword})
+	site := newSite(t, lab.HostOptions{Name: "server", Users: []lab.User{{Name: "admin", Sudo: lab.SudoNoPassword}}})
+	line, err := site.Hosts[0].HostKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustRun(t, site.Boxlift(t.Context(), []string{"BOXLIFT_CA_PASSWORD=root"}, "ca", "init", "--name", "plant", "--folder", "authority"))
 	writeConfig(t, site.Bed, `cluster:
-  master: {host: %s, password: "${ROOT_PASSWORD}"}
-ssh: {knownHostsFile: known_hosts}
+  master: {host: %s, user: admin, identityFile: %s, sudo: true, hostKey: "%s"}
+authority: {folder: authority}
 liteboxd:
   namespaceSystem: plant-box
   namespaceSandbox: plant-sandboxes
@@ -745,9 +708,10 @@ liteboxd:
   shutdownTimeoutSeconds: 20
   extraImages: [%s]
   security: {sandboxTokenEncryptionKey: "${BOX_KEY}", adminUsername: plant, adminInitialPassword: "${BOX_PASSWORD}"}
-`, site.Hosts[0].Address, upstream.SandboxRef)
-	env := append(slices.Clone(passwords), "BOX_KEY="+key, "BOX_PASSWORD="+password)
-	r := mustRun(t, site.Boxlift(t.Context(), env, append(installArgs, "-v")...))
+`, site.Hosts[0].Address, site.KeyFile(), fingerprint(t, line), upstream.SandboxRef)
+	env := []string{"BOX_KEY=" + key, "BOX_PASSWORD=" + password}
+	bundle, publicKey := signedWithCosignsKey(t)
+	r := mustRun(t, site.Boxlift(t.Context(), env, "install", "--bundle", bundle, "--key", publicKey, "-f", "install.yaml", "-v"))
 	b := newBox(t, site, site.Hosts[0])
 	b.login("plant", password)
 	if got := b.version(); got != release.LiteBoxd {
@@ -788,9 +752,32 @@ liteboxd:
 			}
 		}
 	}
-	if r := run(t, site.Boxlift(t.Context(), append(slices.Clone(passwords), "BOX_KEY=another-key-of-32-bytes-4f1d2c90", "BOX_PASSWORD="+password), installArgs...)); r.code != 3 || !strings.Contains(r.stderr, "is not the key that the cluster has") {
+	if r := run(t, site.Boxlift(t.Context(), []string{"BOX_KEY=another-key-of-32-bytes-4f1d2c90", "BOX_PASSWORD=" + password}, installArgs...)); r.code != 3 || !strings.Contains(r.stderr, "is not the key that the cluster has") {
 		t.Errorf("with another key: %v", r)
 	}
+	testAuthority(t, site, env)
 	testGates(t, site, env)
 	checkNothingLeaked(t, site)
+}
+
+// testAuthority asks the API and LiteBoxd by name, with the trust that the host has, which is given and taken.
+func testAuthority(t *testing.T, site *testbed.Site, env []string) {
+	t.Helper()
+	ask := func(name, port, path string) (string, error) {
+		out, err := site.Hosts[0].Exec(t.Context(), "curl", "-sS", "--max-time", "20", "-o", "/dev/null", "-w", "%{http_code}",
+			"--resolve", name+":"+port+":"+site.Hosts[0].Address.String(), "https://"+name+":"+port+path)
+		return strings.TrimSpace(string(out)), err
+	}
+	for _, one := range [][3]string{{"kubernetes", "6443", "/cacerts"}, {boxHost, "443", "/api/v1/templates"}} {
+		eventually(t, one[0]+" by its name", time.Minute, func() (bool, string) {
+			code, err := ask(one[0], one[1], one[2])
+			return err == nil && code != "000" && code != "404", fmt.Sprintf("%s, %v", code, err)
+		})
+	}
+	if code, err := ask("other.example.lan", "6443", "/cacerts"); err == nil {
+		t.Errorf("the API is accepted by another name: %s", code)
+	}
+	if r := run(t, site.Boxlift(t.Context(), env, "certs", "status", "-f", "install.yaml")); !strings.Contains(r.stdout, "CN=plant root") {
+		t.Errorf("certs status does not list the root: %v", r)
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -108,13 +109,22 @@ func carried(t *testing.T) *testbed.Testbed {
 	t.Helper()
 	from := connected(t)
 	bed := &testbed.Testbed{Dir: t.TempDir(), Programs: from.Programs, Upstream: from.Upstream}
-	if err := os.Symlink(from.Bundle(), bed.Bundle()); err != nil {
-		t.Fatal(err)
-	}
+	carry(t, bed, from.Bundle())
 	if err := os.Symlink(from.PublicKey(), bed.PublicKey()); err != nil {
 		t.Fatal(err)
 	}
 	return bed
+}
+
+// carry brings a bundle to a testbed, in the place of one that is there.
+func carry(t *testing.T, bed *testbed.Testbed, bundle string) {
+	t.Helper()
+	if err := os.Remove(bed.Bundle()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(bundle, bed.Bundle()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // newSite boots hosts for one test.
@@ -126,6 +136,7 @@ func newSite(t *testing.T, hosts ...lab.HostOptions) *testbed.Site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		t.Logf("the hosts had a processor for %v", site.Lab.ProcessorTime().Round(time.Second))
 		if err := site.Close(); err != nil {
 			t.Error(err)
 		}

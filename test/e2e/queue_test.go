@@ -15,8 +15,8 @@ import (
 // clustersEnv is how many tests have hosts at a time; without it, two.
 const clustersEnv = "BOXLIFT_CLUSTERS"
 
-// queue lets tests in, those that take longest first: what begins last decides when all have
-// ended, and go test begins in no order.
+// queue lets tests in: those that want most room, which nobody has to leave for them then, and of others those that
+// take longest, as what begins last decides when all have ended. go test begins in no order.
 type queue struct {
 	mu      sync.Mutex
 	room    int
@@ -35,7 +35,9 @@ func (q *queue) draw(takes time.Duration, room int) *ticket {
 	defer q.mu.Unlock()
 	t := &ticket{takes: takes, room: room, turn: make(chan struct{})}
 	q.waiting = append(q.waiting, t)
-	slices.SortStableFunc(q.waiting, func(a, b *ticket) int { return cmp.Compare(b.takes, a.takes) })
+	slices.SortStableFunc(q.waiting, func(a, b *ticket) int {
+		return cmp.Or(cmp.Compare(b.room, a.room), cmp.Compare(b.takes, a.takes))
+	})
 	q.admit()
 	return t
 }
@@ -120,14 +122,14 @@ func TestQueue(t *testing.T) {
 		}
 		return len(order)
 	}
-	for n, want := range []int{1, 1, 2, 3, 3} {
+	for n, want := range []int{0, 1, 2, 3, 3} {
 		q.widen(1)
 		if got := in(); got != want {
 			t.Fatalf("with room for %d, %d are let in", n+1, got)
 		}
 	}
-	if !slices.Equal(order, []*ticket{longest, long, short}) {
-		t.Error("not the longest first")
+	if !slices.Equal(order, []*ticket{long, longest, short}) {
+		t.Error("not the one that wants most room first, and then the longest")
 	}
 	select {
 	case <-q.draw(0, 1).turn: // into the room that is left

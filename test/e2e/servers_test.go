@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,34 +21,45 @@ import (
 	"github.com/liteboxd/boxlift/test/upstream"
 )
 
-// writeServers writes install.yaml of a cluster that its servers seed.
+// writeServers writes install.yaml of a cluster that its servers seed. Several of them have an address in turn, and two
+// serve time and names.
 func writeServers(t *testing.T, bed *testbed.Testbed, servers []*lab.Host, agent *lab.Host) {
 	t.Helper()
 	var list strings.Builder
 	for _, h := range servers {
 		fmt.Fprintf(&list, "    - {host: %s, name: %s, password: '${ROOT_PASSWORD}'}\n", h.Address, h.Name)
 	}
+	front, serve := "", ""
+	if len(servers) > 1 {
+		front = "  front: {vip: " + frontAddress + "}\n"
+		two := servers[0].Name + ", " + servers[1].Name
+		serve = "time: {servers: [" + two + "]}\nnames: {hosts: {git.lan: 10.77.0.250}, serve: {on: [" + two + "]}}\n"
+	}
 	writeConfig(t, bed, `cluster:
   name: ha
   servers:
 %s  agents:
     - {host: %s, name: agent, password: '${ROOT_PASSWORD}'}
-ssh: {knownHostsFile: known_hosts}
+%sssh: {knownHostsFile: known_hosts}
 network: {cni: cilium}
 runtime: {sshTimeoutSeconds: 10, commandTimeoutSeconds: 240}
 seeding: {mode: registry, agents: boot}
 liteboxd: {ingressHost: box.example.lan}
-`, list.String(), agent.Address)
+%s`, list.String(), agent.Address, front, serve)
 }
 
 // A cluster of one server gets two more, which join one by one, also when one of them goes down
-// while it joins; its objects move from SQLite to etcd. The servers seed the cluster. When all were
+// while it joins; its objects move from SQLite to etcd. With them come an address that the servers
+// have in turn, and servers of time and names, by Debian's packages out of the bundle. Servers renew
+// their certificates in turn when all their timers go off at once. The servers seed the cluster. Only
+// here it can be seen for how long nothing answers at the address when the host that has it is lost,
+// its keepalived, or etcd's leader. When all were
 // stopped, the next run starts them together. With the one lost that began it, the cluster still
 // answers, boxlift still works with it, and an agent that would ask its registry first pulls from
 // the next one; so it does while that registry's certificate is not valid yet. It is upgraded from
 // its own registries. A server that is removed takes its registry with it.
 func TestThreeServers(t *testing.T) {
-	parallel(t, 10*time.Minute)
+	parallel(t, 13*time.Minute)
 	var hosts []lab.HostOptions
 	for _, name := range []string{"one", "two", "three", "agent"} {
 		hosts = append(hosts, lab.HostOptions{Name: name, RootPassword: rootPassword})
@@ -64,6 +76,12 @@ func TestThreeServers(t *testing.T) {
 		return bytes.Compare(weight(a), weight(b))
 	})
 	first, second, third := servers[0], servers[1], servers[2]
+	ownPackages := debianPackages(t, third)
+	packages := packagesOf(t, agent, "keepalived", "chrony", "dnsmasq-base")
+	carry(t, site.Bed, bundleOf(t, upstream.LockOptions{More: packages}))
+	for _, h := range servers {
+		onHost(t, h, "sh", "-c", "echo CATTLE_NEW_SIGNED_CERT_EXPIRATION_DAYS=50 >"+shortLifetime)
+	}
 	writeServers(t, site.Bed, servers[:1], agent)
 	mustRun(t, install(t.Context(), site))
 	kubectl(t, first, "create", "configmap", "kept")
@@ -77,39 +95,51 @@ func TestThreeServers(t *testing.T) {
 			t.Errorf("as %s sees it: %s", h.Name, diff)
 		}
 	}
-	contains(t, "the second run", mustRun(t, install(t.Context(), site)).stdout, "nothing to do")
+	contains(t, "the second run", mustRun(t, install(t.Context(), site, "--kubeconfig", "kubeconfig")).stdout, "nothing to do")
 	for _, h := range servers {
 		checkFirstEndpoint(t, h, h)
 	}
 	checkFirstEndpoint(t, agent, first)
+	checkFront(t, site, servers, agent)
+	front := watchFront(t, site)
+	checkRenewedInTurn(t, site, servers, agent, front)
+	checkKeepalivedLost(t, site, servers, front)
 	checkNothingLeaked(t, site)
 
-	if err := first.PowerCut(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	keepIngressOn(t, servers, agent)
+	front.take(t, "until the host that has it is lost")
+	cutPower(t, first)
+	awaitHolders(t, "the host that has it is lost", servers[1:], second)
+	front.take(t, "the power of the host that has it is cut")
 	checkWithoutFirst(t, site, servers)
+	checkFrontWithoutFirst(t, site, servers, agent)
+	front.take(t, "without that host")
 	s := &seeded{Site: site, server: second}
 	applyYAML(t, second, pod("second", "agent", netcheckImage))
 	s.awaitPod(t, "second")
 
-	if err := first.Up(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	powerUp(t, first)
 	eventually(t, "the server is back", 2*time.Minute, func() (bool, string) {
 		out, err := nodesSeen(t, first)
 		return err == nil && strings.Count(out, "=True") == 4, fmt.Sprint(out, err)
 	})
+	awaitHolders(t, "the host is back", servers, first)
+	front.take(t, "the host is back, and has it again")
+	checkLeaderLost(t, servers, front)
+	front.stop()
 	contains(t, "the last run", mustRun(t, install(t.Context(), site)).stdout, "nothing to do")
 	checkStoppedTogether(t, site, servers)
 	checkRefusedCertificate(t, s, first, agent)
 	for _, c := range s.health(t)["registry"] {
 		contains(t, "health", c, ": ok: 3 of 3 registries answer")
 	}
-	checkSeededUpgrade(t, s, first, agent)
+	checkSeededUpgrade(t, s, first, agent, packages)
 	mustRun(t, site.Boxlift(t.Context(), passwords, "node", "remove", "-f", "install.yaml", "--hosts", third.Name))
 	if out := leftovers(t, third); out != "" {
 		t.Errorf("%s still has:\n%s", third.Name, out)
 	}
+	checkGivenBack(t, third, ownPackages)
+	awaitHolders(t, "a server has left", servers, first)
 
 	checkNothingLeakedButServices(t, site)
 }
@@ -165,9 +195,9 @@ func checkRefusedCertificate(t *testing.T, s *seeded, first, agent *lab.Host) {
 // checkSeededUpgrade upgrades a cluster that its servers seed, of which one has a certificate that
 // ends soon. It is renewed on the way, pods stay, and an agent with only what it needs to start
 // pulls from the next bundle.
-func checkSeededUpgrade(t *testing.T, s *seeded, first, agent *lab.Host) {
+func checkSeededUpgrade(t *testing.T, s *seeded, first, agent *lab.Host, packages string) {
 	t.Helper()
-	next := bundleOf(t, upstream.LockOptions{Release: upstream.Patched})
+	next := bundleOf(t, upstream.LockOptions{Release: upstream.Patched, More: packages})
 	soon := time.Now().AddDate(0, 0, 5)
 	s.replaceCertificate(t, "ha", first, soon.AddDate(-1, 0, 0), soon)
 	uid := func() string {
@@ -296,39 +326,52 @@ func checkOneByOne(t *testing.T, servers []*lab.Host) {
 	t.Helper()
 	var ready int
 	for _, h := range servers {
-		var start, active int
-		out := onHost(t, h, "systemctl", "show", "-p", "InactiveExitTimestampMonotonic,ActiveEnterTimestampMonotonic", "k3s")
-		for line := range strings.Lines(out) {
-			name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-			at, err := strconv.Atoi(value)
-			if err != nil {
-				t.Fatalf("%s: systemd says %q", h.Name, out)
-			}
-			if name == "InactiveExitTimestampMonotonic" {
-				start = at
-			} else {
-				active = at
-			}
+		turn := turnOf(t, h)
+		if turn.started <= ready || turn.ready <= turn.started {
+			t.Errorf("%s: k3s was started at %d µs and ready at %d µs, the server before it was ready at %d µs", h.Name, turn.started, turn.ready, ready)
 		}
-		if start <= ready || active <= start {
-			t.Errorf("%s: k3s was started at %d µs and ready at %d µs, the server before it was ready at %d µs", h.Name, start, active, ready)
-		}
-		ready = active
+		ready = turn.ready
 		if got := etcdMembers(t, h); got != len(servers) {
 			t.Errorf("%s: etcd has %d members, want %d", h.Name, got, len(servers))
 		}
 	}
 }
 
+// k3sTurn is when a server's k3s was stopped last, started and ready again, in microseconds of the clock that all hosts
+// have in common.
+type k3sTurn struct{ stopped, started, ready int }
+
+// turnOf asks systemd.
+func turnOf(t *testing.T, h *lab.Host) (turn k3sTurn) {
+	t.Helper()
+	at := map[string]*int{"ActiveExitTimestampMonotonic": &turn.stopped, "InactiveExitTimestampMonotonic": &turn.started,
+		"ActiveEnterTimestampMonotonic": &turn.ready}
+	out := onHost(t, h, "systemctl", "show", "-p", strings.Join(slices.Collect(maps.Keys(at)), ","), "k3s")
+	for line := range strings.Lines(out) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		n, err := strconv.Atoi(value)
+		if err != nil || at[name] == nil {
+			t.Fatalf("%s: systemd says %q", h.Name, out)
+		}
+		*at[name] = n
+	}
+	return turn
+}
+
 // etcdMembers is how many members of etcd a server knows, itself included.
 func etcdMembers(t *testing.T, server *lab.Host) int {
 	t.Helper()
-	metrics := onHost(t, server, "bash", "-c", `exec 3<>/dev/tcp/127.0.0.1/2381; printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; cat <&3`)
 	members := 0
-	for line := range strings.Lines(metrics) {
+	for line := range strings.Lines(etcdMetrics(t, server)) {
 		if strings.HasPrefix(line, "etcd_network_known_peers{") && strings.HasSuffix(line, " 1\n") {
 			members++
 		}
 	}
 	return members
+}
+
+// etcdMetrics is what a server's etcd says of itself.
+func etcdMetrics(t *testing.T, server *lab.Host) string {
+	t.Helper()
+	return onHost(t, server, "bash", "-c", `exec 3<>/dev/tcp/127.0.0.1/2381; printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; cat <&3`)
 }

@@ -6,6 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
 	"maps"
 	"os"
@@ -14,6 +17,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // What is kept of one target's corpus in the tree. Every go test runs it, so it is small: at most 96 KiB.
@@ -33,8 +38,6 @@ func (t target) String() string { return t.dir + "." + t.name }
 
 // corpus is where the tree has its inputs.
 func (t target) corpus() string { return filepath.Join(t.dir, "testdata", "fuzz", t.name) }
-
-var declaration = regexp.MustCompile(`(?m)^func (Fuzz\w*)\(`)
 
 // findTargets returns the fuzz targets of the module whose root is given, in order. Modules inside
 // of it are left out, as go test leaves them out.
@@ -56,12 +59,15 @@ func findTargets(root string) ([]target, error) {
 		case !strings.HasSuffix(path, "_test.go"):
 			return nil
 		}
-		text, err := os.ReadFile(path)
+		// What is in comments and in texts declares nothing.
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 		if err != nil {
 			return err
 		}
-		for _, found := range declaration.FindAllSubmatch(text, -1) {
-			targets = append(targets, target{"./" + filepath.ToSlash(filepath.Dir(path)), string(found[1])})
+		for _, d := range file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && isTargetName(f.Name.Name) {
+				targets = append(targets, target{"./" + filepath.ToSlash(filepath.Dir(path)), f.Name.Name})
+			}
 		}
 		return nil
 	})
@@ -69,9 +75,16 @@ func findTargets(root string) ([]target, error) {
 	return targets, err
 }
 
+// isTargetName reports whether go test takes a function of that name for a fuzz target: it does not take Fuzzy.
+func isTargetName(name string) bool {
+	rest, ok := strings.CutPrefix(name, "Fuzz")
+	first, _ := utf8.DecodeRuneInString(rest)
+	return ok && !unicode.IsLower(first)
+}
+
 // keepInputs copies what Go's cache has of a target's inputs to the tree, the smallest first, if they reach code of its
-// package that nothing in the tree reaches. Go has written down all that reached something new when it was found, in any
-// package, and so much more.
+// package that nothing in the tree reaches. Go has written down all that reached something new when it was found, in
+// any package, and so much more.
 func keepInputs(ctx context.Context, t target) error {
 	cache, err := output(ctx, "go", "env", "GOCACHE")
 	if err != nil {
@@ -126,7 +139,8 @@ type choice struct {
 	room    int
 }
 
-// choose keeps those of the inputs that reach what none before them reaches. Most of them do not, and so are tried together.
+// choose keeps those of the inputs that reach what none before them reaches. Most of them do not, and so are tried
+// together.
 func (c *choice) choose(ctx context.Context, inputs []input) error {
 	if c.room == 0 {
 		return nil

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -60,6 +61,8 @@ func TestFindTargets(t *testing.T) {
 		"other/go.mod":             "module other.test\n",
 		"other/a_test.go":          "package other\n\nfunc FuzzOther(f *testing.F) {}\n",
 		"a/deep/deep_test.go":      "package deep\n\n// func FuzzComment(\nfunc FuzzDeep(f *testing.F) {}\n",
+		"a/deep/text_test.go":      "package deep\n\nconst text = `\nfunc FuzzText(f *testing.F) {}\n`\n",
+		"a/deep/method_test.go":    "package deep\n\ntype t int\n\nfunc (t) FuzzMethod() {}\n\nfunc Fuzzy() {}\n",
 		".hidden/hidden_test.go":   "package hidden\n\nfunc FuzzHidden(f *testing.F) {}\n",
 		"a/deep/indented_test.txt": "func FuzzText(f *testing.F) {}\n",
 	})
@@ -153,5 +156,53 @@ func FuzzQuick(f *testing.F) {
 	}
 	if err := fuzz(t.Context(), &out, o, "FuzzNone"); err == nil {
 		t.Error("no target matches, and it passes")
+	}
+}
+
+// What fails fails the run, and the most that is done to make it smaller are a few tries: Go would take a minute of
+// each input, and nothing else would be tried meanwhile.
+func TestInputsAreHardlyMadeSmaller(t *testing.T) {
+	t.Chdir(t.TempDir())
+	write(t, ".", map[string]string{
+		"go.mod": "module example.test\n\ngo 1.26\n",
+		"a/a_test.go": `package a
+
+import (
+	"bytes"
+	"os"
+	"testing"
+)
+
+func FuzzLong(f *testing.F) {
+	same := make([]byte, 8<<10)
+	f.Add(same)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) <= 1<<10 || bytes.HasPrefix(same, b) {
+			return
+		}
+		failures, err := os.OpenFile("failures", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer failures.Close()
+		if _, err := failures.Write([]byte{'.'}); err != nil {
+			t.Fatal(err)
+		}
+		t.Fatal("this one is long")
+	})
+}
+`,
+	})
+	var out strings.Builder
+	if err := fuzz(t.Context(), &out, options{time: 20e9}, ""); err == nil || !strings.Contains(out.String(), "this one is long") {
+		t.Fatalf("error %v, expected that a failing input is told\n%s", err, &out)
+	}
+	failures, err := os.ReadFile("a/failures")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Each worker fails once, and one of them tries.
+	if most := 20 + 2*runtime.GOMAXPROCS(0); len(failures) > most {
+		t.Errorf("it failed %d times, expected at most %d", len(failures), most)
 	}
 }

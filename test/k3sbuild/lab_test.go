@@ -34,8 +34,8 @@ const (
 	imageDir = "var/lib/rancher/k3s/agent/images"
 	busybox  = "docker.io/rancher/mirrored-library-busybox:1.36.1"
 	secret   = "a-secret-of-the-cluster"
-	// kubelet waits until the kubelet runs, which is started when all archives but the last are imported. The service is
-	// ready before.
+	// kubelet waits until the kubelet runs, which is started when all archives but the last are imported. The service
+	// is ready before.
 	kubelet = "until curl -sf http://127.0.0.1:10248/healthz >/dev/null; do sleep 0.3; done; "
 	// install puts the service in place and starts it.
 	install = "INSTALL_K3S_SKIP_DOWNLOAD=true sh /root/install.sh "
@@ -414,28 +414,12 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// checkEarlyReady starts a node that is known with an archive that takes long: it has a member that is nothing to
-// containerd, with 3 GiB of zeros that take no room on the disk.
+// checkEarlyReady starts a node that is known with an archive that takes long.
 func (s site) checkEarlyReady(h *lab.Host) {
 	s.Helper()
-	const size, name = 3 << 30, "95-long.tar"
-	var header bytes.Buffer
-	if err := tar.NewWriter(&header).WriteHeader(&tar.Header{Name: "nothing", Mode: 0o644, Size: size}); err != nil {
-		s.Fatal(err)
-	}
-	path := filepath.Join(h.Root, imageDir, name)
-	rest, err := os.ReadFile(filepath.Join(h.Root, imageDir, "10-pause.tar"))
-	if err != nil {
-		s.Fatal(err)
-	}
+	const name = "95-long.tar"
 	s.must(h, "systemctl stop k3s-agent")
-	s.write(h, filepath.Join(imageDir, name), header.String())
-	file, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		s.Fatal(err)
-	}
-	_, err = file.WriteAt(rest, int64(header.Len())+size)
-	if err := errors.Join(err, file.Close()); err != nil {
+	if err := h.PutSlowArchive(filepath.Join(imageDir, name), filepath.Join(imageDir, "10-pause.tar")); err != nil {
 		s.Fatal(err)
 	}
 	imported := "journalctl --no-pager -u k3s-agent | grep -q 'Imported images from /" + imageDir + "/" + name + "'"
@@ -562,7 +546,8 @@ func (s site) checkPackaged(server, other, agent *lab.Host) {
 			[ $(curl -s -o /dev/null -w '%%{http_code}' http://%[1]s/) = 404 ]`, node.Address))
 	}
 	s.must(server, "kubectl wait --for=condition=Ready pod/writer --timeout=90s; kubectl get pvc data | grep -w Bound | grep -w local-path")
-	// As with k3s, a volume of this type is not made anew when its folder is gone, and only root looks into the folders.
+	// As with k3s, a volume of this type is not made anew when its folder is gone, and only root looks into the
+	// folders.
 	s.must(server, "kubectl get pv -o jsonpath='{.items[*].spec.local.path}' | grep storage/pvc-")
 	s.must(agent, "[ $(stat -c %a /var/lib/rancher/k3s/storage) = 700 ]")
 	s.must(agent, "grep -x kept /var/lib/rancher/k3s/storage/pvc-*_default_data/file")

@@ -9,22 +9,32 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"maps"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/liteboxd/boxlift/internal/fault"
 )
@@ -53,16 +63,25 @@ func Kubeconfig(server string, ca []byte) []byte {
 type API struct {
 	Kubeconfig []byte
 	Dial       func(ctx context.Context, network, address string) (net.Conn, error)
+	// Local is a kubeconfig with the address that the server has on this machine, for hosts that are folders of it.
+	Local []byte
 }
 
 // NewAPI starts an API server, which ends with the test. Its kubeconfig names an address that is nobody's.
 func NewAPI(t testing.TB, handler http.HandlerFunc) API {
 	t.Helper()
-	srv := httptest.NewTLSServer(handler)
+	own, err := certificate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewUnstartedServer(handler)
+	srv.TLS = &tls.Config{Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS12}
+	srv.StartTLS()
 	t.Cleanup(srv.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
 	return API{
 		Kubeconfig: Kubeconfig("https://192.0.2.1:6443", ca),
+		Local:      Kubeconfig(srv.URL, ca),
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			if address != "192.0.2.1:6443" {
 				return nil, fmt.Errorf("dialled %s", address)
@@ -71,6 +90,24 @@ func NewAPI(t testing.TB, handler http.HandlerFunc) API {
 		},
 	}
 }
+
+// certificate is that of all API servers here, which is its own authority. Its key is of an elliptic curve: each
+// connection takes a signature, and those of httptest's RSA key take fifty times as long.
+var certificate = sync.OnceValues(func() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	form := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{Organization: []string{"kubetest"}},
+		NotBefore: time.Unix(0, 0), NotAfter: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC), // a test may set its clock
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IsCA: true, BasicConstraintsValid: true,
+	}
+	made, err := x509.CreateCertificate(rand.Reader, form, form, key.Public(), key)
+	return tls.Certificate{Certificate: [][]byte{made}, PrivateKey: key}, err
+})
 
 // Answer answers with an object of a kind.
 func Answer(t testing.TB, w http.ResponseWriter, kind string, object any) {
@@ -195,4 +232,14 @@ func Explained(err error) string {
 		text += "\nhint: " + hint
 	}
 	return strings.Join(append([]string{text}, fault.Details(err)...), "\n")
+}
+
+// Decode reads an object of Kubernetes' own kinds from YAML.
+func Decode(t testing.TB, text string) runtime.Object {
+	t.Helper()
+	object, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(text), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return object
 }

@@ -17,7 +17,8 @@ import (
 	"github.com/liteboxd/boxlift/test/debian"
 )
 
-const suite = "bookworm"
+// usualSuite is the release of Debian's that hosts have.
+const usualSuite = "bookworm"
 
 // guestInit runs as the first process of every host and becomes systemd.
 //
@@ -89,9 +90,9 @@ func installPackages(ctx context.Context, log func(string)) error {
 	)
 }
 
-// ensureBase returns the tar file with the hosts' root file system, and makes
+// ensureBase returns the tar file with the root file system of hosts of a release, and makes
 // it when there is none yet that was made from the same key.
-func ensureBase(ctx context.Context, log func(string)) (string, error) {
+func ensureBase(ctx context.Context, suite string, log func(string)) (string, error) {
 	cache, err := cacheDir()
 	if err != nil {
 		return "", err
@@ -114,7 +115,7 @@ func ensureBase(ctx context.Context, log func(string)) (string, error) {
 	if err := clearWork(work); err != nil {
 		return "", err
 	}
-	if err := makeBase(ctx, work, base, log); err != nil {
+	if err := makeBase(ctx, suite, work, base, log); err != nil {
 		return "", errors.Join(fmt.Errorf("make the hosts' base root: %w", err), clearWork(work))
 	}
 	return base, clearWork(work)
@@ -129,14 +130,14 @@ func clearWork(work string) error {
 	return os.RemoveAll(work)
 }
 
-func makeBase(ctx context.Context, work, base string, log func(string)) error {
+func makeBase(ctx context.Context, suite, work, base string, log func(string)) error {
 	root, tarball := filepath.Join(work, "root"), filepath.Join(work, "base.tar")
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		return err
 	}
-	log("making the hosts' base root with debootstrap (once, takes about two minutes)")
+	log("making the base root of hosts with " + suite + " with debootstrap (once, takes about two minutes)")
 	args := []string{"--variant=minbase", "--include=" + strings.Join(basePackages(), ","), suite, root}
-	if mirror := debianMirror(ctx); mirror != "" {
+	if mirror := debianMirror(ctx, suite); mirror != "" {
 		args = append(args, mirror)
 	}
 	if out, err := run(ctx, nil, "debootstrap", args...); err != nil {
@@ -178,7 +179,7 @@ func cleanBase(root string) error {
 
 // debianMirror is where this machine's own apt gets the suite from, so that
 // a local mirror serves debootstrap too. Without one, debootstrap has a default.
-func debianMirror(ctx context.Context) string {
+func debianMirror(ctx context.Context, suite string) string {
 	out, err := run(ctx, nil, "apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages")
 	if err != nil {
 		return ""

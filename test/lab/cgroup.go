@@ -130,6 +130,26 @@ func (l *Lab) SetCPUWeight(times int) error {
 	return nil
 }
 
+// ProcessorTime is how long the hosts of this lab have had a processor so far; zero where nobody counts.
+func (l *Lab) ProcessorTime() time.Duration {
+	hierarchies, err := cgroupMounts()
+	if err != nil {
+		return 0
+	}
+	for _, hierarchy := range hierarchies {
+		group := filepath.Join(hierarchy, cgroupRoot, l.id)
+		if text, err := os.ReadFile(filepath.Join(group, "cpuacct.usage")); err == nil { // v1
+			n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+			return time.Duration(n)
+		}
+		if text, err := os.ReadFile(filepath.Join(group, "cpu.stat")); err == nil && strings.HasPrefix(string(text), "usage_usec ") {
+			n, _ := strconv.ParseInt(strings.Fields(string(text))[1], 10, 64)
+			return time.Duration(n) * time.Microsecond
+		}
+	}
+	return 0
+}
+
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil

@@ -10,6 +10,8 @@
 //	10.77.0.2     the operator, see Lab.OperatorCommand and Lab.Dial
 //	10.77.0.11-   the hosts, in the order in which they were made
 //
+// No program on a host can set the clock, which is the machine's: the kernel refuses it.
+//
 // Every frame that a host or the operator sends towards an address outside the
 // LAN is counted, see Lab.LeakedPackets.
 //
@@ -147,7 +149,7 @@ func New(ctx context.Context, opts Options) (_ *Lab, err error) {
 	if err := installPackages(ctx, l.log); err != nil {
 		return nil, fmt.Errorf("make lab: %w", err)
 	}
-	if l.base, err = ensureBase(ctx, l.log); err != nil {
+	if l.base, err = ensureBase(ctx, usualSuite, l.log); err != nil {
 		return nil, fmt.Errorf("make lab: %w", err)
 	}
 	defer func() {
@@ -166,6 +168,9 @@ func New(ctx context.Context, opts Options) (_ *Lab, err error) {
 	}
 	return l, nil
 }
+
+// CacheDir is where tests of hosts keep what they use again.
+func CacheDir() (string, error) { return cacheDir() }
 
 // cacheDir is where labs and their base root live.
 func cacheDir() (string, error) {

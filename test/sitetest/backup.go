@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/liteboxd/boxlift/install/backup"
+	"github.com/liteboxd/boxlift/internal/backup"
 )
 
 // OpenBackup makes a backup of a server with SQLite, with a token, and one of agents if there is a second.

@@ -22,7 +22,7 @@ import (
 )
 
 // Example is the site of an install.yaml, with a bundle that has the components given as name=version.
-func Example(t *testing.T, text string, components ...string) *site.Site {
+func Example(t testing.TB, text string, components ...string) *site.Site {
 	t.Helper()
 	c, _, err := config.Parse("install.yaml", []byte(text), func(string) (string, bool) { return "", false })
 	if err != nil {

@@ -47,6 +47,25 @@ type Component struct {
 	Files         []File
 	Charts        []File
 	Images        []Image
+	Packages      []Packages
+}
+
+// Packages are OS packages that the lock names for hosts of a release of Debian.
+type Packages struct {
+	Suite    string // "bookworm"
+	Platform string // "linux/amd64"
+	// Packages have the content as their bytes; the first is asked for.
+	Packages []Package
+}
+
+// Package is an OS package, at https://example.com/pool/ and its file's name.
+type Package struct{ Name, Version, Architecture, Content string }
+
+func (p Package) pinned() lock.OSPackage {
+	one := lock.OSPackage{Name: p.Name, Version: p.Version, Architecture: p.Architecture,
+		SHA256: digest.FromString(p.Content).Encoded(), Size: int64(len(p.Content))}
+	one.URL = "https://example.com/pool/" + strings.ReplaceAll(one.FileName(), "+", "%2B")
+	return one
 }
 
 // File is a file that the lock names, at https://example.com/NAME.
@@ -99,21 +118,26 @@ func Write(t testing.TB, path string, b Bundle) {
 	w := &writer{t: t, have: make(map[digest.Digest]bool)}
 	lock := w.lock(b)
 	w.blob("application/vnd.oci.empty.v1+json", []byte("{}"))
-	w.file(bundle.LockComponent, "", File{Name: "versions.lock", Content: lock}, "application/vnd.boxlift.lock.v1+yaml")
+	w.file(bundle.LockComponent, "", File{Name: "versions.lock", Content: lock}, "application/vnd.boxlift.lock.v1+yaml",
+		artifactType, nil)
 	for _, platform := range platforms {
 		w.file(bundle.ProgramsComponent, version,
-			File{Name: bundle.NodeProgram, Platform: platform, Content: "boxlift-node for " + platform}, fileType)
+			File{Name: bundle.NodeProgram, Platform: platform, Content: "boxlift-node for " + platform}, fileType,
+			artifactType, nil)
 	}
 	for _, c := range b.Components {
 		for _, f := range c.Files {
-			w.file(c.Name, c.Version, f, fileType)
+			w.file(c.Name, c.Version, f, fileType, artifactType, nil)
 		}
 		for _, f := range c.Charts {
 			f.Name += "-" + c.Version + ".tgz"
-			w.file(c.Name, c.Version, f, "application/vnd.cncf.helm.chart.content.v1.tar+gzip")
+			w.file(c.Name, c.Version, f, "application/vnd.cncf.helm.chart.content.v1.tar+gzip", artifactType, nil)
 		}
 		for _, image := range c.Images {
 			w.image(c, image)
+		}
+		for _, set := range c.Packages {
+			w.packages(c, set)
 		}
 	}
 	announced := ocispec.Index{
@@ -151,6 +175,8 @@ func Write(t testing.TB, path string, b Bundle) {
 const (
 	version  = "v0.0.0-test"
 	fileType = "application/octet-stream"
+
+	artifactType = "application/vnd.boxlift.file.v1"
 )
 
 var platforms = []string{"linux/amd64", "linux/arm64"}
@@ -220,8 +246,40 @@ func (w *writer) lock(b Bundle) string {
 			}
 			fmt.Fprintf(&s, "      - {ref: %q, digest: %s}\n", image.Ref, w.imageIndex(image).Digest)
 		}
+		lockPackages(&s, c)
 	}
 	return s.String()
+}
+
+// lockPackages writes what the lock of a component says of its packages.
+func lockPackages(s *strings.Builder, c Component) {
+	for i, set := range c.Packages {
+		if i == 0 {
+			s.WriteString("    packages:\n")
+		}
+		fmt.Fprintf(s, "      - family: debian\n        suite: %s\n        platform: %s\n        archives: [{url: "+
+			"https://example.com, suite: %s, components: [main]}]\n        keyring: file:keys.gpg\n        base: important\n"+
+			"        names: [%s]\n        contents:\n", set.Suite, set.Platform, set.Suite, set.Packages[0].Name)
+		for _, p := range set.Packages {
+			one := p.pinned()
+			fmt.Fprintf(s, "          - {name: %s, version: %q, architecture: %s, url: %q, sha256: %s, size: %d}\n", one.Name,
+				one.Version, one.Architecture, one.URL, one.SHA256, one.Size)
+		}
+	}
+}
+
+func (w *writer) packages(c Component, set Packages) {
+	for i, p := range set.Packages {
+		annotations := map[string]string{
+			"dev.boxlift.os.family": "debian", "dev.boxlift.os.suite": set.Suite, "dev.boxlift.package.name": p.Name,
+			"dev.boxlift.package.version": p.Version, "dev.boxlift.package.architecture": p.Architecture,
+		}
+		if i == 0 {
+			annotations["dev.boxlift.package.asked"] = "true"
+		}
+		w.file(c.Name, c.Version, File{Name: p.pinned().FileName(), Platform: set.Platform, Content: p.Content},
+			"application/vnd.debian.binary-package", "application/vnd.boxlift.package.v1", annotations)
+	}
 }
 
 func (w *writer) entry(d ocispec.Descriptor, component, version string, annotations map[string]string) {
@@ -233,22 +291,26 @@ func (w *writer) entry(d ocispec.Descriptor, component, version string, annotati
 	w.entries = append(w.entries, d)
 }
 
-func (w *writer) file(component, version string, f File, mediaType string) {
+func (w *writer) file(
+	component, version string, f File, mediaType, artifactType string, annotations map[string]string,
+) {
 	layer := w.blob(mediaType, []byte(f.Content))
 	layer.Annotations = map[string]string{ocispec.AnnotationTitle: f.Name}
 	d := w.blob(ocispec.MediaTypeImageManifest, w.marshal(ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
-		ArtifactType: "application/vnd.boxlift.file.v1",
+		ArtifactType: artifactType,
 		Config: ocispec.Descriptor{MediaType: ocispec.DescriptorEmptyJSON.MediaType,
 			Digest: ocispec.DescriptorEmptyJSON.Digest, Size: ocispec.DescriptorEmptyJSON.Size},
 		Layers: []ocispec.Descriptor{layer},
 	}))
-	d.ArtifactType = "application/vnd.boxlift.file.v1"
+	d.ArtifactType = artifactType
 	if f.Platform != "" {
 		os, architecture, _ := strings.Cut(f.Platform, "/")
 		d.Platform = &ocispec.Platform{OS: os, Architecture: architecture}
 	}
-	w.entry(d, component, version, map[string]string{ocispec.AnnotationTitle: f.Name})
+	all := map[string]string{ocispec.AnnotationTitle: f.Name}
+	maps.Copy(all, annotations)
+	w.entry(d, component, version, all)
 }
 
 func (w *writer) image(c Component, image Image) {
@@ -305,21 +367,8 @@ func Build(t testing.TB, path string, b Bundle, since *plan.Base, change ...func
 		t.Fatal(err)
 	}
 	defer r.Close() //nolint:errcheck // it was only read
-	l, content, err := r.Lock()
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := plan.Options{
-		Lock: l, LockName: "versions.lock", LockContent: content, Version: version, Since: since,
-		Source: source.New(source.Options{MaxTries: 1}), Reuse: []*bundle.Reader{r}, AllowMovedTags: true,
-	}
-	for _, platform := range l.Platforms {
-		name := filepath.Join(dir, bundle.NodeProgram+"-"+platform.Architecture())
-		if err := os.WriteFile(name, []byte("boxlift-node for "+platform), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		o.Programs = append(o.Programs, plan.Program{Name: bundle.NodeProgram, Platform: platform, Path: name})
-	}
+	o := PlanOptions(t, r)
+	o.Since = since
 	planned, err := plan.New(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -333,4 +382,34 @@ func Build(t testing.TB, path string, b Bundle, since *plan.Base, change ...func
 		t.Fatal(err)
 	}
 	return result
+}
+
+// PlanOptions are those of a build of a bundle from itself. What it does not supply cannot be fetched.
+func PlanOptions(t testing.TB, r *bundle.Reader) plan.Options {
+	t.Helper()
+	l, content, err := r.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Nobody listens there.
+	mirrors := []source.Mirror{{Host: "example.com", Endpoint: "127.0.0.1:1"}}
+	for _, c := range l.Components {
+		for _, image := range c.Images {
+			host, _, _ := strings.Cut(image.Ref, "/")
+			mirrors = append(mirrors, source.Mirror{Host: host, Endpoint: "127.0.0.1:1"})
+		}
+	}
+	o := plan.Options{
+		Lock: l, LockName: "versions.lock", LockContent: content, Version: version, AllowMovedTags: true,
+		Source: source.New(source.Options{MaxTries: 1, Mirrors: mirrors}), Reuse: []*bundle.Reader{r},
+	}
+	dir := t.TempDir()
+	for _, platform := range l.Platforms {
+		name := filepath.Join(dir, bundle.NodeProgram+"-"+platform.Architecture())
+		if err := os.WriteFile(name, []byte("boxlift-node for "+platform), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o.Programs = append(o.Programs, plan.Program{Name: bundle.NodeProgram, Platform: platform, Path: name})
+	}
+	return o
 }

@@ -90,7 +90,7 @@ func (h *Harbor) take(project string, limit, size int64) (used int64, fits bool)
 	return used, true
 }
 
-// protected says whether a tag is there already and may not change.
+// protected reports whether a tag is there already and may not change.
 func (h *Harbor) protected(data, repository, tag string) bool {
 	if !h.ImmutableTags || strings.HasPrefix(tag, "sha256:") {
 		return false

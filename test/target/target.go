@@ -8,6 +8,10 @@
 // answers in the registry's place ([Server.Intercept]), or behaves as Harbor does
 // ([Harbor]).
 //
+// What [Harbor] adds was compared with the statuses, codes and texts that Harbor 2 has by its sources and its
+// documentation of projects, quotas, immutability and robot accounts, not with a running Harbor. What distribution
+// answers is its own.
+//
 // The package is for tests and benchmarks only. With distribution 3 it silences the
 // process-wide logrus logger.
 package target

@@ -43,7 +43,7 @@ type Options struct {
 	// Releases are what upstream offers; none means the quick one, which no cluster can be
 	// made of.
 	Releases []upstream.Release
-	// Programs is a folder that `make build` has filled; empty means one in the cache,
+	// Programs is a folder that `make programs` has filled; empty means one in the cache,
 	// which is brought up to date first.
 	Programs string
 	// Logf is told of slow steps; nil discards them.
@@ -125,12 +125,12 @@ func (t *Testbed) BuildCommand(ctx context.Context, more ...string) *exec.Cmd {
 	return t.Command(ctx, append(args, t.MirrorFlags()...)...)
 }
 
-// MakeBundle runs the three commands on a lock without any pins.
-func (t *Testbed) MakeBundle(ctx context.Context, o upstream.LockOptions) error {
+// MakeBundle runs the three commands on a lock without any pins, the last of them with more flags.
+func (t *Testbed) MakeBundle(ctx context.Context, o upstream.LockOptions, more ...string) error {
 	if err := os.WriteFile(t.LockFile(), t.Upstream.LockYAML(o), 0o644); err != nil {
 		return err
 	}
-	commands := []*exec.Cmd{t.LockCommand(ctx), t.BuildCommand(ctx)}
+	commands := []*exec.Cmd{t.LockCommand(ctx), t.BuildCommand(ctx, more...)}
 	if _, err := os.Stat(t.PrivateKey()); err != nil {
 		commands = append([]*exec.Cmd{t.KeyCommand(ctx)}, commands...)
 	}
@@ -142,7 +142,7 @@ func (t *Testbed) MakeBundle(ctx context.Context, o upstream.LockOptions) error 
 	return nil
 }
 
-// BuildPrograms runs `make build` into the cache, and returns the folder.
+// BuildPrograms runs `make programs` into the cache, and returns the folder.
 func BuildPrograms(ctx context.Context) (dir string, err error) {
 	cache := os.Getenv("BOXLIFT_CACHE")
 	if cache == "" {
@@ -164,13 +164,13 @@ func BuildPrograms(ctx context.Context) (dir string, err error) {
 	if err != nil {
 		return "", err
 	}
-	c := exec.CommandContext(ctx, "make", "--no-print-directory", "-C", root, "build", "BIN="+dir)
+	c := exec.CommandContext(ctx, "make", "--no-print-directory", "-C", root, "programs", "BIN="+dir)
 	// A make above this one would pass on its own flags.
 	c.Env = append(os.Environ(), "MAKEFLAGS=", "MAKELEVEL=")
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = &out, &out
 	if err := c.Run(); err != nil {
-		return "", fmt.Errorf("make build: %w:\n%s", err, out.Bytes())
+		return "", fmt.Errorf("make programs: %w:\n%s", err, out.Bytes())
 	}
 	return dir, nil
 }

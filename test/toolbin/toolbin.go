@@ -1,6 +1,6 @@
-// Package toolbin gives tests the programs of others that they check boxlift against:
-// those named by tool directives in test/tools, a module of its own so that their
-// dependencies stay out of boxlift's.
+// Package toolbin builds programs for tests: those of others that they check boxlift against, which tool
+// directives name in test/tools, a module of its own so that their dependencies stay out of boxlift's; and
+// those of boxlift's that are modules of their own for the same reason.
 package toolbin
 
 import (
@@ -39,6 +39,44 @@ func Build(t testing.TB, name string) string {
 	return path
 }
 
+// BuildOwn builds a program of boxlift's that is a module of its own, such as "cmd/boxlift-keys", and returns the
+// folder that has it alone. The test is left out as with [Build].
+func BuildOwn(t testing.TB, module string) (folder string) {
+	t.Helper()
+	if testing.Short() {
+		t.Skipf("building %s takes minutes, not done with -short", module)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	folder = t.TempDir()
+	if err := buildOwn(ctx, module, folder); err != nil {
+		need.LeaveOut(t, err.Error())
+	}
+	return folder
+}
+
+func buildOwn(ctx context.Context, module, folder string) error {
+	unlock, err := lock(ctx)
+	if err != nil {
+		return fmt.Errorf("build %s: %w", module, err)
+	}
+	defer unlock()
+	root, err := root(ctx)
+	if err == nil {
+		_, err = run(ctx, filepath.Join(root, module), "build", "-buildvcs=false", "-o", folder+"/", ".")
+	}
+	if err != nil {
+		return fmt.Errorf("build %s: %w", module, err)
+	}
+	return nil
+}
+
+// root is the folder of boxlift's module.
+func root(ctx context.Context) (string, error) {
+	mod, err := run(ctx, ".", "env", "GOMOD")
+	return filepath.Dir(mod), err
+}
+
 // Path is Build outside of tests.
 func Path(ctx context.Context, name string) (string, error) {
 	unlock, err := lock(ctx)
@@ -46,12 +84,12 @@ func Path(ctx context.Context, name string) (string, error) {
 		return "", fmt.Errorf("build %s: %w", name, err)
 	}
 	defer unlock()
-	mod, err := run(ctx, ".", "env", "GOMOD")
+	root, err := root(ctx)
 	if err != nil {
 		return "", fmt.Errorf("build %s: %w", name, err)
 	}
 	// go tool -n builds the tool if needed and prints where it is.
-	path, err := run(ctx, filepath.Join(filepath.Dir(mod), "test", "tools"), "tool", "-n", name)
+	path, err := run(ctx, filepath.Join(root, "test", "tools"), "tool", "-n", name)
 	if err != nil {
 		return "", fmt.Errorf("build %s: %w", name, err)
 	}

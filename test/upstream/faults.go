@@ -30,7 +30,7 @@ type Rule struct {
 	Fault Fault
 }
 
-// Fault is one kind of misbehaviour: [Status], [Redirect], [Stall], [Endless], [Cut], [WrongByte],
+// Fault is one kind of misbehaviour: [Status], [Silent], [Redirect], [Stall], [Endless], [Cut], [WrongByte],
 // [NewETag], [Slow], [IgnoreRange] or [ShiftRange].
 //
 // Stall and Endless apply to every answer that may have a body, those with an error too. From Cut
@@ -47,6 +47,9 @@ type Status struct {
 	// RetryAfter is sent in whole seconds, rounded up, when it is above 0.
 	RetryAfter time.Duration
 }
+
+// Silent takes the request and never answers, until the client is gone.
+type Silent struct{}
 
 // Redirect sends a GET or HEAD for a blob to another host, localhost, with a signed address
 // that needs no credentials and refuses them with 400: what the big registries do, though
@@ -89,6 +92,7 @@ func (f Status) check() error {
 	}
 	return nil
 }
+func (Silent) check() error      { return nil }
 func (Redirect) check() error    { return nil }
 func (f Stall) check() error     { return atLeast("stall after", f.After, 0) }
 func (Endless) check() error     { return nil }
@@ -166,7 +170,7 @@ func (i *Injection) take() bool {
 	return true
 }
 
-// willTake says whether the rule would hit a request that came now.
+// willTake reports whether the rule would hit a request that came now.
 func (i *Injection) willTake() bool {
 	n := i.seen.Load() + 1 - int64(i.rule.Skip)
 	return n > 0 && (i.rule.Times == 0 || n <= int64(i.rule.Times))
@@ -307,9 +311,15 @@ func (s *Server) record(x *exchange) {
 	close(x.logged.ended)
 }
 
-// refuse answers with a rule's status, if there is one.
+// refuse answers with a rule's status, or not at all, if there is such a rule.
 func (x *exchange) refuse() bool {
 	for _, i := range x.rules {
+		if _, ok := i.rule.Fault.(Silent); ok && i.take() {
+			<-x.request.Context().Done()
+			// Whoever returned here would answer with an empty 200, and a client that is just closing its connection
+			// may still read that.
+			panic(http.ErrAbortHandler)
+		}
 		status, ok := i.rule.Fault.(Status)
 		if !ok || !i.take() {
 			continue

@@ -175,6 +175,36 @@ func TestStall(t *testing.T) {
 	get(t, s, chartRef) // it was hit once only
 }
 
+// TestSilent has a request that nothing answers, also not once the server is asked for something else.
+func TestSilent(t *testing.T) {
+	s := start(t)
+	fault := s.Inject(Rule{Path: FilePath(chartRef), Times: 1, Fault: Silent{}})
+	gone := errors.New("the client goes")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+s.Addr()+pathOf(chartRef), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan error, 1)
+	go func() {
+		response, err := trustingTransport(t, s).RoundTrip(request)
+		if err == nil {
+			err = errors.Join(errors.New("it is answered"), response.Body.Close())
+		}
+		answered <- err
+	}()
+	for deadline := time.Now().Add(time.Minute); fault.Hits() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the request did not come within a minute")
+		}
+	}
+	get(t, s, chartRef)
+	cancel(gone)
+	if err := <-answered; !errors.Is(err, gone) {
+		t.Error(err)
+	}
+}
+
 func TestSlow(t *testing.T) {
 	s := start(t)
 	good := get(t, s, chartRef)

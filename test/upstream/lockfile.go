@@ -22,6 +22,8 @@ type LockOptions struct {
 	K3sRefs bool
 	// RequiresDrain asks for drained nodes.
 	RequiresDrain bool
+	// More are further components, as a lock has them.
+	More string
 }
 
 // LockYAML is a versions.lock for what is served, with the upstream addresses and without
@@ -84,6 +86,7 @@ func (s *Server) LockYAML(o LockOptions) []byte {
 		b.WriteString("  netcheck:\n    version: v1\n    images:\n")
 		refs(netcheck)
 	}
+	b.WriteString(o.More)
 	return []byte(b.String())
 }
 

@@ -23,6 +23,9 @@
 // A running server can be told to misbehave ([Server.Inject], [Server.MoveTag]), to ask
 // for credentials ([Server.RequireAuth]), and knows what it was asked ([Server.Requests]).
 //
+// Names, checksum files, archives' members and media types were compared with what k3s, Cilium, Helm and GitHub publish
+// for the versions in the lock. Not compared: rate limits and redirects to other hosts than tests ask for.
+//
 // The package is for tests, demonstrations and benchmarks only. Importing it and calling
 // Start silences the process-wide logrus logger, which the registry writes to.
 package upstream
@@ -75,6 +78,8 @@ type Options struct {
 	// Cache is the folder for generated data; empty means $BOXLIFT_CACHE/upstream, or
 	// boxlift/upstream in the user's cache folder where that is not set.
 	Cache string
+	// Files are served too, by their upstream address. They are the caller's own, such as an archive of packages.
+	Files map[string][]byte
 	// HTTP2 offers HTTP/2 beside HTTP/1.1. A [Cut] then resets the stream, not the
 	// connection.
 	HTTP2 bool
@@ -163,6 +168,9 @@ func (s *Server) start(ctx context.Context, o Options) error {
 		return err
 	}
 	s.addFiles()
+	for address, data := range o.Files {
+		s.addData(address, data)
+	}
 	if err := s.addCiliumCLIs(); err != nil {
 		return fmt.Errorf("make the archives of cilium-cli: %w", err)
 	}

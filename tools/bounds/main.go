@@ -33,8 +33,8 @@ const (
 	maxMethods = 40
 	// maxColumns is how long a line may be, in characters, a tab being four; so many of 1,000 may be longer.
 	maxColumns, maxLong = 120, 2
-	module = "github.com/liteboxd/boxlift/"
-	rooms  = "install/"
+	module              = "github.com/liteboxd/boxlift/"
+	rooms               = "install/"
 )
 
 // skipped are the folders at the root that are never shipped.

@@ -23,7 +23,7 @@ import (
 const imageUser = "65532:65532"
 
 // writeImage writes an OCI image layout in a tar: an index of an image for each node platform,
-// with the programs, the documents and nothing else.
+// with the static programs, the documents and nothing else.
 func (r *release) writeImage(w io.Writer) (err error) {
 	folder, err := os.MkdirTemp(r.out, ".image-*")
 	if err != nil {

@@ -19,17 +19,22 @@ import (
 // the programs themselves say, with Go's own version.
 func (r *release) writeModules(w io.Writer) error {
 	modules := map[string]cdx.Component{}
+	var programs []string
 	for _, platform := range nodePlatforms {
-		for _, program := range []string{"boxlift", "boxlift-node"} {
-			info, err := buildinfo.ReadFile(filepath.Join(r.programs, platform, program))
-			if err != nil {
-				return fmt.Errorf("read what %s for %s is made of: %w", program, platform, err)
-			}
-			add(modules, "stdlib", strings.TrimPrefix(info.GoVersion, "go"))
-			for _, m := range info.Deps {
-				m = replaced(m)
-				add(modules, m.Path, m.Version)
-			}
+		programs = append(programs, filepath.Join(platform, "boxlift"), filepath.Join(platform, "boxlift-node"))
+	}
+	for _, platform := range r.operators {
+		programs = append(programs, filepath.Join(platform, keysProgram))
+	}
+	for _, program := range programs {
+		info, err := buildinfo.ReadFile(filepath.Join(r.programs, program))
+		if err != nil {
+			return fmt.Errorf("read what %s is made of: %w", program, err)
+		}
+		add(modules, "stdlib", strings.TrimPrefix(info.GoVersion, "go"))
+		for _, m := range info.Deps {
+			m = replaced(m)
+			add(modules, m.Path, m.Version)
 		}
 	}
 	components := make([]cdx.Component, 0, len(modules))

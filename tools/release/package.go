@@ -14,10 +14,13 @@ import (
 const (
 	libraryFolder  = "/usr/lib/boxlift"
 	documentFolder = "/usr/share/doc/boxlift"
+	manualFolder   = "/usr/share/man"
+	// manualSection is that of commands.
+	manualSection = "man1"
 )
 
 // writePackage writes a package of the format: programs in a folder of their own, a link to the
-// right one in /usr/bin, and the documents.
+// right one in /usr/bin, the documents, and the pages of the manual.
 func (r *release) writePackage(w io.Writer, format, architecture string, entries []entry) error {
 	info := nfpm.WithDefaults(&nfpm.Info{
 		Name: "boxlift", Arch: architecture, Platform: "linux", Version: r.version, MTime: r.time,
@@ -35,6 +38,8 @@ func (r *release) writePackage(w io.Writer, format, architecture string, entries
 		switch {
 		case e.link != "":
 			content.Type, content.Source, content.Destination = files.TypeSymlink, path.Join("..", "lib", "boxlift", e.link), "/usr/bin/"+e.name
+		case path.Dir(e.name) == manualSection:
+			content.Destination = path.Join(manualFolder, e.name)
 		case path.Dir(e.name) == ".":
 			content.Destination = path.Join(documentFolder, e.name)
 		}

@@ -9,18 +9,19 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"strings"
 	"unicode"
 
 	"github.com/google/go-containerregistry/pkg/name"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 var (
-	label         = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	onlyDigits    = regexp.MustCompile(`^[0-9.]+$`)
-	k3sVersion    = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+(-(alpha|beta|rc)[0-9]+)?\+k3s[0-9]+$`)
-	ciliumVersion = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+(-(pre|rc)\.[0-9]+)?$`)
+	label         = lazyregexp.New(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	onlyDigits    = lazyregexp.New(`^[0-9.]+$`)
+	k3sVersion    = lazyregexp.New(`^v[0-9]+\.[0-9]+\.[0-9]+(-(alpha|beta|rc)[0-9]+)?\+k3s[0-9]+$`)
+	ciliumVersion = lazyregexp.New(`^[0-9]+\.[0-9]+\.[0-9]+(-(pre|rc)\.[0-9]+)?$`)
 )
 
 // Host accepts an IP address, and returns its canonical form, or a DNS name,

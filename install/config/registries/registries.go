@@ -20,6 +20,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config/parse"
 	"github.com/liteboxd/boxlift/install/config/schema"
 	"github.com/liteboxd/boxlift/install/config/secret"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // File is k3s' registries.yaml (docs.k3s.io, private registry configuration):
@@ -120,8 +121,8 @@ func (r *File) Secrets() []secret.Text {
 }
 
 var (
-	registryKey = regexp.MustCompile(`^(\*|[A-Za-z0-9.:\[\]-]{1,260})$`)
-	rewriteKey  = regexp.MustCompile(`^[^\x00-\x1f\x7f]{1,1000}$`)
+	registryKey = lazyregexp.New(`^(\*|[A-Za-z0-9.:\[\]-]{1,260})$`)
+	rewriteKey  = lazyregexp.New(`^[^\x00-\x1f\x7f]{1,1000}$`)
 )
 
 // parseRegistry accepts a registry's host and port, or *.

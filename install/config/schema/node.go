@@ -2,8 +2,8 @@ package schema
 
 import (
 	"fmt"
-	"regexp"
 
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 	"github.com/liteboxd/boxlift/internal/strictyaml"
 )
 
@@ -117,7 +117,7 @@ func (n Node) MappingOrNothing(fields ...Field) map[string]Node {
 	return n.Mapping(fields...)
 }
 
-var shownKey = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,39}$`)
+var shownKey = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_.-]{0,39}$`)
 
 // List hands each item of a list to read.
 func (n Node) List(read func(i int, item Node)) {
@@ -149,10 +149,28 @@ func (n Node) Either(text, mapping func(Node)) {
 	}
 }
 
+// TextOrList reads a node that is a text or a list.
+func (n Node) TextOrList(text, list func(Node)) {
+	switch {
+	case n.schema != nil:
+		n.schema.AnyOf = []*jsonSchema{{}, {}}
+		text(n.describe(n.schema.AnyOf[0]))
+		list(n.describe(n.schema.AnyOf[1]))
+	case n.IsList():
+		list(n)
+	case n.IsMapping():
+		if n.Usable("text or a list") {
+			n.Fail("found %s, expected text or a list", n.Kind())
+		}
+	default:
+		text(n)
+	}
+}
+
 // Entries hands each entry of a mapping whose keys are not known beforehand to read. A
 // key has to match pattern; want says what it is. The node of the key is for messages
 // about the key, and has the path of the mapping.
-func (n Node) Entries(want string, pattern *regexp.Regexp, read func(key string, at, value Node)) {
+func (n Node) Entries(want string, pattern *lazyregexp.Regexp, read func(key string, at, value Node)) {
 	if n.schema != nil {
 		value := &jsonSchema{}
 		n.schema.Type, n.schema.PropertyNames = "object", &jsonSchema{Pattern: pattern.String()}

@@ -1,6 +1,9 @@
 package schema
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"strings"
+)
 
 // jsonSchema is as much of JSON Schema as install.yaml needs. It is draft 7, the newest
 // that the YAML plug-ins of editors know.
@@ -86,19 +89,20 @@ func (n Node) Defined(name string, read func(Node)) {
 	}
 }
 
-// Needs says in the schema that a mapping must have one of these keys; only is for exactly one.
-func (n Node) Needs(only bool, keys ...string) {
+// Needs says in the schema that a mapping must have one of these keys, or all keys of one choice that is several with
+// spaces between them; only is for exactly one.
+func (n Node) Needs(only bool, choices ...string) {
 	if n.schema == nil {
 		return
 	}
-	choices := make([]*jsonSchema, len(keys))
-	for i, k := range keys {
-		choices[i] = &jsonSchema{Required: []string{k}}
+	schemas := make([]*jsonSchema, len(choices))
+	for i, keys := range choices {
+		schemas[i] = &jsonSchema{Required: strings.Fields(keys)}
 	}
 	if only {
-		n.schema.OneOf = choices
+		n.schema.OneOf = schemas
 	} else {
-		n.schema.AnyOf = choices
+		n.schema.AnyOf = schemas
 	}
 }
 

@@ -6,11 +6,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -152,7 +153,7 @@ func TestMappings(t *testing.T) {
 			Required("name", "", note),
 			Optional("list", "", func(n Node) { n.List(func(_ int, item Node) { note(item) }) }),
 			Optional("any", "", func(n Node) {
-				n.Entries("a word", regexp.MustCompile(`^[a-z.]+$`), func(_ string, _, value Node) { note(value) })
+				n.Entries("a word", lazyregexp.New(`^[a-z.]+$`), func(_ string, _, value Node) { note(value) })
 			}),
 			Optional("either", "", func(n Node) { n.Either(note, inner) }),
 			Optional("maybe", "", func(n Node) { n.MappingOrNothing(Optional("host", "", note)) }),
@@ -268,7 +269,7 @@ func TestDescribe(t *testing.T) {
 			Optional("b", "Words.", func(n Node) { n.List(func(_ int, n Node) { OneOf(n, "x", "y") }) }),
 			Optional("c", "Itself.", func(n Node) { n.Defined("root", read) }),
 			Optional("d", "Numbers.", func(n Node) {
-				n.Entries("a key", regexp.MustCompile("^k$"), func(_ string, at, n Node) {
+				n.Entries("a key", lazyregexp.New("^k$"), func(_ string, at, n Node) {
 					n.Number(1, 2)
 					at.Fail("never reported")
 				})

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/liteboxd/boxlift/install/config/secret"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 	"github.com/liteboxd/boxlift/internal/strictyaml"
 )
 
@@ -26,10 +26,10 @@ func (n Node) Found() string {
 
 // userInfo is where a password or token stands in user:password@host and
 // https://token@host.
-var userInfo = regexp.MustCompile(`(://[^/@]*|:[^:@]*)@`)
+var userInfo = lazyregexp.New(`(://[^/@]*|:[^:@]*)@`)
 
 // query is the part of an address where tokens stand too.
-var query = regexp.MustCompile(`\?.+`)
+var query = lazyregexp.New(`\?.+`)
 
 func (n Node) hasReference() bool {
 	return slices.ContainsFunc(reference.FindAllString(n.in.YAML.Value, -1),
@@ -231,8 +231,8 @@ const (
 	maxExpanded = 1 << 20
 )
 
-var reference = regexp.MustCompile(`\$\$|\$\{[^}]*\}?`)
-var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var reference = lazyregexp.New(`\$\$|\$\{[^}]*\}?`)
+var variableName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // Shape says which texts a value may be.
 type Shape int

@@ -77,7 +77,7 @@ func conformRun(t *testing.T, h host.Host) {
 				// How much came before is not said.
 				got.Stdout, got.Stderr, test.want.Stdout = nil, nil, nil
 			}
-			if diff := cmp.Diff(normal(test.want), normal(got)); diff != "" {
+			if diff := cmp.Diff(test.want, got, cmp.Comparer(bytes.Equal)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			var failed *host.ExitError
@@ -107,12 +107,6 @@ func conformRun(t *testing.T, h host.Host) {
 		!isExit(err) {
 		t.Errorf("a program that is not there: code %d, %v", result.ExitCode, err)
 	}
-}
-
-// normal makes nothing and an empty text the same.
-func normal(r host.Result) host.Result {
-	r.Stdout, r.Stderr = append([]byte{}, r.Stdout...), append([]byte{}, r.Stderr...)
-	return r
 }
 
 func isExit(err error) bool {
@@ -159,6 +153,15 @@ func conformStart(t *testing.T, h host.Host) {
 	var exit *host.ExitError
 	if err := p.Wait(); !errors.As(err, &exit) || exit.Code != 5 || string(p.Stderr()) != "done\n" {
 		t.Errorf("wait: %v, stderr %q", err, p.Stderr())
+	}
+	if p, err = h.Start(t.Context(), host.Command{Args: []string{"true"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(p.Stdout); err != nil {
+		t.Errorf("read of what true prints: %v", err)
+	}
+	if err := errors.Join(p.Wait(), p.Stdin.Close()); err != nil {
+		t.Errorf("stdin is closed after the command's end: %v", err)
 	}
 	if _, err := h.Start(t.Context(), host.Command{Args: []string{"cat"}, Stdin: strings.NewReader("")}); err == nil {
 		t.Error("Start took a Stdin")

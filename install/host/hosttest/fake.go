@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -56,6 +57,9 @@ type Fake struct {
 	mu       sync.Mutex
 	programs map[string]Program
 	units    map[string]*Unit
+	users    map[string]bool
+	groups   map[string]ownGroup
+	services *Services // nil unless systemd goes by files
 	commands []string
 	left     int // commands, puts and gets until the connection breaks; below 0 it does not
 }
@@ -65,17 +69,27 @@ var _ host.Host = (*Fake)(nil)
 // New returns a host without files, programs or units, which is gone when the test ends.
 func New(t testing.TB, name string) *Fake {
 	t.Helper()
-	f := &Fake{name: name, folder: t.TempDir(), left: -1, programs: make(map[string]Program),
-		units: make(map[string]*Unit)}
-	f.programs["systemctl"], f.programs["env"], f.programs["id"] = systemctl, env, Prints("0\n")
-	for _, name := range tools {
-		f.programs[name] = tool(name)
-	}
+	f := equipped(name, t.TempDir())
 	for _, name := range []string{"etc", "tmp", "usr/local/bin", "var/lib", "etc/systemd/system"} {
 		if err := os.MkdirAll(filepath.Join(f.folder, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return f
+}
+
+// equipped is a host in a folder, with the programs that all hosts have.
+func equipped(name, folder string) *Fake {
+	f := &Fake{name: name, folder: folder, left: -1, programs: make(map[string]Program),
+		units: make(map[string]*Unit), users: map[string]bool{"root": true}, groups: make(map[string]ownGroup)}
+	f.programs["systemctl"], f.programs["env"], f.programs["flock"] = systemctl, env, flock
+	f.programs["sync"] = Prints("") // a fake loses no power
+	f.programs["true"] = Prints("") // as a tool it would wait for the end of what it is given to read
+	for _, name := range tools {
+		f.programs[name] = tool(name)
+	}
+	f.programs["id"], f.programs["useradd"], f.programs["userdel"] = id, useradd, userdel
+	f.programs["chown"], f.programs["chgrp"], f.programs["stat"] = change("chown"), change("chgrp"), stat
 	return f
 }
 
@@ -100,6 +114,74 @@ func Fails(code int, message string) Program {
 		_, _ = io.WriteString(c.Stderr, message+"\n") // the caller may have gone
 		return code
 	}
+}
+
+// FailNext lets the next run of a program fail with a message. After that the program is what it was.
+func (f *Fake) FailNext(name string, code int, message string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	was := f.programs[name]
+	f.programs[name] = func(ctx context.Context, c *Call) int {
+		f.Program(name, was)
+		return Fails(code, message)(ctx, c)
+	}
+}
+
+// Copy is a host like this one, with the same programs, in another folder. No command may be running that changes
+// something.
+func (f *Fake) Copy(t testing.TB) *Fake {
+	t.Helper()
+	other := equipped(f.name, filepath.Join(t.TempDir(), "host"))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := copyTree(f.folder, other.folder); err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(other.programs, f.programs)
+	for name, u := range f.units {
+		state := u.state
+		state.dropIns = slices.Clone(state.dropIns)
+		other.units[name] = &Unit{host: other, name: name, state: state, start: u.start}
+	}
+	maps.Copy(other.users, f.users)
+	for path, group := range f.groups {
+		there := filepath.Join(other.folder, strings.TrimPrefix(path, f.folder))
+		info, err := os.Lstat(path)
+		if err != nil || !os.SameFile(info, group.file) {
+			continue
+		}
+		if group.file, err = os.Lstat(there); err != nil {
+			t.Fatal(err)
+		}
+		other.groups[there] = group
+	}
+	other.services, other.commands = f.services, slices.Clone(f.commands)
+	return other
+}
+
+// copyTree copies a folder with modes and links. Sockets and the like are left out.
+func copyTree(from, to string) error {
+	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		there := filepath.Join(to, strings.TrimPrefix(path, from))
+		switch {
+		case info.IsDir():
+			return errors.Join(os.Mkdir(there, 0o700), os.Chmod(there, info.Mode()))
+		case info.Mode()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(path)
+			return errors.Join(err, os.Symlink(target, there))
+		case info.Mode().IsRegular():
+			content, err := os.ReadFile(path)
+			return errors.Join(err, os.WriteFile(there, content, 0o600), os.Chmod(there, info.Mode()))
+		}
+		return nil
+	})
 }
 
 // WriteFile makes a file, with its folders.
@@ -137,8 +219,8 @@ func (f *Fake) BreakAfter(n int) {
 	f.left = n
 }
 
-// Snapshot describes everything that can change on the host: files with modes and sums, links, and units. What only
-// looks leaves it as it was.
+// Snapshot describes everything that can change on the host: files with modes and sums, links, units, and users. What
+// only looks leaves it as it was.
 func (f *Fake) Snapshot(t testing.TB) string {
 	t.Helper()
 	var b strings.Builder
@@ -151,6 +233,9 @@ func (f *Fake) Snapshot(t testing.TB) string {
 			return err
 		}
 		fmt.Fprintf(&b, "%v %s", info.Mode(), f.inside(path))
+		if group := f.groupOf(path); group != "root" {
+			fmt.Fprintf(&b, " of the group %s", group)
+		}
 		switch {
 		case info.Mode().IsRegular():
 			content, err := os.ReadFile(path)
@@ -178,8 +263,14 @@ func (f *Fake) Snapshot(t testing.TB) string {
 		units = append(units, fmt.Sprintf("unit %s %+v\n", name, u.state))
 	}
 	slices.Sort(units)
+	for _, name := range slices.Sorted(maps.Keys(f.users)) {
+		units = append(units, fmt.Sprintf("user %s\n", name))
+	}
 	return b.String() + strings.Join(units, "")
 }
+
+// Path is where a file of the host lies on this machine, for real parts of boxlift-node that a [Program] calls.
+func (f *Fake) Path(name string) string { return f.path(name) }
 
 // path is where a file of the host lies.
 func (f *Fake) path(name string) string { return filepath.Join(f.folder, filepath.Clean("/"+name)) }
@@ -287,10 +378,26 @@ func (f *Fake) run(ctx context.Context, words []string, stdin io.Reader, stdout,
 	program := f.programs[name]
 	f.mu.Unlock()
 	if program == nil {
+		if text, ok := f.ownScript(words[0]); ok {
+			return f.script(ctx, text, words[1:], stdin, stdout, stderr)
+		}
 		_, _ = fmt.Fprintf(stderr, "%s: not found\n", words[0]) // the caller may have gone
 		return 127
 	}
 	return program(ctx, &Call{Args: words[1:], Host: f, Stdin: stdin, Stdout: stdout, Stderr: stderr})
+}
+
+// ownScript is the text of a script that lies on the host and may be run.
+func (f *Fake) ownScript(name string) (string, bool) {
+	if !strings.HasPrefix(name, "/") {
+		return "", false
+	}
+	info, err := os.Stat(f.translate(name))
+	if err != nil || info.Mode()&0o111 == 0 {
+		return "", false
+	}
+	text, err := os.ReadFile(f.translate(name))
+	return string(text), err == nil && strings.HasPrefix(string(text), "#!/bin/sh\n")
 }
 
 // script interprets a script.
@@ -306,7 +413,7 @@ func (f *Fake) script(ctx context.Context, text string, params []string, stdin i
 		interp.Env(expand.ListEnviron(append(set, "PATH=/bin", "HOME=/root")...)),
 		interp.StdIO(stdin, stdout, stderr), interp.Dir(f.folder), interp.Params(append([]string{"--"}, params...)...),
 		interp.ExecHandlers(func(interp.ExecHandlerFunc) interp.ExecHandlerFunc { return f.exec }),
-		interp.CallHandler(func(_ context.Context, args []string) ([]string, error) { return f.moveIn(args), nil }),
+		interp.CallHandler(func(_ context.Context, args []string) ([]string, error) { return f.builtin(args), nil }),
 		interp.OpenHandler(func(ctx context.Context, path string, flag int, mode os.FileMode) (io.ReadWriteCloser,
 			error) {
 			if path == "/dev/null" {
@@ -340,10 +447,18 @@ func (f *Fake) script(ctx context.Context, text string, params []string, stdin i
 	return 0
 }
 
-// moveIn lets cd change to a folder of the host.
-func (f *Fake) moveIn(args []string) []string {
-	if len(args) == 2 && args[0] == "cd" {
+// builtin lets cd change to a folder of the host, and command -v find the host's programs.
+func (f *Fake) builtin(args []string) []string {
+	switch {
+	case len(args) == 2 && args[0] == "cd":
 		return []string{"cd", f.translate(args[1])}
+	case len(args) == 3 && args[0] == "command" && args[1] == "-v":
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.programs[args[2]] == nil {
+			return []string{"false"}
+		}
+		return []string{"echo", "/usr/bin/" + args[2]}
 	}
 	return args
 }
@@ -470,7 +585,7 @@ func (f *Fake) Put(ctx context.Context, o host.PutOptions, content io.Reader) (c
 		o.Progress(o.Size)
 	}
 	_ = os.Remove(path) // a link is not followed; what cannot be removed cannot be written either
-	if err := errors.Join(os.WriteFile(path, text, 0o600), os.Chmod(path, o.Mode)); err != nil {
+	if err := errors.Join(os.WriteFile(path, text, 0o600), os.Chmod(path, o.Mode), f.inheritGroup(path)); err != nil {
 		return false, err
 	}
 	return true, nil

@@ -2,19 +2,97 @@ package hosttest
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// Unit is a service of a fake's systemd. Its methods may be called while commands run.
+// Unit is a service of a fake's systemd, or a timer, which starts nothing: no time passes there. Its methods may be
+// called while commands run.
 type Unit struct {
 	host  *Fake
 	name  string
 	state unitState
 	// start is what starting does.
 	start func(*Fake) error
+}
+
+// Services are what services with files do, see [Fake.Systemd].
+type Services struct {
+	// Start is called whenever one is to start. An error lets it fail.
+	Start func(f *Fake, unit string) error
+	// Stop is called whenever one that is active ends.
+	Stop func(f *Fake, unit string)
+}
+
+// Systemd has the host's systemd go by the files in /etc/systemd/system, as it does: it knows a unit when somebody asks
+// for one that has a file, learns of another file at daemon-reload, and forgets then what has no file and does not run.
+func (f *Fake) Systemd(s Services) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.services = &s
+}
+
+// unitFile is the digest of a unit's file, "" for none.
+func (f *Fake) unitFile(name string) string {
+	if !strings.HasSuffix(name, ".timer") {
+		name += ".service"
+	}
+	content, err := os.ReadFile(f.path("/etc/systemd/system/" + name))
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(content))
+}
+
+// find is a unit that there is, nil for none.
+func (f *Fake) find(name string) *Unit {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	u := f.units[name]
+	if f.services == nil {
+		return u
+	}
+	file := f.unitFile(name)
+	if u == nil && file != "" {
+		u = &Unit{host: f, name: name, state: unitState{active: "inactive", result: "success", file: file}}
+		f.units[name] = u
+	}
+	if u != nil && u.state.file != "" {
+		u.state.stale = u.state.file != file
+	}
+	return u
+}
+
+// reload has systemd read all files again.
+func (f *Fake) reload() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, u := range f.units {
+		u.state.stale = false
+		if u.state.file == "" {
+			continue
+		}
+		if file := f.unitFile(name); file != "" {
+			u.state.file = file
+		} else if u.state.active != "active" {
+			delete(f.units, name)
+		}
+	}
+}
+
+// stop ends what runs.
+func (u *Unit) stop() {
+	u.host.mu.Lock()
+	services, was := u.host.services, u.state.active
+	u.host.mu.Unlock()
+	if was == "active" && services != nil && services.Stop != nil && !strings.HasSuffix(u.name, ".timer") {
+		services.Stop(u.host, u.name)
+	}
+	u.set(func(s *unitState) { s.active = "inactive" })
 }
 
 // unitState is what systemctl show tells. systemd knows a unit by its file: one that is not there is "not-found".
@@ -25,10 +103,13 @@ type unitState struct {
 	restarts       int
 	dropIns        []string
 	starts         int
+	shows          int // until it is active, see Starting
+	// file is the digest of its file when systemd read it, "" for a unit that the test has made.
+	file string
 }
 
-// Unit returns a service, named without ".service", and makes it be there if it was not: inactive and not enabled. Its
-// file is the host's affair.
+// Unit returns a service, named without ".service", or a timer, named with ".timer", and makes it be there if it was
+// not: inactive and not enabled. Its file is the host's affair.
 func (f *Fake) Unit(name string) *Unit {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -43,6 +124,12 @@ func (f *Fake) Unit(name string) *Unit {
 // Runs lets the unit be active and enabled.
 func (u *Unit) Runs() *Unit {
 	return u.set(func(s *unitState) { s.active, s.enabled = "active", true })
+}
+
+// Starting lets the unit be at its start, as one is that tells systemd itself when it is ready, until systemctl show
+// was asked about it so many times; with 0, for good. Then it is active.
+func (u *Unit) Starting(shows int) *Unit {
+	return u.set(func(s *unitState) { s.active, s.enabled, s.shows = "activating", true, shows })
 }
 
 // Stale lets systemd have read an older file.
@@ -104,11 +191,7 @@ func systemctl(_ context.Context, c *Call) int {
 		}
 	}
 	if command == "daemon-reload" {
-		c.Host.mu.Lock()
-		defer c.Host.mu.Unlock()
-		for _, u := range c.Host.units {
-			u.state.stale = false
-		}
+		c.Host.reload()
 		return 0
 	}
 	code := 0
@@ -120,9 +203,7 @@ func systemctl(_ context.Context, c *Call) int {
 
 // control does one thing to one unit.
 func (c *Call) control(command, name, properties string, onlyValue, now, quiet bool) int {
-	c.Host.mu.Lock()
-	u := c.Host.units[name]
-	c.Host.mu.Unlock()
+	u := c.Host.find(name)
 	if command == "show" {
 		for property := range strings.SplitSeq(properties, ",") {
 			value := u.property(property)
@@ -130,6 +211,9 @@ func (c *Call) control(command, name, properties string, onlyValue, now, quiet b
 				value = property + "=" + value
 			}
 			_, _ = fmt.Fprintln(c.Stdout, value) // the caller may have gone
+		}
+		if u != nil {
+			u.set(shown)
 		}
 		return 0
 	}
@@ -151,14 +235,18 @@ func (c *Call) control(command, name, properties string, onlyValue, now, quiet b
 			return u.startNow()
 		}
 		if now {
-			u.set(func(s *unitState) { s.active = "inactive" })
+			u.stop()
 		}
 	case "stop":
-		u.set(func(s *unitState) { s.active = "inactive" })
+		u.stop()
 	case "start", "restart":
-		if command == "restart" || u.Active() != "active" {
+		if command == "restart" {
+			u.stop()
+		}
+		if u.Active() != "active" {
 			return u.startNow()
 		}
+	case "reload": // what it reads again is the test's affair
 	case "reset-failed":
 		u.set(func(s *unitState) { s.restarts, s.result = 0, "success" })
 	default:
@@ -168,14 +256,27 @@ func (c *Call) control(command, name, properties string, onlyValue, now, quiet b
 	return 0
 }
 
+// shown brings a unit that is at its start nearer to its end.
+func shown(s *unitState) {
+	if s.shows == 0 {
+		return
+	}
+	if s.shows--; s.shows == 0 {
+		s.active = "active"
+	}
+}
+
 // startNow starts the unit, without the lock: what starts may ask for units itself.
 func (u *Unit) startNow() int {
 	u.host.mu.Lock()
-	start := u.start
+	start, services := u.start, u.host.services
 	u.host.mu.Unlock()
 	var err error
-	if start != nil {
+	switch {
+	case start != nil:
 		err = start(u.host)
+	case services != nil && services.Start != nil && !strings.HasSuffix(u.name, ".timer"):
+		err = services.Start(u.host, u.name)
 	}
 	u.set(func(s *unitState) {
 		s.starts++
@@ -217,8 +318,25 @@ func (u *Unit) property(name string) string {
 		return strconv.Itoa(s.restarts)
 	case "Job":
 		return "0"
+	case "ExecStart":
+		return execStart(u.host.path("/etc/systemd/system/" + u.name + ".service"))
 	case "DropInPaths":
 		return strings.Join(slices.Sorted(slices.Values(s.dropIns)), " ")
+	}
+	return ""
+}
+
+// execStart is what systemd says of the command in a unit's file, "" where there is none.
+func execStart(file string) string {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(content)) {
+		if command, ok := strings.CutPrefix(strings.TrimSpace(line), "ExecStart="); ok {
+			program, _, _ := strings.Cut(command, " ")
+			return "{ path=" + program + " ; argv[]=" + command + " ; ignore_errors=no ; pid=7 }"
+		}
 	}
 	return ""
 }

@@ -14,6 +14,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,6 +44,20 @@ func New(name string) *Machine { return &Machine{name: name} }
 
 // Name is what messages call the machine.
 func (m *Machine) Name() string { return m.name }
+
+// Address is where others in the LAN reach the machine: the address from which it would send by its default route,
+// which is also the one that k3s takes for a node (k3s v1.36). Nothing is sent. The zero Addr means that there is no
+// such route.
+func (*Machine) Address(ctx context.Context) netip.Addr {
+	// An address that no network has (RFC 5737), and no packet: connecting a UDP socket only chooses the route.
+	conn, err := new(net.Dialer).DialContext(ctx, "udp4", "192.0.2.1:9")
+	if err != nil {
+		return netip.Addr{}
+	}
+	defer conn.Close()                                        //nolint:errcheck // nothing was sent
+	from, _ := netip.ParseAddrPort(conn.LocalAddr().String()) // the zero AddrPort where it is none
+	return from.Addr()
+}
 
 // prepare makes a command ready to start. Ending ctx ends it with all that it has started.
 func (m *Machine) prepare(ctx context.Context, cmd host.Command) (*exec.Cmd, error) {

@@ -2,11 +2,15 @@ package local
 
 import (
 	"errors"
+	"net"
+	"net/netip"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/host/hosttest"
+	"github.com/liteboxd/boxlift/test/need"
 )
 
 func TestConform(t *testing.T) { hosttest.Conform(t, New("this machine"), t.TempDir()) }
@@ -22,5 +26,23 @@ func TestRoot(t *testing.T) {
 	}
 	if err != nil || string(result.Stdout) != "0\n" {
 		t.Errorf("id -u printed %q, %v", result.Stdout, err)
+	}
+}
+
+// The machine's address is one of its own, that others can reach; without a default route there is none.
+func TestAddress(t *testing.T) {
+	address := New("this machine").Address(t.Context())
+	if !address.IsValid() {
+		need.LeaveOut(t, "the machine has no default route")
+	}
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if address.IsLoopback() || !slices.ContainsFunc(own, func(a net.Addr) bool {
+		p, err := netip.ParsePrefix(a.String())
+		return err == nil && p.Addr() == address
+	}) {
+		t.Errorf("%s is none of %v", address, own)
 	}
 }

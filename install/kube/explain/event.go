@@ -77,4 +77,11 @@ func eventTime(e corev1.Event) time.Time {
 	return t
 }
 
-func age(t time.Time) string { return max(0, time.Since(t)).Round(time.Second).String() }
+// age is how long ago a time was, coarse: who waits is told again only when something has changed.
+func age(t time.Time) string {
+	past := max(0, time.Since(t))
+	if past < time.Minute {
+		return past.Truncate(10 * time.Second).String()
+	}
+	return past.Truncate(time.Minute).String()
+}

@@ -78,7 +78,8 @@ func TestEventTexts(t *testing.T) {
 	for i := range 4 {
 		events = append(events, event("Normal", fmt.Sprint("N", i), "n", time.Duration(i)*time.Hour))
 	}
-	events = append(events, event("Warning", "Old", "w", 9*time.Hour), event("Warning", "New", "w", 8*time.Hour), event("Warning", "New", "w", 10*time.Hour))
+	events = append(events, event("Warning", "Old", "w", 9*time.Hour), event("Warning", "New", "w", 8*time.Hour),
+		event("Warning", "New", "w", 10*time.Hour))
 	sortEvents(events)
 	var reasons []string
 	for _, text := range eventTexts(events) {
@@ -99,7 +100,8 @@ func TestExplanationIsBounded(t *testing.T) {
 			for i := range 5 {
 				p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}, Status: corev1.PodStatus{Message: hostile}}
 				for range 40 {
-					p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: "X", Status: "False", Message: hostile})
+					p.Status.Conditions = append(p.Status.Conditions,
+						corev1.PodCondition{Type: "X", Status: "False", Message: hostile})
 				}
 				list.Items = append(list.Items, p)
 			}
@@ -139,6 +141,18 @@ func TestSetbackOfImages(t *testing.T) {
 		s := setbackOf(t.Context(), c, p)
 		if s == nil || s.Patience != want || !strings.Contains(s.Text, reason) {
 			t.Errorf("%s: %+v, want %v", reason, s, want)
+		}
+	}
+}
+
+// What people read while they wait does not change each second.
+func TestAge(t *testing.T) {
+	for past, want := range map[time.Duration]string{
+		-time.Second: "0s", 0: "0s", 9 * time.Second: "0s", 14 * time.Second: "10s", 59 * time.Second: "50s",
+		61 * time.Second: "1m0s", 3*time.Hour + 30*time.Second: "3h0m0s",
+	} {
+		if got := age(time.Now().Add(-past)); got != want {
+			t.Errorf("%v: %s, want %s", past, got, want)
 		}
 	}
 }

@@ -6,11 +6,18 @@ import (
 	"compress/gzip"
 	"errors"
 	"fmt"
+	"path"
+	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
+	"helm.sh/helm/v4/pkg/chart/loader/archive"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // objectsFile is in the charts of ChartOf what their one template prints.
@@ -72,6 +79,50 @@ func ChartOf(name, version string, objects []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
+// loadChart reads a chart's archive. What Helm decodes of it is looked at first: nothing bounds what that takes of this
+// process.
+func loadChart(data []byte) (*chart.Chart, error) {
+	const nested = 3 // archives in each other
+	files, err := archive.LoadArchiveFiles(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	if err := checkCharts(files, nested); err != nil {
+		return nil, err
+	}
+	return loader.LoadFiles(files)
+}
+
+// decoded are the files of a chart that Helm decodes when it loads it.
+var decoded = []string{"Chart.yaml", "Chart.lock", "values.yaml", "requirements.yaml", "requirements.lock"}
+
+// checkCharts looks at the files of a chart, and of the charts in it.
+func checkCharts(files []*archive.BufferedFile, nested int) error {
+	for _, file := range files {
+		name := file.Name
+		for rest, inner := strings.CutPrefix(name, "charts/"); inner; rest, inner = strings.CutPrefix(name, "charts/") {
+			_, name, _ = strings.Cut(rest, "/")
+		}
+		var err error
+		switch {
+		case slices.Contains(decoded, name):
+			err = lenient.Check(file.Data)
+		case !strings.HasPrefix(file.Name, "charts/") || path.Ext(file.Name) != ".tgz":
+		case nested == 0:
+			err = errors.New("too many archives lie in each other")
+		default:
+			var inner []*archive.BufferedFile
+			if inner, err = archive.LoadArchiveFiles(bytes.NewReader(file.Data)); err == nil {
+				err = checkCharts(inner, nested-1)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", printable.Short(file.Name, 200), err)
+		}
+	}
+	return nil
+}
+
 // ManifestObjects lists the objects of a manifest of YAML documents, in their order.
 func ManifestObjects(manifest []byte) ([]kube.Object, error) {
 	objects, err := decodeManifest(string(manifest))
@@ -83,4 +134,9 @@ func ManifestObjects(manifest []byte) ([]kube.Object, error) {
 		list = append(list, kube.Object{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()})
 	}
 	return list, nil
+}
+
+// DecodeManifest reads the objects of a manifest of YAML documents, in their order.
+func DecodeManifest(manifest []byte) ([]*unstructured.Unstructured, error) {
+	return decodeManifest(string(manifest))
 }

@@ -20,7 +20,8 @@ func renderedBy(t *testing.T, archive []byte) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	values, err := util.ToRenderValues(c, nil, chartcommon.ReleaseOptions{Name: "r", Namespace: "n"}, chartcommon.DefaultCapabilities)
+	values, err := util.ToRenderValues(c, nil, chartcommon.ReleaseOptions{Name: "r", Namespace: "n"},
+		chartcommon.DefaultCapabilities)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 package helm
 
 import (
-	"bytes"
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	yamlutil "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
 
 	"github.com/liteboxd/boxlift/install/kube"
 )
@@ -81,14 +82,21 @@ func compare(
 }
 
 func decodeManifest(manifest string) ([]*unstructured.Unstructured, error) {
-	decoder := yamlutil.NewYAMLOrJSONDecoder(bytes.NewReader([]byte(manifest)), 4096)
+	documents := yamlutil.NewYAMLReader(bufio.NewReader(strings.NewReader(manifest)))
 	var objects []*unstructured.Unstructured
 	for {
-		object := &unstructured.Unstructured{}
-		switch err := decoder.Decode(&object.Object); {
-		case errors.Is(err, io.EOF):
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
 			return objects, nil
-		case err != nil:
+		}
+		if err == nil { // each by itself: where one begins, is not the same to all readers
+			err = lenient.Check(document)
+		}
+		object := &unstructured.Unstructured{}
+		if err == nil {
+			err = yaml.Unmarshal(document, &object.Object)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("read what was rendered: %w", err)
 		}
 		if len(object.Object) > 0 {

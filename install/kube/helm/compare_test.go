@@ -87,7 +87,8 @@ func TestCompareRewritten(t *testing.T) {
 			if err := yaml.Unmarshal([]byte(test.rendered), &object.Object); err != nil {
 				t.Fatal(err)
 			}
-			found, err := compare(kubetest.Within(t), c, []*unstructured.Unstructured{object}, kube.ReleaseName{Namespace: "kube-system", Name: "liteboxd"})
+			found, err := compare(kubetest.Within(t), c, []*unstructured.Unstructured{object},
+				kube.ReleaseName{Namespace: "kube-system", Name: "liteboxd"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -111,7 +112,8 @@ func TestHintsDeleteNoData(t *testing.T) {
 		"Secret": false, "Deployment": true, "ConfigMap": true,
 	} {
 		hints := map[string]string{
-			"of another": ownershipHint(fmt.Sprintf(form, kind), kube.ReleaseName{Namespace: "kube-system", Name: "liteboxd"}),
+			"of another": ownershipHint(fmt.Sprintf(form, kind),
+				kube.ReleaseName{Namespace: "kube-system", Name: "liteboxd"}),
 			"immutable": (&comparison{object: kube.Object{Kind: kind, Namespace: "plant", Name: "boxes"},
 				refused: errors.New("spec.x: field is immutable")}).hint(),
 		}

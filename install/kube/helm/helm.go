@@ -15,6 +15,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -52,8 +54,9 @@ var takeName = sync.OnceFunc(func() { helmkube.ManagedFieldsManager = kube.Field
 
 // binding is Helm for one release, bound to a context: Helm's own calls do not end with one.
 type binding struct {
-	config *action.Configuration
-	client *helmClient
+	config  *action.Configuration
+	client  *helmClient
+	secrets *secrets
 	// history is how many revisions an upgrade or a rollback leaves.
 	history int
 	close   func()
@@ -78,9 +81,10 @@ func bind(ctx context.Context, c *kube.Cluster, namespace, name string, report f
 		return nil, err
 	}
 	log := demoted{c.Log.Handler()}
-	secrets := driver.NewSecrets(notes.Client.CoreV1().Secrets(namespace))
-	secrets.SetLogger(log)
-	store := storage.Init(secrets)
+	kept := &secrets{SecretInterface: notes.Client.CoreV1().Secrets(namespace)}
+	inSecrets := driver.NewSecrets(kept)
+	inSecrets.SetLogger(log)
+	store := storage.Init(inSecrets)
 	store.SetLogger(log)
 	store.MaxHistory = maxHistory
 
@@ -93,7 +97,8 @@ func bind(ctx context.Context, c *kube.Cluster, namespace, name string, report f
 			Client: client, ctx: ctx, cluster: c, work: work, report: report,
 			owner: kube.ReleaseName{Namespace: namespace, Name: name},
 		},
-		close: func() { stop(); cancel(nil) },
+		secrets: kept,
+		close:   func() { stop(); cancel(nil) },
 	}
 	h.config = action.NewConfiguration(action.ConfigurationSetLogger(log))
 	h.config.RESTClientGetter = getter
@@ -103,13 +108,21 @@ func bind(ctx context.Context, c *kube.Cluster, namespace, name string, report f
 	return h, nil
 }
 
-// revisions returns the release's revisions, oldest first; none when there is no release.
+// revisions returns the release's revisions, oldest first; none when there is no release. Of those that cannot be read,
+// earlier ones are left out; others are an error.
 func (h *binding) revisions(name string) ([]*release.Release, error) {
 	list, err := h.config.Releases.History(name)
 	if err != nil && !errors.Is(err, driver.ErrReleaseNotFound) {
 		return nil, err
 	}
-	return asRevisions(list)
+	revisions, err := asRevisions(list)
+	if err != nil {
+		return nil, err
+	}
+	revisions = slices.DeleteFunc(revisions, func(r *release.Release) bool {
+		return r.Info == nil || r.Name != name || strconv.Itoa(r.Version) != r.Labels["version"]
+	})
+	return revisions, h.secrets.check(revisions)
 }
 
 func asRevisions(list []helmrelease.Releaser) ([]*release.Release, error) {

@@ -1,7 +1,6 @@
 package helm
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -14,7 +13,6 @@ import (
 
 	"helm.sh/helm/v4/pkg/action"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
-	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	helmkube "helm.sh/helm/v4/pkg/kube"
 	"helm.sh/helm/v4/pkg/release/common"
 	release "helm.sh/helm/v4/pkg/release/v1"
@@ -249,8 +247,15 @@ func (h *binding) install(ctx context.Context, r Release, wanted *chart.Chart) e
 	in.ServerSideApply, in.ForceConflicts = true, true
 	in.DisableOpenAPIValidation = true // the server validates; Helm would fetch its whole schema for that
 	in.Labels = map[string]string{chartLabel: r.digest()}
-	_, err := in.RunWithContext(context.WithoutCancel(ctx), wanted, clone(r.Values))
-	return err
+	made, err := in.RunWithContext(context.WithoutCancel(ctx), wanted, clone(r.Values))
+	if err != nil {
+		return err
+	}
+	// Helm does not say so when it cannot note that the revision is rolled out, as it does of an upgrade.
+	if err := h.config.Releases.Update(made); err != nil {
+		return fmt.Errorf("note that it is installed: %w", err)
+	}
+	return nil
 }
 
 func (h *binding) upgrade(ctx context.Context, r Release, wanted *chart.Chart) error {
@@ -330,15 +335,23 @@ func ownershipHint(refusal string, o kube.ReleaseName) string {
 		kube.ReleaseAnnotation, o.Name, kube.NamespaceAnnotation, o.Namespace)
 }
 
-// load reads the chart.
-func (r Release) load() (*chart.Chart, error) {
+// check refuses what is no release, whatever its chart.
+func (r Release) check() error {
 	if r.Name == "" || r.Namespace == "" {
-		return nil, errors.New("a release needs a name and a namespace")
+		return errors.New("a release needs a name and a namespace")
 	}
 	if _, err := json.Marshal(r.Values); err != nil {
-		return nil, fmt.Errorf("release %s/%s: values: %w", r.Namespace, r.Name, err)
+		return fmt.Errorf("release %s/%s: values: %w", r.Namespace, r.Name, err)
 	}
-	wanted, err := loader.LoadArchive(bytes.NewReader(r.Chart))
+	return nil
+}
+
+// load reads the chart.
+func (r Release) load() (*chart.Chart, error) {
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	wanted, err := loadChart(r.Chart)
 	if err != nil {
 		return nil, fmt.Errorf("release %s/%s: read chart: %w", r.Namespace, r.Name, err)
 	}

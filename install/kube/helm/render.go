@@ -1,11 +1,8 @@
 package helm
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -16,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/internal/outsideyaml"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -70,10 +68,11 @@ func capabilitiesOf(c *kube.Cluster) (capabilities, error) {
 	if err != nil {
 		return capabilities{}, err
 	}
+	slices.Sort(apis) // Helm has them in another order each time
 	return capabilities{version, apis}, nil
 }
 
-// render makes the first revision of a release, without a cluster, in a process of its own.
+// render makes the first revision of a release, without a cluster, in a process of its own, or knows it from before.
 func (r Release) render(ctx context.Context, on capabilities, definitions bool) (*rendition, error) {
 	return r.renderBounded(ctx, on, definitions, renderBounds{renderMemory, renderTime})
 }
@@ -81,8 +80,7 @@ func (r Release) render(ctx context.Context, on capabilities, definitions bool) 
 func (r Release) renderBounded(
 	ctx context.Context, on capabilities, definitions bool, bounds renderBounds,
 ) (*rendition, error) {
-	wanted, err := r.load()
-	if err != nil {
+	if err := r.check(); err != nil {
 		return nil, err
 	}
 	values, err := yaml.Marshal(r.Values)
@@ -93,11 +91,20 @@ func (r Release) renderBounded(
 		Bounds: bounds, Name: r.Name, Namespace: r.Namespace, Chart: r.Chart, Values: values,
 		Version: *on.version, APIs: on.apis, Definitions: definitions,
 	}
+	known, key, err := asked.known()
+	if known != nil || err != nil {
+		return known, err
+	}
+	wanted, err := r.load()
+	if err != nil {
+		return nil, err
+	}
 	out, err := asked.process(ctx)
 	if err != nil {
 		chart := printable.Line(wanted.Metadata.Name + " " + wanted.Metadata.Version)
 		return nil, fmt.Errorf("release %s/%s: render chart %s: %w", r.Namespace, r.Name, chart, err)
 	}
+	keep(key, out)
 	return out, nil
 }
 
@@ -105,18 +112,25 @@ func (r Release) renderBounded(
 // each once, as they are written there.
 func Images(manifest []byte) ([]string, error) {
 	found := map[string]bool{}
-	decoder := yaml.NewDecoder(bytes.NewReader(manifest))
-	for {
-		var document any
-		switch err := decoder.Decode(&document); {
-		case errors.Is(err, io.EOF):
-			return slices.Sorted(maps.Keys(found)), nil
-		case err != nil:
+	for document, err := range bounded.Documents(manifest) {
+		var content any
+		if err == nil {
+			err = document.Decode(&content)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("images of a manifest: %w", err)
 		}
-		findImages(document, found)
+		findImages(content, found)
 	}
+	return slices.Sorted(maps.Keys(found)), nil
 }
+
+// What charts make is printed in a process of bounded memory, and read in this one; what a release has made before
+// comes from the cluster. Helm, and decodeManifest as well, take the last one of a key that is there several times.
+var (
+	bounded = outsideyaml.Reader{MaxSize: maxRendered, MaxNodes: maxRenderedNodes}
+	lenient = outsideyaml.Reader{MaxSize: maxRendered, MaxNodes: maxRenderedNodes, AnyKeys: true}
+)
 
 // findImages looks for lists of containers wherever they are: custom resources have pod
 // templates too.

@@ -3,6 +3,7 @@ package helm
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/gob"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -40,6 +42,9 @@ const (
 	renderTime = 2 * time.Minute
 	// maxRendered bounds what comes out of it, in bytes. A release has to go into a Secret of 1 MiB.
 	maxRendered = 8 << 20
+	// maxRenderedNodes bounds the values of that, and the punctuation of texts in it; Cilium's chart makes some
+	// thousand.
+	maxRenderedNodes = 1 << 19
 	// exitTime is the exit code of a process that came to the bound on its time.
 	exitTime = 3
 )
@@ -121,9 +126,11 @@ func RenderChart() int {
 }
 
 // isOutOfMemory reports whether a process that ended complains about memory: in the words of Go, of the
-// system, or of the race detector, whose own memory counts too.
+// system, of the race detector, whose own memory counts too, or of a C library that has no room for a
+// thread's stack.
 func isOutOfMemory(complaints string) bool {
-	for _, words := range []string{"out of memory", "cannot allocate memory", "failed to allocate"} {
+	for _, words := range []string{"out of memory", "cannot allocate memory", "failed to allocate",
+		"pthread_create failed: Resource temporarily unavailable"} {
 		if strings.Contains(complaints, words) {
 			return true
 		}
@@ -239,6 +246,39 @@ func (a *rendering) process(ctx context.Context) (*rendition, error) {
 		return nil, errors.New(answer.Error)
 	}
 	return answer, nil
+}
+
+// renditions are what charts have come to in this process, by the digest of what was asked. A run asks the same several
+// times, for the images and to compare with the cluster, and a chart with keys takes a second. What is installed never
+// comes from here: Helm renders that itself.
+var renditions struct {
+	sync.Mutex
+	made map[[sha256.Size]byte]*rendition
+}
+
+// maxRenditions bounds how many are kept, each of maxRendered at most: those of one run and some more.
+const maxRenditions = 8
+
+// known returns what was asked before has come to, nil for what was not, and otherwise the key to keep it by.
+func (a *rendering) known() (*rendition, [sha256.Size]byte, error) {
+	var question bytes.Buffer
+	if err := gob.NewEncoder(&question).Encode(a); err != nil {
+		return nil, [sha256.Size]byte{}, err
+	}
+	key := sha256.Sum256(question.Bytes())
+	renditions.Lock()
+	defer renditions.Unlock()
+	return renditions.made[key], key, nil
+}
+
+// keep has a rendition be known.
+func keep(key [sha256.Size]byte, r *rendition) {
+	renditions.Lock()
+	defer renditions.Unlock()
+	if renditions.made == nil || len(renditions.made) >= maxRenditions {
+		renditions.made = make(map[[sha256.Size]byte]*rendition)
+	}
+	renditions.made[key] = r
 }
 
 // boundedBuffer keeps the beginning of what is written to it.

@@ -3,7 +3,9 @@ package helm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +54,66 @@ func TestRender(t *testing.T) {
 		if _, err := Render(t.Context(), bad, "v1.34.4"); err == nil {
 			t.Errorf("%s: rendered", name)
 		}
+	}
+}
+
+// What a chart makes, or a release has made, costs no more than its size allows.
+func TestHostileManifest(t *testing.T) {
+	var keys strings.Builder
+	for i := range 2000 {
+		fmt.Fprintf(&keys, "key%d: v\n", i)
+	}
+	long := "a: &a " + strings.Repeat("x", 1<<19) + "\nb: [" + strings.Repeat("*a, ", 1<<16) + "]\n"
+	for name, test := range map[string]struct{ manifest, images, objects string }{
+		"one key again and again": {strings.Repeat("a: b\n", 900), "line 2: a key is there already, on line 1", ""},
+		"very many keys":          {keys.String(), "line 1: a mapping has more than 1000 keys", ""},
+		"a long text again and again": {long, "line 2: aliases make more than 8388608 bytes of it",
+			"line 2: aliases make more than 8388608 bytes of it"},
+		"behind a separator": {"--- |\n " + strings.ReplaceAll(long, "\nb", "\n b"), "",
+			"invalid Yaml document separator: |"},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, images := Images([]byte(test.manifest))
+		_, objects := decodeManifest(test.manifest)
+		runtime.ReadMemStats(&after)
+		if got := after.TotalAlloc - before.TotalAlloc; got > 256<<20 {
+			t.Errorf("%s: %d MiB for %d kB", name, got>>20, len(test.manifest)>>10)
+		}
+		for _, read := range []struct {
+			err  error
+			want string
+		}{{images, test.images}, {objects, test.objects}} {
+			if err, want := read.err, read.want; want == "" && err != nil ||
+				want != "" && (err == nil || !strings.HasSuffix(err.Error(), ": "+want)) {
+				t.Errorf("%s: got %v, want %q", name, err, want)
+			}
+		}
+	}
+}
+
+// A chart whose own files stand for more than any memory holds is refused, however deep it lies in another one.
+func TestHostileChart(t *testing.T) {
+	long := "a: &a " + strings.Repeat("x", 1<<18) + "\nb: [" + strings.Repeat("*a, ", 1<<16) + "]\n"
+	inner := string(kubetest.Chart(t, "1.0.0", map[string]string{"values.yaml": long}))
+	for file, content := range map[string]string{
+		"values.yaml": long, "Chart.yaml": "apiVersion: v2\nname: demo\nversion: 1.0.0\n" + long,
+		"charts/demo/values.yaml": long, "charts/demo.tgz": inner,
+		"charts/a/charts/b.tgz": string(kubetest.Chart(t, "1.0.0", map[string]string{"charts/demo.tgz": inner})),
+	} {
+		r := Release{Name: "demo", Namespace: "demo", Chart: kubetest.Chart(t, "1.0.0", map[string]string{file: content})}
+		_, err := Render(t.Context(), r, "v1.34.4")
+		if err == nil || !strings.Contains(err.Error(), "read chart: "+file+": ") ||
+			!strings.HasSuffix(err.Error(), "aliases make more than 8388608 bytes of it") {
+			t.Errorf("%s: got %v", file, err)
+		}
+	}
+	// What only looks like one of these is a template, or a file.
+	r := Release{Name: "demo", Namespace: "demo", Chart: kubetest.Chart(t, "1.0.0", map[string]string{
+		"templates/values.yaml": "{{/* a template */}}", "files/values.yaml": long, "files/a.tgz": "no archive",
+	})}
+	if _, err := Render(t.Context(), r, "v1.34.4"); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -148,6 +210,38 @@ data: {text: {{ quote $text }}}
 		t.Fatal(err)
 	}
 	kubetest.Contains(t, out.Manifest, `"int 1000000;float64 1.5;bool true;string 1000000;invalid <nil>;map map[a:b: c\n];"`)
+}
+
+// TestRenderOnce renders what is asked for again once, and everything else by itself.
+func TestRenderOnce(t *testing.T) {
+	r := Release{Name: "demo", Namespace: "demo", Chart: kubetest.Chart(t, "1.0.0", map[string]string{
+		"templates/main.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {text: {{ uuidv4 }}}\n",
+	})}
+	on := kubernetes134(t)
+	render := func(r Release, on capabilities, definitions bool) string {
+		t.Helper()
+		out, err := r.render(t.Context(), on, definitions)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out.Manifest
+	}
+	first := render(r, on, true)
+	if again := render(r, on, true); again != first {
+		t.Errorf("the same is rendered again: %s, before %s", again, first)
+	}
+	named, valued, elsewhere := r, r, on
+	named.Namespace = "other"
+	valued.Values = map[string]any{"a": "b"}
+	elsewhere.apis = []string{"v1", "apps/v1"}
+	for what, other := range map[string]string{
+		"namespaces": render(named, on, true), "values": render(valued, on, true), "kinds": render(r, elsewhere, true),
+		"definitions": render(r, on, false),
+	} {
+		if other == first {
+			t.Errorf("what was rendered with other %s is taken", what)
+		}
+	}
 }
 
 func kubernetes134(t *testing.T) capabilities {

@@ -36,6 +36,8 @@ const (
 	timeout = 2 * time.Minute
 	// cleanup bounds its deletion.
 	cleanup = 30 * time.Second
+	// pause lies between two looks at one, which lives a few seconds.
+	pause = 250 * time.Millisecond
 	// maxLog is as much as is read of what one has printed, in bytes.
 	maxLog = 64 << 10
 	// programPath is where a program of the node is in the pod.
@@ -111,7 +113,7 @@ func await(ctx context.Context, c *kube.Cluster, pod *corev1.Pod, far func(*core
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var failure error
-	if kube.Poll(limited, kube.PollInterval, func() bool {
+	if kube.Poll(limited, pause, func() bool {
 		now, err := c.Client.CoreV1().Pods(pod.Namespace).Get(limited, pod.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err), err == nil && (now.UID != pod.UID || now.DeletionTimestamp != nil):
@@ -178,7 +180,7 @@ func deleteProbe(ctx context.Context, c *kube.Cluster, namespace, name string) e
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
 	var last error
-	if kube.Poll(ctx, kube.PollInterval, func() bool {
+	if kube.Poll(ctx, pause, func() bool {
 		// 0 would make the cluster forget a pod that still runs.
 		grace := int64(1)
 		last = c.Client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace})

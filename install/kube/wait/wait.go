@@ -72,6 +72,12 @@ func joinWaiting(list []waitingFor) string {
 	return strings.Join(texts, "; ")
 }
 
+// cutOff reports whether a question was given up because the wait is about to end.
+// Client-go's limit of questions, golang.org/x/time/rate, has only a text for it.
+func cutOff(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "would exceed context deadline")
+}
+
 // For waits until workloads are rolled out, and until kstatus finds nothing missing in
 // objects of other kinds. The error has a hint and details; it leaves it to its callers to name the cluster.
 // Report is told of every change in what is waited for; nil is nobody.
@@ -82,10 +88,14 @@ func For(ctx context.Context, c *kube.Cluster, objects []Awaited, report func(st
 	var failure error
 	done := false
 	kube.Poll(ctx, kube.PollInterval, func() bool {
-		var now []waitingFor
-		if now, failure = w.unfinished(ctx, objects); failure != nil {
+		now, err := w.unfinished(ctx, objects)
+		if err != nil {
+			if failure == nil || !cutOff(err) { // what was answered before says more
+				failure = err
+			}
 			return false
 		}
+		failure = nil
 		if waiting = now; len(waiting) == 0 {
 			done = true
 			return true

@@ -1,6 +1,6 @@
 // Package pki makes the cluster's certificates. As in k3s, leaf certificates
 // are valid from the moment at which their CA became valid, for a year, and CAs
-// for ten years.
+// for ten years; at a start those are made anew that end within 120 days.
 package pki
 
 import (
@@ -18,6 +18,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -73,6 +74,19 @@ func ReadCA(base string) (*CA, error) {
 	return &CA{CertPEM: certPEM, cert: cert, key: key}, nil
 }
 
+// WriteFirst writes the first certificate of a file to another one.
+func WriteFirst(from, to string) error {
+	certPEM, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	block, _ := pem.Decode(certPEM)
+	if block == nil {
+		return fmt.Errorf("%s holds no certificate", from)
+	}
+	return os.WriteFile(to, pem.EncodeToMemory(block), 0o644)
+}
+
 // Subject says whom a certificate is for. Without Names it is for clients only.
 type Subject struct {
 	CommonName    string
@@ -88,7 +102,7 @@ func (ca *CA) Sign(subject Subject, public crypto.PublicKey) ([]byte, error) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: subject.CommonName, Organization: subject.Organizations},
-		NotBefore: ca.cert.NotBefore, NotAfter: time.Now().AddDate(0, 0, 365),
+		NotBefore: ca.cert.NotBefore, NotAfter: time.Now().Add(lifetime()),
 		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
@@ -109,18 +123,72 @@ func (ca *CA) Sign(subject Subject, public crypto.PublicKey) ([]byte, error) {
 	return append(encode("CERTIFICATE", der), ca.CertPEM...), nil
 }
 
-// Issue writes a certificate to base.crt. Its key is base.key, which is made if
-// it is not there.
+// renewWindow is how long before its end a certificate is renewed at a start (k3s documentation, "k3s certificate").
+const renewWindow = 120 * 24 * time.Hour
+
+// Issue writes a certificate to base.crt, unless a good one is there that does not end soon. Its
+// key is base.key, which is made if it is not there.
 func (ca *CA) Issue(base string, subject Subject) error {
 	key, err := EnsureKey(base + ".key")
 	if err != nil {
 		return err
+	}
+	if ca.keeps(base+".crt", subject, key) {
+		return nil
 	}
 	cert, err := ca.Sign(subject, key.Public())
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(base+".crt", cert, 0o644)
+}
+
+// keeps reports whether the certificate in a file can stay: it is this CA's, for these names and
+// this key, and does not end soon.
+func (ca *CA) keeps(path string, subject Subject, key crypto.Signer) bool {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return false
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return false
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil || cert.CheckSignatureFrom(ca.cert) != nil || time.Until(cert.NotAfter) <= renewWindow {
+		return false
+	}
+	public, ok := key.Public().(*ecdsa.PublicKey)
+	if !ok || !public.Equal(cert.PublicKey) || cert.Subject.CommonName != subject.CommonName ||
+		!slices.Equal(cert.Subject.Organization, subject.Organizations) {
+		return false
+	}
+	var want, have []string
+	for _, name := range subject.Names {
+		if ip := net.ParseIP(name); ip != nil {
+			name = ip.String()
+		}
+		if name != "" {
+			want = append(want, name)
+		}
+	}
+	for _, ip := range cert.IPAddresses {
+		have = append(have, ip.String())
+	}
+	have = append(have, cert.DNSNames...)
+	slices.Sort(want)
+	slices.Sort(have)
+	return slices.Equal(want, have)
+}
+
+// lifetime is how long certificates last: a year, unless the environment says otherwise, as in k3s
+// (rancher/dynamiclistener, cert).
+func lifetime() time.Duration {
+	days, err := strconv.Atoi(os.Getenv("CATTLE_NEW_SIGNED_CERT_EXPIRATION_DAYS"))
+	if err != nil || days <= 0 {
+		days = 365
+	}
+	return time.Duration(days) * 24 * time.Hour
 }
 
 // Pool is the certificates of a PEM text.

@@ -156,15 +156,34 @@ func shared() []string {
 	return files
 }
 
-// settleIdentity makes the cluster's CAs, or gets them from the server to join.
+// settleIdentity makes the cluster's CAs, or gets them from the server to join. Those that it finds before its first start
+// it takes for the cluster's.
 func (s *Server) settleIdentity(ctx context.Context) error {
-	if exists(s.tls("server-ca.crt")) {
+	given := exists(s.tls("server-ca.crt"))
+	if given && exists(s.path("token")) { // which is written later than all of them
 		return nil
 	}
 	if url := s.Settings.Get("server", ""); url != "" {
+		if given {
+			return nil
+		}
 		return s.fetchIdentity(ctx, url)
 	}
 	for _, ca := range slices.Backward(authorities) { // server-ca last: with it, all are there
+		if exists(s.tls(ca[0]+".crt")) && exists(s.tls(ca[0]+".key")) {
+			if ca[0] != "server-ca" {
+				continue
+			}
+			if !exists(s.tls("service.key")) {
+				if _, err := pki.EnsureKey(s.tls("service.key")); err != nil {
+					return err
+				}
+			}
+			if exists(s.path("cred", "encryption-config.json")) {
+				return nil
+			}
+			return s.writeEncryption()
+		}
 		cert, key, err := pki.NewCA(ca[1])
 		if err != nil {
 			return err
@@ -239,8 +258,8 @@ func (s *Server) fetchIdentity(ctx context.Context, url string) error {
 	return s.writeShared(bootstrap)
 }
 
-// compareConfig asks as an agent what the cluster is configured with. A server that lets agents in by another token than
-// this one does not tell, and then nothing is compared.
+// compareConfig asks as an agent what the cluster is configured with. A server that lets agents in by another token
+// than this one does not tell, and then nothing is compared.
 func (s *Server) compareConfig(ctx context.Context, client join.Client) error {
 	password, err := s.Settings.Token("agent-")
 	if err != nil {
@@ -381,6 +400,10 @@ func writeSecret(path, text string) error {
 
 // issue makes the server's own certificates and kubeconfigs.
 func (s *Server) issue() error {
+	// Controllers want one certificate alone, not a chain.
+	if err := pki.WriteFirst(s.tls("client-ca.crt"), s.tls("client-ca.nochain.crt")); err != nil {
+		return err
+	}
 	cas := map[string]*pki.CA{}
 	for _, ca := range authorities {
 		var err error
@@ -566,7 +589,7 @@ func (s *Server) startControllers() error {
 	args := []string{"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
 		elect, "--allocate-node-cidrs=true", "--configure-cloud-routes=false", "--bind-address=127.0.0.1", "--profiling=false",
 		"--cluster-cidr=" + s.config.ClusterCIDR, "--service-cluster-ip-range=" + s.config.ServiceCIDR,
-		"--cluster-signing-cert-file=" + s.tls("client-ca.crt"), "--cluster-signing-key-file=" + s.tls("client-ca.key"),
+		"--cluster-signing-cert-file=" + s.tls("client-ca.nochain.crt"), "--cluster-signing-key-file=" + s.tls("client-ca.key"),
 		"--controllers=*,tokencleaner", "--root-ca-file=" + s.tls("server-ca.crt"),
 		"--service-account-private-key-file=" + s.tls("service.key"), "--use-service-account-credentials=true"}
 	if err := s.start("kube-controller-manager", append(args, agent.Args(s.Settings.List("kube-controller-manager-arg"))...)); err != nil {

@@ -1,15 +1,18 @@
 // Package token reads and writes the tokens that nodes join with. Their forms
 // are k3s':
 //
-//	K10<sha256 of the CA's PEM file>::<user>:<password>
-//	K10<sha256 of the CA's PEM file>::<id>.<secret>      made by "k3s token create", for agents
+//	K10<sha256 that names the CA>::<user>:<password>
+//	K10<sha256 that names the CA>::<id>.<secret>      made by "k3s token create", for agents
 //	<password>                                           names no CA: any is believed
 package token
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"regexp"
 	"strings"
@@ -58,10 +61,42 @@ func (t Token) String() string {
 // IsBootstrap says whether the token is one of "k3s token create".
 func (t Token) IsBootstrap() bool { return bootstrap.MatchString(t.Password) }
 
-// Hash is the hash by which a token names a CA.
+// Hash is the hash by which a token names a CA: of the file, or, where that has a chain, of the root at its end.
 func Hash(caPEM []byte) string {
-	sum := sha256.Sum256(caPEM)
+	named := caPEM
+	if root := rootOf(caPEM); root != nil {
+		named = root.Raw
+	}
+	sum := sha256.Sum256(named)
 	return hex.EncodeToString(sum[:])
+}
+
+// rootOf is the root of a file with more certificates than one, nil for none.
+func rootOf(caPEM []byte) *x509.Certificate {
+	var chain []*x509.Certificate
+	for block, rest := pem.Decode(caPEM); block != nil; block, rest = pem.Decode(rest) {
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil
+		}
+		chain = append(chain, c)
+	}
+	if len(chain) < 2 {
+		return nil
+	}
+	roots, between := x509.NewCertPool(), x509.NewCertPool()
+	for _, c := range chain[1:] {
+		if len(c.AuthorityKeyId) == 0 || bytes.Equal(c.AuthorityKeyId, c.SubjectKeyId) {
+			roots.AddCert(c)
+		} else {
+			between.AddCert(c)
+		}
+	}
+	found, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between})
+	if err != nil {
+		return nil
+	}
+	return found[0][len(found[0])-1]
 }
 
 // NewPassword makes a password that nobody guesses.

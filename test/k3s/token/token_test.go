@@ -1,8 +1,18 @@
 package token
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"math/big"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestParse(t *testing.T) {
@@ -35,5 +45,54 @@ func TestNewBootstrap(t *testing.T) {
 	id, secret := NewBootstrap()
 	if made := (Token{Password: id + "." + secret}); !made.IsBootstrap() {
 		t.Errorf("%s is no bootstrap token", made)
+	}
+}
+
+// A token names a CA alone by its file, and one with a chain by the root, which stays when what is below it changes.
+func TestHash(t *testing.T) {
+	authority := func(parent *x509.Certificate, by *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: rand.Text()}, NotAfter: time.Now().Add(time.Hour),
+			IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+		if parent == nil {
+			parent, by = template, key
+		}
+		der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), by)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, key
+	}
+	file := func(chain ...*x509.Certificate) []byte {
+		var text []byte
+		for _, c := range chain {
+			text = append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
+		}
+		return text
+	}
+	sum := func(content []byte) string {
+		s := sha256.Sum256(content)
+		return hex.EncodeToString(s[:])
+	}
+	root, key := authority(nil, nil)
+	one, _ := authority(root, key)
+	other, _ := authority(root, key)
+	for name, test := range map[string]struct{ content, want []byte }{
+		"alone":            {file(root), file(root)},
+		"a chain":          {file(one, root), root.Raw},
+		"another below it": {file(other, root), root.Raw},
+		"without its root": {file(one, other), file(one, other)},
+		"no certificate":   {[]byte("x"), []byte("x")},
+	} {
+		if got := Hash(test.content); got != sum(test.want) {
+			t.Errorf("%s: %s", name, got)
+		}
 	}
 }

@@ -86,7 +86,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 // Track notes a WebSocket. The caller calls done when it has ended.
 func (s *Server) Track() (done func()) { return s.sessions.add() }
 
-// IsWebSocket says whether a request asks to become one.
+// IsWebSocket reports whether a request asks to become one.
 func IsWebSocket(r *http.Request) bool {
 	return strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
 }

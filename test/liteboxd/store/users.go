@@ -85,7 +85,7 @@ func (s *Store) AddAPIKey(ctx context.Context, name string) (string, error) {
 	return key, s.exec(ctx, "INSERT INTO api_keys (id, name, key_hash, created_at) VALUES (?, ?, ?, ?)", newID(), name, Hash(key), now())
 }
 
-// Known says whether a session is open, or a key is one of ours. Empty ones are neither.
+// Known reports whether a session is open, or a key is one of ours. Empty ones are neither.
 func (s *Store) Known(ctx context.Context, session, key string) (bool, error) {
 	var n int
 	err := s.db.QueryRowContext(ctx, `SELECT (SELECT COUNT(*) FROM sessions WHERE token_hash = ? AND expires_at > ?) +

@@ -17,7 +17,7 @@
 //	:8000  web         :8443  websecure, with a certificate of its own making
 //	:8080  /ping       200 once it knows the cluster, and 503 when it is told to end
 //
-// What it does not do: certificates from Secrets, other middlewares, the Ingress's status,
+// What it does not do: other middlewares, the Ingress's status,
 // IngressRoutes and the Gateway API.
 package main
 
@@ -35,6 +35,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -90,7 +91,13 @@ func run(ctx context.Context) error {
 	for name, address := range map[string]string{"web": ":8000", "websecure": ":8443"} {
 		server := &http.Server{Addr: address, Handler: newProxy(name, current, transport), ReadHeaderTimeout: headerTimeout}
 		if name == "websecure" {
-			server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+			server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12,
+				GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+					if t := current.Load(); t != nil && t.certificates[strings.ToLower(hello.ServerName)] != nil {
+						return t.certificates[strings.ToLower(hello.ServerName)], nil
+					}
+					return &certificate, nil
+				}}
 		}
 		group.Go(func() error { return serve(ctx, server) })
 	}
@@ -106,6 +113,7 @@ func follow(ctx context.Context, config *rest.Config, current *atomic.Pointer[ta
 	}
 	ingresses := w.informer(networkingv1.SchemeGroupVersion, "ingresses", &networkingv1.Ingress{})
 	services := w.informer(corev1.SchemeGroupVersion, "services", &corev1.Service{})
+	secrets := w.informer(corev1.SchemeGroupVersion, "secrets", &corev1.Secret{})
 	slices := w.informer(discoveryv1.SchemeGroupVersion, "endpointslices", &discoveryv1.EndpointSlice{})
 	retries := w.informer(middlewares, "middlewares", &unstructured.Unstructured{})
 	if w.err != nil {
@@ -121,7 +129,8 @@ func follow(ctx context.Context, config *rest.Config, current *atomic.Pointer[ta
 	}
 	for {
 		current.Store(newTable(list[*networkingv1.Ingress](ingresses), list[*corev1.Service](services),
-			list[*discoveryv1.EndpointSlice](slices), list[*unstructured.Unstructured](retries)))
+			list[*discoveryv1.EndpointSlice](slices), list[*unstructured.Unstructured](retries)).
+			certify(list[*networkingv1.Ingress](ingresses), list[*corev1.Secret](secrets)))
 		select {
 		case <-ctx.Done():
 			return nil

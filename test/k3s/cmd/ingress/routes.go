@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"crypto/tls"
 	"net"
 	"net/netip"
 	"slices"
@@ -36,8 +37,37 @@ type route struct {
 	Interval  time.Duration
 }
 
-// table is all routes, in the order in which they are asked.
-type table struct{ routes []route }
+// table is all routes, in the order in which they are asked, and the certificates of host names.
+type table struct {
+	routes       []route
+	certificates map[string]*tls.Certificate // by host name, in lower case
+}
+
+// certify takes the certificates that Ingresses name for their hosts. One that cannot be read is as good as none.
+func (t *table) certify(ingresses []*networkingv1.Ingress, secrets []*corev1.Secret) *table {
+	t.certificates = map[string]*tls.Certificate{}
+	for _, ingress := range ingresses {
+		if !wanted(ingress) {
+			continue
+		}
+		for _, named := range ingress.Spec.TLS {
+			i := slices.IndexFunc(secrets, func(s *corev1.Secret) bool {
+				return s.Namespace == ingress.Namespace && s.Name == named.SecretName
+			})
+			if i < 0 {
+				continue
+			}
+			pair, err := tls.X509KeyPair(secrets[i].Data[corev1.TLSCertKey], secrets[i].Data[corev1.TLSPrivateKeyKey])
+			if err != nil {
+				continue
+			}
+			for _, name := range pair.Leaf.DNSNames {
+				t.certificates[strings.ToLower(name)] = &pair
+			}
+		}
+	}
+	return t
+}
 
 // newTable gives the routes: those with a host first, wildcards after all others; of a
 // host exact ones first, then the longer path.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"testing"
 	"time"
 
@@ -131,5 +133,42 @@ func TestRoute(t *testing.T) {
 				t.Errorf("endpoints (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Hosts have the certificates of the Secrets that their Ingresses name.
+func TestCertify(t *testing.T) {
+	pair, err := selfSigned()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := func(namespace, name string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{
+			"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}),
+			"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})}}
+	}
+	broken := secret("app", "certificate")
+	broken.Data["tls.key"] = []byte("x")
+	for name, test := range map[string]struct {
+		class, named string
+		secrets      []*corev1.Secret
+		want         int
+	}{
+		"named":                    {class, "certificate", []*corev1.Secret{secret("app", "other"), secret("app", "certificate")}, 1},
+		"of another namespace":     {class, "certificate", []*corev1.Secret{secret("other", "certificate")}, 0},
+		"missing":                  {class, "certificate", nil, 0},
+		"broken":                   {class, "certificate", []*corev1.Secret{broken}, 0},
+		"of somebody else's class": {"nginx", "certificate", []*corev1.Secret{secret("app", "certificate")}, 0},
+	} {
+		i := ingress(&test.class, nil, "traefik.default", path('P', "/", "web"))
+		i.Spec.TLS = []networkingv1.IngressTLS{{SecretName: test.named}}
+		if got := newTable(nil, nil, nil, nil).certify([]*networkingv1.Ingress{i}, test.secrets).certificates; len(got) != test.want ||
+			test.want == 1 && got["traefik.default"] == nil {
+			t.Errorf("%s: %d certificates", name, len(got))
+		}
 	}
 }

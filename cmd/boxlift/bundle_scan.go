@@ -1,0 +1,364 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/packages"
+	"github.com/liteboxd/boxlift/bundle/sbom"
+	"github.com/liteboxd/boxlift/bundle/vulnerability"
+	"github.com/liteboxd/boxlift/bundle/vulnerability/osv"
+	"github.com/liteboxd/boxlift/bundle/vulnerability/vex"
+	"github.com/liteboxd/boxlift/internal/boundedfile"
+	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/progress"
+)
+
+type bundleScanOptions struct {
+	readOptions
+	databases []string
+	vex       []string
+	format    string
+	failOn    string
+}
+
+func newBundleScanCommand(global *globalOptions) *cobra.Command {
+	var o bundleScanOptions
+	c := &cobra.Command{
+		Use:   "scan FILE",
+		Short: "Look for known vulnerabilities in a bundle, without a network",
+		Long: `Look for known vulnerabilities in the software of a bundle, as "boxlift bundle sbom" lists it,
+with a database that was carried along: advisories in OSV's format, in the zips that OSV
+exports for each ecosystem, in folders, or in single files. Without --db the database is what
+the bundle carries itself, in its component "` + vulnerability.Component + `". Needs no network.
+
+What OpenVEX documents say is not affected or fixed is shown as settled, with the reason, and
+does not count for --fail-on. The newest statement counts. Who signed a document or the bundle
+is not checked: see "boxlift bundle verify".
+
+What was not looked at is named: packages that the database has no advisories about, packages
+whose version says nothing, images that could not be read wholly. They are not clean; nobody
+knows.
+
+With --fail-on the exit code is 7 when there are findings of that severity or a higher one that
+VEX does not settle. "any" counts those as well of which nobody says how severe they are.`,
+		Example: `  boxlift bundle scan bundle.tar --db osv/Go.zip --db osv/Debian.zip --fail-on high
+  boxlift bundle scan bundle.tar --vex our.vex.json --format sarif > bundle.sarif`,
+		Args: arguments("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
+				return runBundleScan(cmd.Context(), out, args[0], o, r)
+			})
+		},
+	}
+	o.addReadFlags(c)
+	o.addBaseFlag(c)
+	c.Flags().StringArrayVar(&o.databases, "db", nil,
+		"advisories in OSV's format: a zip, a folder, or a file (repeatable; default: what the bundle carries)")
+	c.Flags().StringArrayVar(&o.vex, "vex", nil, "OpenVEX document (repeatable)")
+	c.Flags().StringVar(&o.format, "format", "table", "format: table, json or sarif")
+	c.Flags().StringVar(&o.failOn, "fail-on", "",
+		"exit with 7 when there are findings of this severity or a higher one: critical, high, medium, low or any")
+	return c
+}
+
+func runBundleScan(
+	ctx context.Context, out io.Writer, path string, o bundleScanOptions, reporter progress.Reporter,
+) error {
+	threshold := vulnerability.Unknown
+	if o.failOn != "" {
+		var err error
+		if threshold, err = vulnerability.ParseLevel(o.failOn); err != nil {
+			return fault.Usage.Errorf("--fail-on %w", err)
+		}
+	}
+	if o.format != "table" && o.format != "json" && o.format != "sarif" {
+		return fault.Usage.Errorf("--format %q: expected table, json or sarif", o.format)
+	}
+	r, err := o.openBundle(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer r.Close() //nolint:errcheck // it was only read
+	if err := o.checkBases(r); err != nil {
+		return err
+	}
+	carried, err := carriedDatabase(r)
+	if err != nil {
+		return damagedHint(err)
+	}
+	if len(o.databases) == 0 && len(carried.databases) == 0 {
+		return fault.WithHint(fault.Input.Errorf("%s carries no vulnerability database, and --db names none", path),
+			"export one on the connected side, see docs/scan.md, and name it with --db or in versions.lock")
+	}
+	statements, err := o.readVEX(r, carried)
+	if err != nil {
+		return damagedHint(err)
+	}
+	software, err := readSoftware(ctx, r, reporter)
+	if err != nil {
+		return damagedHint(err)
+	}
+	m := vulnerability.NewMatcher(software)
+	if err := o.readDatabases(ctx, r, carried, m, reporter); err != nil {
+		return damagedHint(err)
+	}
+	report := m.Report(r.Digest(), statements)
+	if err := o.print(out, report, path); err != nil {
+		return err
+	}
+	if n := report.AtLeast(threshold); o.failOn != "" && n > 0 {
+		return fault.Different.Errorf("%s has %s of severity %s", path, plural(n, "finding"), orWorse(threshold))
+	}
+	return nil
+}
+
+func orWorse(l vulnerability.Level) string {
+	switch l {
+	case vulnerability.Unknown:
+		return "any"
+	case vulnerability.Critical:
+		return l.String()
+	}
+	return l.String() + " or above"
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// readSoftware reads the list of software that a bundle carries, or makes it.
+func readSoftware(ctx context.Context, r *bundle.Reader, reporter progress.Reporter) (*sbom.Software, error) {
+	document, isStored, err := r.SBOM()
+	if err != nil {
+		return nil, err
+	}
+	if !isStored {
+		if err := r.RequireAll(); err != nil {
+			return nil, err
+		}
+		// Without such a folder, nothing is kept.
+		folder, _ := packagesFolder()
+		if document, err = softwareList(packages.Cache{Folder: folder}, reporter)(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	return sbom.ReadSoftware(document)
+}
+
+// carriedFiles are those of the component that is a database.
+type carriedFiles struct{ databases, vex []bundle.File }
+
+func carriedDatabase(r *bundle.Reader) (carriedFiles, error) {
+	contents, err := r.Contents()
+	if err != nil {
+		return carriedFiles{}, err
+	}
+	var files carriedFiles
+	for _, f := range contents.Files {
+		switch {
+		case f.Component != vulnerability.Component || f.IsOSPackage():
+		case strings.HasSuffix(f.Name, vulnerability.VEXSuffix):
+			files.vex = append(files.vex, f)
+		default:
+			files.databases = append(files.databases, f)
+		}
+	}
+	return files, nil
+}
+
+// readVEX reads the documents that are named, and those that the bundle carries.
+func (o *bundleScanOptions) readVEX(r *bundle.Reader, carried carriedFiles) (*vex.Statements, error) {
+	statements := &vex.Statements{}
+	for _, f := range carried.vex {
+		if f.Size > vex.MaxDocument {
+			return nil, fmt.Errorf("%w: %s, which the bundle carries, has %d bytes, %d are the most", vex.ErrDocument,
+				f.Name, f.Size, vex.MaxDocument)
+		}
+		content, err := r.Content(f.Digest, f.Size)
+		if err != nil {
+			return nil, err
+		}
+		document := make([]byte, f.Size)
+		if _, err := io.ReadFull(content, document); err != nil {
+			return nil, err
+		}
+		if err := statements.Add(document); err != nil {
+			return nil, fmt.Errorf("read %s, which the bundle carries: %w", f.Name, err)
+		}
+	}
+	for _, path := range o.vex {
+		document, err := boundedfile.Read(path, vex.MaxDocument)
+		if err != nil {
+			return nil, fault.Input.Errorf("read the VEX document: %w", err)
+		}
+		if err := statements.Add(document); err != nil {
+			return nil, fmt.Errorf("read %s: %w", path, err)
+		}
+	}
+	return statements, nil
+}
+
+// readDatabases gives all advisories to m.
+func (o *bundleScanOptions) readDatabases(
+	ctx context.Context, r *bundle.Reader, carried carriedFiles, m *vulnerability.Matcher, reporter progress.Reporter,
+) error {
+	task := reporter.Task("read the vulnerability database", 0)
+	visit := func(name string, content []byte) error {
+		task.Add(int64(len(content)))
+		return m.Add(name, content)
+	}
+	err := func() error {
+		for _, path := range o.databases {
+			if err := osv.Walk(ctx, path, visit); err != nil {
+				return err
+			}
+		}
+		if len(o.databases) > 0 {
+			return nil
+		}
+		for _, f := range carried.databases {
+			if err := walkCarried(ctx, r, f, visit); err != nil {
+				return err
+			}
+		}
+		return nil
+	}()
+	task.Done(err)
+	return err
+}
+
+// walkCarried reads a database that the bundle carries. Its directory is at its end, so it is proven into a temporary
+// file first.
+func walkCarried(ctx context.Context, r *bundle.Reader, f bundle.File, visit osv.Visit) (err error) {
+	content, err := r.Content(f.Digest, f.Size)
+	if err != nil {
+		return err
+	}
+	file, err := os.CreateTemp("", "boxlift-vulnerabilities-")
+	if err != nil {
+		return fmt.Errorf("make room for %s, which the bundle carries: %w", f.Name, err)
+	}
+	defer func() {
+		err = errors.Join(err, file.Close(), os.Remove(file.Name()))
+	}()
+	if _, err := io.Copy(file, content); err != nil {
+		return fmt.Errorf("copy %s out of the bundle: %w", f.Name, err)
+	}
+	return osv.WalkFile(ctx, file, f.Size, f.Name, visit)
+}
+
+func (o *bundleScanOptions) print(out io.Writer, report *vulnerability.Report, path string) error {
+	switch o.format {
+	case "json":
+		return printJSON(out, report)
+	case "sarif":
+		return vulnerability.WriteSARIF(out, report, version, path)
+	}
+	return printScan(out, report, path)
+}
+
+func printScan(out io.Writer, report *vulnerability.Report, path string) error {
+	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	w := &errorWriter{w: t}
+	heading := "SEVERITY\tID\tPACKAGE\tVERSION\tFIXED IN\tIN\n"
+	for i := range report.Findings {
+		f := &report.Findings[i]
+		if f.IsSettled() {
+			break
+		}
+		w.printf("%s%s\t%s\t%s\t%s\t%s\t%s%s\n", heading, severityText(f.Severity), f.ID, f.Name, f.Version,
+			orDash(strings.Join(f.FixedIn, ", ")), placesText(f.In), stateText(f.VEX))
+		heading = ""
+	}
+	heading = "\nSETTLED BY VEX\tID\tPACKAGE\tVERSION\tIN\tWHY\n"
+	for i := range report.Findings {
+		f := &report.Findings[i]
+		if !f.IsSettled() {
+			continue
+		}
+		why := f.VEX.Justification
+		if f.VEX.Impact != "" {
+			why = strings.TrimPrefix(why+": "+f.VEX.Impact, ": ")
+		}
+		w.printf("%s%s\t%s\t%s\t%s\t%s\t%s\n", heading, f.VEX.Status, f.ID, f.Name, f.Version, placesText(f.In),
+			orDash(why))
+		heading = ""
+	}
+	heading = "ECOSYSTEM\tPACKAGES\tNEWEST ADVISORY\n"
+	if len(report.Findings) > 0 {
+		heading = "\n" + heading
+	}
+	for _, e := range report.Ecosystems {
+		newest := orDash(e.Newest)
+		if !e.IsCovered {
+			newest = "none: not looked at"
+		}
+		w.printf("%s%s\t%d\t%s\n", heading, e.Name, e.Packages, newest)
+		heading = ""
+	}
+	if w.err == nil {
+		w.err = t.Flush()
+	}
+	w.w = out
+	if gaps := report.Gaps(); len(gaps) > 0 {
+		w.printf("\nNobody knows about these:\n")
+		for _, text := range gaps {
+			w.printf("  %s\n", text)
+		}
+	}
+	open, settled := report.Counts()
+	total := report.AtLeast(vulnerability.Unknown)
+	var levels []string
+	for l := vulnerability.Critical; l >= vulnerability.Unknown; l-- {
+		if open[l] > 0 {
+			levels = append(levels, fmt.Sprintf("%d %s", open[l], l))
+		}
+	}
+	text := ""
+	if len(levels) > 0 {
+		text = " (" + strings.Join(levels, ", ") + ")"
+	}
+	w.printf("\n%s: %s%s, %d settled by VEX, by a database of %d advisories\n", path, plural(total, "finding"), text,
+		settled, report.Advisories)
+	return w.err
+}
+
+func severityText(s vulnerability.Severity) string {
+	if s.Score > 0 {
+		return fmt.Sprintf("%s %.1f", s.Level, s.Score)
+	}
+	return s.Level.String()
+}
+
+// placesText names the first place, and how many more there are.
+func placesText(in []vulnerability.Where) string {
+	text := in[0].String()
+	if len(in) > 1 {
+		text += fmt.Sprintf(" and %d more", len(in)-1)
+	}
+	return text
+}
+
+// stateText is what VEX says of a finding that it does not settle.
+func stateText(s *vulnerability.Statement) string {
+	if s == nil {
+		return ""
+	}
+	text := " (VEX: " + string(s.Status)
+	if s.Action != "" {
+		text += ": " + s.Action
+	}
+	return text + ")"
+}
