@@ -140,7 +140,9 @@ func TestWithoutSFTP(t *testing.T) {
 		{"no subsystem", serverOptions{noSFTP: true}, "subsystem request failed", "subsystem request failed"},
 		// Its end is found out before or after the first packet is sent.
 		{"no such program", serverOptions{noSFTP: true, config: "Subsystem sftp /no/such/sftp-server"}, "open SFTP: error", "open SFTP: error"},
-		{"says something else", serverOptions{noSFTP: true, config: "Subsystem sftp /bin/echo Welcome to this host!"}, "packet too long", "packet too long"},
+		// As a login shell's greeting before the server, which goes on reading.
+		{"says something else", serverOptions{noSFTP: true, config: "Subsystem sftp /bin/echo Welcome to this host!; exec /bin/cat >/dev/null"},
+			"packet too long", "packet too long"},
 		{"says nothing", serverOptions{noSFTP: true, config: "Subsystem sftp /bin/sleep 60"}, "no answer within", "no answer within"},
 		{"reads only", serverOptions{noSFTP: true, config: "Subsystem sftp internal-sftp -R"}, "fsync@openssh.com", ""},
 		{"may not open", serverOptions{noSFTP: true, config: "Subsystem sftp internal-sftp -P open"}, "permission", "permission"},
