@@ -103,11 +103,12 @@ LONGEST := ./cmd/boxlift ./test/platform ./bundle/build ./install/remote ./insta
 # BOXLIFT_REQUIRE_HOSTS=1, it fails.
 test:
 	$(begin_tests)
-	# The distribution is a module of its own; these are its parts without Kubernetes. The clusters
-	# come last, for which it is built where it is missing, and have the machine for themselves. Other
-	# tests wait for much: three packages more than there are cores run at a time, and those that take
-	# longest come first, so that none of them has the machine for itself at the end.
+	# What tests would have to wait for is built first, where it is missing. The distribution is a module of its own; these
+	# are its parts without Kubernetes. The clusters come last, and have the machine for themselves. Other tests wait for
+	# much: three packages more than there are cores run at a time, and those that take longest come first, so that none
+	# of them has the machine for itself at the end.
 	( failed=0
+	  CGO_ENABLED=0 go run ./test/prepare >&2 || failed=1
 	  go test -p=$$(($$(nproc) + 3)) "$${race[@]}" -count=1 -timeout=30m -json $(LONGEST) $$(go list ./... | grep -v /test/e2e$$) || failed=1
 	  ( cd test/k3s && go test -count=1 -json ./settings ./token ./images ./registries ./containerd ./balancer ./carried ./pki ./cmd/ingress ./cmd/svclb ./cmd/cilium ) || failed=1
 	  ( cd test/k3s/cmd/busybox && go test -count=1 -json . ) || failed=1
@@ -115,7 +116,7 @@ test:
 	  ( cd tools/release && go test -count=1 -json . ) || failed=1
 	  ( cd tools/vulncheck && go test -count=1 -json . ) || failed=1
 	  ( cd tools/bounds && go test -count=1 -json . ) || failed=1
-	  CGO_ENABLED=0 go run ./test/prepare >&2 && clusters -skip '$(LONG)' || failed=1
+	  clusters -skip '$(LONG)' || failed=1
 	  exit $$failed ) | CGO_ENABLED=0 go run ./test/summary $$require
 	echo 'make test-long has the tests of clusters that take longer.'
 

@@ -263,8 +263,9 @@ func TestSupportBundleOfBroken(t *testing.T) {
 		return 0
 	})
 	server.Program("ps", func(ctx context.Context, c *hosttest.Call) int {
+		lines := strings.Repeat(strings.Repeat("x", 1000)+"\n", 64) // as many as a pipe holds
 		for ctx.Err() == nil {
-			if _, err := io.WriteString(c.Stdout, strings.Repeat("x", 1000)+"\n"); err != nil {
+			if _, err := io.WriteString(c.Stdout, lines); err != nil {
 				return 1
 			}
 		}
