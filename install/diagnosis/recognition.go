@@ -2,11 +2,12 @@ package diagnosis
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // look finds in an observation what shows a fault.
@@ -293,7 +294,7 @@ func ofNode(o *Observation, n Node, line string) Evidence {
 }
 
 // noNetwork is how a kubelet and containerd say that no pod network is there.
-var noNetwork = regexp.MustCompile(`(?i)NetworkPluginNotReady|network plugin is not ready|cni plugin not initialized|` +
+var noNetwork = lazyregexp.New(`(?i)NetworkPluginNotReady|network plugin is not ready|cni plugin not initialized|` +
 	`plugin type="cilium-cni"|unable to connect to Cilium`)
 
 func networkNotReady(o *Observation) []Evidence {
