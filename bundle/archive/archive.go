@@ -8,12 +8,12 @@ import (
 	"archive/tar"
 	"bufio"
 	"bytes"
-	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
 	"path"
 
+	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/liteboxd/boxlift/bundle/pieces"
@@ -42,7 +42,7 @@ func Read(
 	r io.Reader, visit func(path string, size int64, content io.Reader) error, link func(path, target string) error,
 ) error {
 	buffered := bufio.NewReaderSize(r, pieces.Size)
-	plain, closeReader, err := decompress(buffered)
+	plain, closeReader, err := Decompress(buffered, maxWindow)
 	if err != nil {
 		return fmt.Errorf("open the archive: %w", err)
 	}
@@ -84,8 +84,10 @@ func Read(
 	return nil
 }
 
-// decompress looks at the first bytes rather than at a name.
-func decompress(r *bufio.Reader) (plain io.Reader, closeReader func(), err error) {
+// Decompress reads what is plain or compressed with gzip or zstd. It looks at the first bytes: a name or a media type
+// may be wrong. What is compressed with zstd makes its reader hold maxWindow bytes in memory at most, or cannot be
+// read.
+func Decompress(r *bufio.Reader, maxWindow uint64) (plain io.Reader, closeReader func(), err error) {
 	magic, err := r.Peek(4)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, nil, err

@@ -43,21 +43,25 @@ func Archive(ctx context.Context, r *bundle.Reader, path string, images []bundle
 }
 
 func archive(ctx context.Context, r *bundle.Reader, path string, images []bundle.Image) error {
-	layout, err := r.ImageLayout(images, "")
+	placed, index, err := layoutOf(r, images)
 	if err != nil {
-		return err
-	}
-	placed, err := layout.Place()
-	if err != nil {
-		return err
-	}
-	if err := requireMembers(r, layout.Blobs); err != nil {
 		return err
 	}
 	return writeNew(path, func(w io.Writer) (bool, error) {
-		return false,
-			writeLayout(ctx, r, w, placed, layout.Index)
+		return false, writeLayout(ctx, r, w, placed, index)
 	})
+}
+
+// layoutOf is the layout of images, each member at its place, and its index.json. The file has all that belongs to it.
+func layoutOf(r *bundle.Reader, images []bundle.Image) (placed *ocitar.Layout, index []byte, err error) {
+	layout, err := r.ImageLayout(images, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	if placed, err = layout.Place(); err != nil {
+		return nil, nil, err
+	}
+	return placed, layout.Index, requireMembers(r, layout.Blobs)
 }
 
 // writeLayout writes the tar of a layout.
@@ -131,15 +135,8 @@ func copyBlob(ctx context.Context, r *bundle.Reader, w io.Writer, d digest.Diges
 // there before. Otherwise it is as [Archive].
 func Layout(ctx context.Context, r *bundle.Reader, path string, images []bundle.Image) error {
 	err := newFolder(path, func(folder string) error {
-		layout, err := r.ImageLayout(images, "")
+		placed, index, err := layoutOf(r, images)
 		if err != nil {
-			return err
-		}
-		placed, err := layout.Place()
-		if err != nil {
-			return err
-		}
-		if err := requireMembers(r, layout.Blobs); err != nil {
 			return err
 		}
 		for _, e := range placed.Entries {
@@ -148,7 +145,7 @@ func Layout(ctx context.Context, r *bundle.Reader, path string, images []bundle.
 				return err
 			}
 			err := writeNew(name, func(w io.Writer) (bool, error) {
-				return false, copyMember(ctx, r, w, e.Member, layout.Index)
+				return false, copyMember(ctx, r, w, e.Member, index)
 			})
 			if err != nil {
 				return err

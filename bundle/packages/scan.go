@@ -14,9 +14,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
-
+	"github.com/liteboxd/boxlift/bundle/archive"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -113,7 +111,7 @@ func shown(text string) string {
 var errTooMuch = fmt.Errorf("it has more than %d bytes when it is unpacked", int64(maxContent))
 
 func (s *scanner) scan(r *bufio.Reader) error {
-	plain, closeReader, err := decompress(r)
+	plain, closeReader, err := archive.Decompress(r, maxWindow)
 	if err != nil {
 		return err
 	}
@@ -164,30 +162,6 @@ func takeReader(r io.Reader) *bufio.Reader {
 func giveReader(b *bufio.Reader) {
 	b.Reset(nil)
 	readers.Put(b)
-}
-
-// decompress looks at the first bytes rather than at a media type, which may be wrong.
-func decompress(r *bufio.Reader) (plain io.Reader, closeReader func(), err error) {
-	magic, err := r.Peek(4)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, nil, err
-	}
-	switch {
-	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
-		z, err := gzip.NewReader(r)
-		if err != nil {
-			return nil, nil, err
-		}
-		return z, func() { _ = z.Close() }, nil
-	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
-			zstd.WithDecoderMaxWindow(maxWindow))
-		if err != nil {
-			return nil, nil, err
-		}
-		return z, z.Close, nil
-	}
-	return r, func() {}, nil
 }
 
 // The names by which layers delete what is in lower ones (OCI image-spec 1.1, layer.md).

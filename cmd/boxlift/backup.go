@@ -324,8 +324,8 @@ same state. Until then, the hosts' k3s does not start, and nothing else is insta
 
 With --only liteboxd, LiteBoxd's database alone is put back, while the cluster runs and
 without a bundle: on the node that it is on, on that of --to, or, when its node is gone for
-good, on one where LiteBoxd can run. FILE is a backup of the cluster or the folder of one
-that was made before LiteBoxd was changed; without it, it is the newest that is proven.
+good, on one where LiteBoxd can run. FILE is a backup of the cluster, or the folder of a
+backup of LiteBoxd; without it, it is the newest of either that is proven.
 What is there is backed up first where its host can be reached, and its volume is kept
 until boxlift liteboxd move --confirm.`,
 		Example: `  boxlift backup restore lan-1-20260304T050607Z.tar --bundle bundle.tar --key boxlift.pub -f install.yaml

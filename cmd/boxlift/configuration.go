@@ -91,3 +91,12 @@ func loadConfiguration(from configuration, warn func(string)) (install.Options, 
 	path, err := from.absolute()
 	return install.Options{Config: c, ConfigPath: path}, err
 }
+
+// loadTrusting is loadConfiguration for a command that also looks at whom the site trusts, where it has a trust file.
+func loadTrusting(from configuration, warn func(string)) (install.Options, error) {
+	options, err := loadConfiguration(from, warn)
+	if err == nil && options.Config.Trust.File != "" {
+		options.Demand.Policy, err = readPolicy(options.Config.Trust.File)
+	}
+	return options, err
+}

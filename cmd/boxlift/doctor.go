@@ -91,14 +91,9 @@ func runDoctor(ctx context.Context, out io.Writer, global *globalOptions, o doct
 			return err
 		}
 	} else {
-		options, err := loadConfiguration(o.config, global.warner(reporter))
+		options, err := loadTrusting(o.config, global.warner(reporter))
 		if err != nil {
 			return err
-		}
-		if file := options.Config.Trust.File; file != "" {
-			if options.Demand.Policy, err = readPolicy(file); err != nil {
-				return err
-			}
 		}
 		options.Reporter, options.Log = reporter, global.logger(reporter)
 		if seen, unreached = install.Observe(ctx, options); seen == nil {

@@ -83,14 +83,9 @@ func runHealth(ctx context.Context, out io.Writer, global *globalOptions, o heal
 				strings.Join(inspect.HealthChecks(), ", "))
 		}
 	}
-	options, err := loadConfiguration(o.config, global.warner(reporter))
+	options, err := loadTrusting(o.config, global.warner(reporter))
 	if err != nil {
 		return err
-	}
-	if file := options.Config.Trust.File; file != "" {
-		if options.Demand.Policy, err = readPolicy(file); err != nil {
-			return err
-		}
 	}
 	options.Reporter, options.Log = reporter, global.logger(reporter)
 	if o.hardening {

@@ -39,10 +39,10 @@ func newLiteBoxdMoveCommand(global *globalOptions) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "move",
 		Short: "Bring LiteBoxd's database to another node",
-		Long: `Bring LiteBoxd's database to a volume on another node. It is backed up and proven first;
-LiteBoxd is stopped, and sandboxes go on running; a copy that SQLite itself makes is
-opened and proven on the other node; LiteBoxd is started there, and compared with the
-backup. What fails goes back to the volume from before.
+		Long: `Bring LiteBoxd's database to a volume on another node. A backup of LiteBoxd is made and
+proven first; LiteBoxd is stopped, and sandboxes go on running; a copy that SQLite itself
+makes is opened and proven on the other node; LiteBoxd is started there, and compared with
+that backup. What fails goes back to the volume from before.
 
 That volume is kept until boxlift liteboxd move --confirm removes it, which proves the
 one that is there first. A run that was interrupted goes on with boxlift resume, or when

@@ -84,7 +84,7 @@ again goes on. The last server is never removed.
 A host that holds data which is on no other host is refused before any host is touched:
 LiteBoxd's database, persistent sandboxes, any volume of that host alone, folders of
 volumes that were forgotten. --give-up-the-data-on says which host's data may be lost.
-Where LiteBoxd's database is among it, a backup is made and proven first.`,
+Where LiteBoxd's database is among it, a backup of LiteBoxd is made and proven first.`,
 		Example: `  boxlift node remove --hosts 10.0.0.13 -f install.yaml`,
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -92,7 +92,7 @@ func Catalogue() []Entry {
 					"docs/operations/troubleshooting.md#ssh."},
 			[]string{IDQuorumLost, IDQuorumThin, IDAPIDown, IDNodeNotReady, IDFront, IDRegistryDown, IDClusterDNS,
 				IDNames, IDNetworkNotReady, IDLiteBoxd, IDIngress},
-			Provoked, unreachable},
+			Provoked, noted(func(h Host) string { return h.Error })},
 		{IDDiskFull, Critical, "Pods are evicted or do not start, images vanish, k3s or etcd stops: a disk is full.",
 			"health's check `disk`, preflight's rule `inodes`, and `no space left on device` in k3s' journal.",
 			"Images and logs of pods, volumes of local-path, packs of earlier bundles, or backups have filled " +
@@ -518,6 +518,6 @@ func Catalogue() []Entry {
 			"It was removed, is that of another bundle, or /var/lib/boxlift is mounted noexec.",
 			[]string{"On HOST: `ls -l /var/lib/boxlift/bin/boxlift-node`, and `findmnt -T /var/lib/boxlift`.",
 				"`boxlift install -f install.yaml --bundle platform.tar --key boxlift.pub` brings it back."},
-			nil, Provoked, untold},
+			nil, Provoked, noted(func(h Host) string { return h.Untold })},
 	}
 }

@@ -2,30 +2,31 @@ package diagnosis
 
 import (
 	"maps"
-	"regexp"
 	"slices"
 	"time"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // sayings are what the journal of k3s has of faults, by the entry of the catalogue: words of k3s (v1.30 to v1.36:
 // pkg/cluster, pkg/clientaccess, pkg/agent), of etcd 3.5 and 3.6 (server/etcdserver), of the kubelet, of Go's
 // crypto/x509 and net, of the kernel, and of systemd.
-var sayings = map[string]*regexp.Regexp{
-	IDCertificateEnded: regexp.MustCompile(`certificate has expired or is not yet valid: current time \S+ is after `),
-	IDClockWrong: regexp.MustCompile(`certificate has expired or is not yet valid: current time \S+ is before |` +
+var sayings = map[string]*lazyregexp.Regexp{
+	IDCertificateEnded: lazyregexp.New(`certificate has expired or is not yet valid: current time \S+ is after `),
+	IDClockWrong: lazyregexp.New(`certificate has expired or is not yet valid: current time \S+ is before |` +
 		`prober found high clock drift`),
-	IDDatastoreFull: regexp.MustCompile(`etcdserver: mvcc: database space exceeded|database or disk is full`),
-	IDDiskFull:      regexp.MustCompile(`no space left on device`),
-	IDDiskSlow:      regexp.MustCompile(`slow fdatasync|leader failed to send out heartbeat on time`),
-	IDJoinRefused: regexp.MustCompile(`Node password rejected|token CA hash does not match|` +
+	IDDatastoreFull: lazyregexp.New(`etcdserver: mvcc: database space exceeded|database or disk is full`),
+	IDDiskFull:      lazyregexp.New(`no space left on device`),
+	IDDiskSlow:      lazyregexp.New(`slow fdatasync|leader failed to send out heartbeat on time`),
+	IDJoinRefused: lazyregexp.New(`Node password rejected|token CA hash does not match|` +
 		`duplicate node name found|etcd cluster join failed`),
-	IDK3sKilled:      regexp.MustCompile(`has been killed by the OOM killer|Failed with result 'oom-kill'`),
-	IDLimitsLow:      regexp.MustCompile(`too many open files|inotify_(init|add_watch)\S*: no space left`),
-	IDNoDefaultRoute: regexp.MustCompile(`no default routes found|unable to select an IP from default routes`),
-	IDPortTaken:      regexp.MustCompile(`bind: address already in use`),
-	IDQuorumLost:     regexp.MustCompile(`etcdserver: no leader|etcdserver: request timed out, possibly due to`),
-	IDServersDiffer:  regexp.MustCompile(`critical configuration value mismatch`),
-	IDUnfitHost: regexp.MustCompile(`failed to find \S+ cgroup|` +
+	IDK3sKilled:      lazyregexp.New(`has been killed by the OOM killer|Failed with result 'oom-kill'`),
+	IDLimitsLow:      lazyregexp.New(`too many open files|inotify_(init|add_watch)\S*: no space left`),
+	IDNoDefaultRoute: lazyregexp.New(`no default routes found|unable to select an IP from default routes`),
+	IDPortTaken:      lazyregexp.New(`bind: address already in use`),
+	IDQuorumLost:     lazyregexp.New(`etcdserver: no leader|etcdserver: request timed out, possibly due to`),
+	IDServersDiffer:  lazyregexp.New(`critical configuration value mismatch`),
+	IDUnfitHost: lazyregexp.New(`failed to find \S+ cgroup|` +
 		`kubelet is configured to not run on a host using cgroup v1`),
 }
 

@@ -2,9 +2,10 @@ package diagnosis
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // ofPod is evidence of a pod. Pods that have the same trouble on the same host are one finding.
@@ -30,7 +31,7 @@ func evicted(o *Observation) []Evidence {
 }
 
 // noVolume is how the scheduler says that a pod waits for a volume.
-var noVolume = regexp.MustCompile(`unbound immediate PersistentVolumeClaims|persistentvolumeclaim "[^"]*" not found|` +
+var noVolume = lazyregexp.New(`unbound immediate PersistentVolumeClaims|persistentvolumeclaim "[^"]*" not found|` +
 	`volume node affinity conflict|binding volumes`)
 
 func unschedulable(o *Observation) []Evidence { return unscheduled(o, false) }
@@ -106,12 +107,12 @@ const (
 var (
 	pullWaits = []string{"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName",
 		"RegistryUnavailable"}
-	refusal = regexp.MustCompile(`(?i)unauthorized|authorization failed|\b40[13]\b|access denied|` +
+	refusal = lazyregexp.New(`(?i)unauthorized|authorization failed|\b40[13]\b|access denied|` +
 		`insufficient_scope|x509:`)
-	connection = regexp.MustCompile(`dial tcp|i/o timeout|no such host|connection re(fused|set)|` +
+	connection = lazyregexp.New(`dial tcp|i/o timeout|no such host|connection re(fused|set)|` +
 		`TLS handshake timeout|\b50[0-9]\b|EOF`)
 	// sandboxImage is the image that every pod needs beside its own.
-	sandboxImage = regexp.MustCompile(`failed to (get|pull) (the )?sandbox image "?([^"\s]+)`)
+	sandboxImage = lazyregexp.New(`failed to (get|pull) (the )?sandbox image "?([^"\s]+)`)
 )
 
 // reasonOf classifies what was said of an image that does not come. A registry that is not the site's is none that the

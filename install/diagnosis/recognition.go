@@ -2,11 +2,12 @@ package diagnosis
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // look finds in an observation what shows a fault.
@@ -69,25 +70,17 @@ func stopping(names ...string) look {
 	}
 }
 
-func unreachable(o *Observation) []Evidence {
-	var all []Evidence
-	for _, h := range o.Hosts {
-		if h.Error != "" {
-			all = append(all, Evidence{Host: h.Name, Line: h.Error})
+// noted finds the hosts of which there is something to read: why they were not reached, for instance.
+func noted(read func(Host) string) look {
+	return func(o *Observation) []Evidence {
+		var all []Evidence
+		for _, h := range o.Hosts {
+			if line := read(h); line != "" {
+				all = append(all, Evidence{Host: h.Name, Line: line})
+			}
 		}
+		return all
 	}
-	return all
-}
-
-// untold finds hosts whose boxlift-node does not tell what they are like.
-func untold(o *Observation) []Evidence {
-	var all []Evidence
-	for _, h := range o.Hosts {
-		if h.Untold != "" {
-			all = append(all, Evidence{Host: h.Name, Line: h.Untold})
-		}
-	}
-	return all
 }
 
 // serviceDown finds k3s that does not run on hosts that were reached.
@@ -293,7 +286,7 @@ func ofNode(o *Observation, n Node, line string) Evidence {
 }
 
 // noNetwork is how a kubelet and containerd say that no pod network is there.
-var noNetwork = regexp.MustCompile(`(?i)NetworkPluginNotReady|network plugin is not ready|cni plugin not initialized|` +
+var noNetwork = lazyregexp.New(`(?i)NetworkPluginNotReady|network plugin is not ready|cni plugin not initialized|` +
 	`plugin type="cilium-cni"|unable to connect to Cilium`)
 
 func networkNotReady(o *Observation) []Evidence {

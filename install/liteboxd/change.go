@@ -31,7 +31,7 @@ import (
 
 // Names beside the state. Everything there is the operator's alone (0700, 0600).
 const (
-	backupsDir       = "liteboxd-backups" // a folder for each backup, named by its time
+	backupsDir       = "liteboxd-backups" // a folder for each backup of LiteBoxd, named by its time
 	backupRecord     = "backup.json"
 	BackupDatabase   = "liteboxd.db"
 	backupKeyFile    = "sandbox-token-encryption-key"
@@ -50,7 +50,8 @@ const sandboxSelector = "app=" + SandboxApp + ",!" + probe.Label
 // SandboxApp is the label app of sandboxes' pods; network policies go by it.
 const SandboxApp = "liteboxd"
 
-// Backup is what was kept before LiteBoxd was changed.
+// Backup is the record of a backup of LiteBoxd: of what was kept before it was changed. It is a folder, and not the
+// file with a whole cluster that package backup makes.
 type Backup = backup.LiteBoxd
 
 // Sandbox is a sandbox's pod.
@@ -118,7 +119,7 @@ func (u *Change) backUp(ctx context.Context, from int) error {
 		To: u.target})
 }
 
-// MakeBackup makes the folder of a backup. It has its name only when it is complete.
+// MakeBackup makes the folder of a backup of LiteBoxd. It has its name only when it is complete.
 func (u *Change) MakeBackup(ctx context.Context, b *Backup) error {
 	dir := filepath.Join(u.Deployer.Site.Beside(backupsDir), b.Time.Format(backupTimeFormat))
 	unfinished := dir + unfinishedSuffix
@@ -144,7 +145,7 @@ func (u *Change) MakeBackup(ctx context.Context, b *Backup) error {
 	return nil
 }
 
-// FillBackup brings what a backup consists of into a folder, and writes its record.
+// FillBackup brings what a backup of LiteBoxd consists of into a folder, and writes its record.
 func (u *Change) FillBackup(ctx context.Context, b *Backup, dir string) error {
 	var err error
 	if b.Sandboxes, err = u.ListSandboxes(ctx); err != nil {
@@ -173,7 +174,7 @@ func (u *Change) FillBackup(ctx context.Context, b *Backup, dir string) error {
 	return writeBackup(b, dir)
 }
 
-// writeBackup writes the record of a backup into its folder.
+// writeBackup writes the record of a backup of LiteBoxd into its folder.
 func writeBackup(b *Backup, dir string) error {
 	content, err := json.MarshalIndent(b, "", "  ")
 	if err != nil {
@@ -201,7 +202,7 @@ func (l *Deployer) LastBackup(wanted func(*Backup) bool) (*Backup, string, error
 	return nil, "", nil
 }
 
-// BackupFolders are those of the backups beside the state, the newest last.
+// BackupFolders are those of the backups of LiteBoxd beside the state, the newest last.
 func BackupFolders(s *site.Site) ([]string, error) {
 	entries, err := os.ReadDir(s.Beside(backupsDir))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -216,7 +217,7 @@ func BackupFolders(s *site.Site) ([]string, error) {
 	return all, nil
 }
 
-// ReadBackup reads the record of the backup in a folder.
+// ReadBackup reads the record of the backup of LiteBoxd in a folder.
 func ReadBackup(dir string) (*Backup, error) {
 	content, err := os.ReadFile(filepath.Join(dir, backupRecord))
 	var b Backup
@@ -224,7 +225,7 @@ func ReadBackup(dir string) (*Backup, error) {
 		err = json.Unmarshal(content, &b)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the backup %s: %w", dir, err)
+		return nil, fmt.Errorf("read the backup of LiteBoxd in %s: %w", dir, err)
 	}
 	return &b, nil
 }
@@ -489,7 +490,7 @@ func podNames(pods []kube.Pod) string {
 // CompareStep proves that the change has left sandboxes and data alone.
 func (u *Change) CompareStep() run.Step {
 	return run.Step{
-		ID: "compare-liteboxd", Title: "compare LiteBoxd with the backup", Proves: true,
+		ID: "compare-liteboxd", Title: "compare LiteBoxd with its backup", Proves: true,
 		Run: func(ctx context.Context) error {
 			before, dir, err := u.uncompared()
 			if before == nil {

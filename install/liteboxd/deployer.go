@@ -552,7 +552,7 @@ func (l *Deployer) makeKey(ctx context.Context) error {
 		}
 		if claim != nil && claim.Volume != "" {
 			return fmt.Errorf("%w: LiteBoxd's data is there and the Secret %s/%s with its key is not: put the key, "+
-				"which every backup has in the file %s, into install.yaml as "+
+				"which every backup of LiteBoxd has in the file %s, into install.yaml as "+
 				"liteboxd.security.sandboxTokenEncryptionKey",
 				site.ErrRefused, box.NamespaceSystem, manifests.KeysSecret, backupKeyFile)
 		}

@@ -58,7 +58,7 @@ func (u *Change) KeyStep(key []byte) run.Step {
 	}
 }
 
-// KeyIn reads the key that is in the folder of a backup.
+// KeyIn reads the key that is in the folder of a backup of LiteBoxd.
 func KeyIn(dir string) ([]byte, error) {
 	const most = 4 << 10
 	content, err := boundedfile.Read(filepath.Join(dir, backupKeyFile), most)
@@ -66,7 +66,7 @@ func KeyIn(dir string) ([]byte, error) {
 		err = errors.New("it is empty")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the key of the backup %s: %w", dir, err)
+		return nil, fmt.Errorf("read the key of the backup of LiteBoxd in %s: %w", dir, err)
 	}
 	return content, nil
 }

@@ -370,7 +370,7 @@ func (r *removal) backUpDatabase(ctx context.Context, d localdata.Holding) error
 	}
 	if _, err := os.Stat(filepath.Join(u.Deployer.Site.Backup, liteboxd.BackupDatabase)); errors.Is(err,
 		fs.ErrNotExist) {
-		r.members.Site.Warn("the backup %s has NO DATABASE: %s has none", u.Deployer.Site.Backup, d.Path)
+		r.members.Site.Warn("the backup of LiteBoxd in %s has NO DATABASE: %s has none", u.Deployer.Site.Backup, d.Path)
 	}
 	return nil
 }

@@ -77,7 +77,7 @@ func OfCluster(r *backup.Reader, cluster string) (*Source, error) {
 	}, nil
 }
 
-// OfFolder is the source that the folder of a backup is which was made before a change of LiteBoxd.
+// OfFolder is the source that the folder of a backup of LiteBoxd is.
 func OfFolder(ctx context.Context, dir, cluster string) (*Source, error) {
 	b, err := liteboxd.ReadBackup(dir)
 	if err != nil {
@@ -139,8 +139,8 @@ func extract(to string, content io.Reader, want string) error {
 	return nil
 }
 
-// Newest is the newest proven backup beside a state that has LiteBoxd's database: one of the cluster, or one that was
-// made before LiteBoxd was changed. Identities open backups that are encrypted; without any, or where none of them
+// Newest is the newest proven backup beside a state that has LiteBoxd's database: one of the cluster, or one of
+// LiteBoxd. Identities open backups that are encrypted; without any, or where none of them
 // fits, such a one is passed over. The caller closes what it returns besides.
 //
 // Warn is told of every newer one that cannot be used.

@@ -359,7 +359,7 @@ func (m *relocating) compareStep() run.Step {
 		return m.change.CompareStep()
 	}
 	return run.Step{
-		ID: "compare-liteboxd", Title: "compare LiteBoxd with the backup", Proves: true,
+		ID: "compare-liteboxd", Title: "compare LiteBoxd with its backup", Proves: true,
 		Run: func(ctx context.Context) (err error) {
 			dir, remove, err := backup.ClearFolder(filepath.Dir(m.site.StatePath))
 			if err != nil {

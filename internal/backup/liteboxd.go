@@ -7,7 +7,7 @@ import (
 )
 
 // LiteBoxd is liteboxd/backup.json: what ran when its database was copied. The same document lies in the folder of a
-// backup that is made before LiteBoxd is changed.
+// backup of LiteBoxd, which is made before it is changed.
 type LiteBoxd struct {
 	Format  int       `json:"format"`
 	Cluster string    `json:"cluster"`

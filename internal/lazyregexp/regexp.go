@@ -39,6 +39,11 @@ func (r *Regexp) Match(b []byte) bool { return r.compiled().Match(b) }
 // FindStringSubmatch is the first match in s and its groups, or nil.
 func (r *Regexp) FindStringSubmatch(s string) []string { return r.compiled().FindStringSubmatch(s) }
 
+// FindStringSubmatchIndex is where the first match in s and its groups begin and end, or nil.
+func (r *Regexp) FindStringSubmatchIndex(s string) []int {
+	return r.compiled().FindStringSubmatchIndex(s)
+}
+
 // FindSubmatch is the first match in b and its groups, or nil.
 func (r *Regexp) FindSubmatch(b []byte) [][]byte { return r.compiled().FindSubmatch(b) }
 
@@ -48,6 +53,11 @@ func (r *Regexp) FindSubmatchIndex(b []byte) []int { return r.compiled().FindSub
 // FindAllString is the first n matches in s; all of them if n is negative.
 func (r *Regexp) FindAllString(s string, n int) []string { return r.compiled().FindAllString(s, n) }
 
+// FindAllStringIndex is where the first n matches in s begin and end; all of them if n is negative.
+func (r *Regexp) FindAllStringIndex(s string, n int) [][]int {
+	return r.compiled().FindAllStringIndex(s, n)
+}
+
 // FindAllStringSubmatch is the first n matches in s and their groups; all of them if n is negative.
 func (r *Regexp) FindAllStringSubmatch(s string, n int) [][]string {
 	return r.compiled().FindAllStringSubmatch(s, n)
@@ -56,6 +66,11 @@ func (r *Regexp) FindAllStringSubmatch(s string, n int) [][]string {
 // FindAllSubmatch is the first n matches in b and their groups; all of them if n is negative.
 func (r *Regexp) FindAllSubmatch(b []byte, n int) [][][]byte {
 	return r.compiled().FindAllSubmatch(b, n)
+}
+
+// ReplaceAll has replacement in the place of each match in b.
+func (r *Regexp) ReplaceAll(b, replacement []byte) []byte {
+	return r.compiled().ReplaceAll(b, replacement)
 }
 
 // ReplaceAllString has replacement in the place of each match in s.

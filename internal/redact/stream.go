@@ -5,9 +5,10 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 const (
@@ -99,10 +100,10 @@ func (w *Writer) end(newline string) error {
 
 // prefix is what journalctl -o short-iso and the logs of containers (Kubernetes' CRI) have before a message. P is one
 // that goes on with the next line.
-var prefix = regexp.MustCompile(`^(?:\S+ std(?:out|err) ([FP]) |\d{4}-\d\d-\d\dT\S+ \S+ [^\s:\[]+(?:\[\d+\])?: )`)
+var prefix = lazyregexp.New(`^(?:\S+ std(?:out|err) ([FP]) |\d{4}-\d\d-\d\dT\S+ \S+ [^\s:\[]+(?:\[\d+\])?: )`)
 
 // privateKey is how a private key begins in PEM.
-var privateKey = regexp.MustCompile(`BEGIN [A-Z0-9 ]*PRIVATE KEY`)
+var privateKey = lazyregexp.New(`BEGIN [A-Z0-9 ]*PRIVATE KEY`)
 
 // pemEnd is how it ends.
 const pemEnd = "-----END "
@@ -199,7 +200,7 @@ func (w *Writer) without(line string, parts []span) string {
 }
 
 // escape is how a program colours what it prints on a terminal.
-var escape = regexp.MustCompile("\x1b\\[[0-9;?]*[A-Za-z]")
+var escape = lazyregexp.New("\x1b\\[[0-9;?]*[A-Za-z]")
 
 // clean is a line without control characters but tabs.
 func clean(line []byte) string {

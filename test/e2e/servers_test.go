@@ -108,7 +108,9 @@ func TestThreeServers(t *testing.T) {
 
 	keepIngressOn(t, servers, agent)
 	front.take(t, "until the host that has it is lost")
-	cutPower(t, first)
+	if err := first.PowerCut(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	awaitHolders(t, "the host that has it is lost", servers[1:], second)
 	front.take(t, "the power of the host that has it is cut")
 	checkWithoutFirst(t, site, servers)
@@ -118,7 +120,9 @@ func TestThreeServers(t *testing.T) {
 	applyYAML(t, second, pod("second", "agent", netcheckImage))
 	s.awaitPod(t, "second")
 
-	powerUp(t, first)
+	if err := first.Up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "the server is back", 2*time.Minute, func() (bool, string) {
 		out, err := nodesSeen(t, first)
 		return err == nil && strings.Count(out, "=True") == 4, fmt.Sprint(out, err)

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/url"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/config/parse"
 	"github.com/liteboxd/boxlift/install/config/schema"
+	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
 // Plan is what the servers make by themselves.
@@ -280,9 +280,9 @@ func parseEndpoint(s string) (string, error) {
 }
 
 var (
-	bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
-	prefixName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$`)
-	regionName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+	bucketName = lazyregexp.New(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
+	prefixName = lazyregexp.New(`^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$`)
+	regionName = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,62}$`)
 )
 
 func parseBucket(s string) (string, error) {

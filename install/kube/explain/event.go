@@ -45,7 +45,7 @@ func sortEvents(events []corev1.Event) {
 		if a.Type != b.Type && (a.Type == corev1.EventTypeWarning || b.Type == corev1.EventTypeWarning) {
 			return cmp.Compare(b.Type, a.Type) // "Warning" is greater than "Normal"
 		}
-		return eventTime(b).Compare(eventTime(a))
+		return kube.LastSeen(b).Compare(kube.LastSeen(a))
 	})
 }
 
@@ -60,21 +60,10 @@ func eventTexts(events []corev1.Event) []string {
 		if key := event.Reason + event.Message; !told[key] {
 			told[key] = true
 			texts = append(texts, fmt.Sprintf("event %s %s (%s ago): %s",
-				event.Type, event.Reason, age(eventTime(event)), event.Message))
+				event.Type, event.Reason, age(kube.LastSeen(event)), event.Message))
 		}
 	}
 	return texts
-}
-
-func eventTime(e corev1.Event) time.Time {
-	t := e.LastTimestamp.Time
-	if e.EventTime.After(t) {
-		t = e.EventTime.Time
-	}
-	if e.Series != nil && e.Series.LastObservedTime.After(t) {
-		t = e.Series.LastObservedTime.Time
-	}
-	return t
 }
 
 // age is how long ago a time was, coarse: who waits is told again only when something has changed.

@@ -127,7 +127,7 @@ func Events(ctx context.Context, c *kube.Cluster) ([]diagnosis.Event, error) {
 			return "", fmt.Errorf("%s: list events: %w", c.Name, err)
 		}
 		for _, e := range list.Items {
-			last := timeOf(e)
+			last := kube.LastSeen(e)
 			if e.Type != corev1.EventTypeWarning || last.Before(begin) {
 				continue
 			}
@@ -139,18 +139,6 @@ func Events(ctx context.Context, c *kube.Cluster) ([]diagnosis.Event, error) {
 	}, metav1.ListOptions{FieldSelector: fields.Set{"type": corev1.EventTypeWarning}.String()})
 	slices.SortStableFunc(events, func(a, b diagnosis.Event) int { return b.Last.Compare(a.Last) })
 	return events[:min(len(events), diagnosis.Most)], err
-}
-
-// timeOf is when an event was last seen.
-func timeOf(e corev1.Event) time.Time {
-	t := e.LastTimestamp.Time
-	if e.EventTime.After(t) {
-		t = e.EventTime.Time
-	}
-	if e.Series != nil && e.Series.LastObservedTime.After(t) {
-		t = e.Series.LastObservedTime.Time
-	}
-	return t
 }
 
 // paged asks for a list page by page, no more than bounded many.
