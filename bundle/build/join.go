@@ -23,22 +23,31 @@ type JoinOptions struct {
 	Reporter progress.Reporter
 }
 
-// Join writes the whole bundle that a delta is of, which is, byte for byte, what was built
-// on the other side, signature included. The reader has been given the bundles that hold
-// what the delta leaves out (see [bundle.Reader.Use]); otherwise it fails with a [*bundle.MissingError].
-// Every blob is proven at its place, and a join that was ended goes on where it was.
+// Join is [Copy] of a delta. Of a whole bundle it fails with [ErrWhole].
 func Join(ctx context.Context, r *bundle.Reader, o JoinOptions) (*Result, error) {
-	result, err := join(ctx, r, o)
+	if _, delta := r.DeltaIndex(); delta == nil {
+		return nil, fmt.Errorf("join %s: %w", r.Path(), ErrWhole)
+	}
+	result, err := writeWhole(ctx, r, o)
 	if err != nil {
 		return nil, fmt.Errorf("join %s: %w", r.Path(), err)
 	}
 	return result, nil
 }
 
-func join(ctx context.Context, r *bundle.Reader, o JoinOptions) (*Result, error) {
-	if _, delta := r.DeltaIndex(); delta == nil {
-		return nil, ErrWhole
+// Copy writes the whole bundle that a reader reads, whatever it lies in, which is, byte for byte, what was built
+// on the other side, signature included. The reader of a delta has been given the bundles that hold
+// what the delta leaves out (see [bundle.Reader.Use]); otherwise it fails with a [*bundle.MissingError].
+// Every blob is proven at its place, and a copy that was ended goes on where it was.
+func Copy(ctx context.Context, r *bundle.Reader, o JoinOptions) (*Result, error) {
+	result, err := writeWhole(ctx, r, o)
+	if err != nil {
+		return nil, fmt.Errorf("copy %s: %w", r.Path(), err)
 	}
+	return result, nil
+}
+
+func writeWhole(ctx context.Context, r *bundle.Reader, o JoinOptions) (*Result, error) {
 	if o.Reporter == nil {
 		o.Reporter = progress.Discard
 	}

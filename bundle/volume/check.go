@@ -22,11 +22,11 @@ import (
 const copySize = 256 << 10
 
 // Check compares all volumes of a set with its list. Each volume that is not what the list
-// says is a [Fault] of its own in the error. One file has no list, so that there is nothing
-// to find.
+// says is a [Fault] of its own in the error, and so is each blob of an entry of a store. One file
+// has no list, so that there is nothing to find.
 func Check(ctx context.Context, path string, reporter progress.Reporter) error {
 	if !IsSet(path) {
-		return nil
+		return checkEntry(ctx, path, reporter)
 	}
 	f, err := openStored(path)
 	if err != nil {

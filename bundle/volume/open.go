@@ -29,22 +29,33 @@ type File struct {
 	span     span
 	set      set // "" for one file
 	clear    io.ReaderAt
+	stored   *stored // nil unless span is an entry of a store
 	size     int64
 	modified time.Time
 }
 
 // Open opens the bundle that path stands for: a file; or a set of volumes, by the name of
-// the first or any other volume, of the list, or of the whole when no file is called so.
-// The identities are used when it is encrypted.
+// the first or any other volume, of the list, or of the whole when no file is called so; or an
+// entry of a store, which stays there until it is closed. The identities are used when it is
+// encrypted.
 //
-// That all volumes are there and have the lengths of one set is found out here; contents
-// are not read. Errors wrap [ErrDamaged], [ErrNoIdentity], or those of package os.
+// That all volumes are there and have the lengths of one set is found out here, and that all
+// blobs of an entry are; contents are not read. Errors wrap [ErrDamaged], [ErrNoIdentity],
+// [ErrInUse], or those of package os.
 func Open(path string, identities ...age.Identity) (*File, error) {
 	f, err := openStored(path)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.decrypt(identities); err != nil {
+	is, err := isEntry(&f.span)
+	switch {
+	case err != nil:
+	case is && f.set == "":
+		err = f.openEntry(path)
+	default:
+		err = f.decrypt(identities)
+	}
+	if err != nil {
 		_ = f.Close() // it was only read
 		return nil, err
 	}
@@ -83,9 +94,9 @@ func openStored(path string) (*File, error) {
 
 // Extent returns the file on the disk that has the byte at offset, where it is in that file,
 // and how many bytes from there on are in the same file: 0 where no file has them as they are,
-// because they are encrypted or the end was reached.
+// because they are encrypted, in a store, or the end was reached.
 func (f *File) Extent(offset int64) (file *os.File, at, length int64) {
-	if f.clear != nil {
+	if f.clear != nil || f.stored != nil {
 		return nil, 0, 0
 	}
 	return f.span.Extent(offset)
@@ -110,7 +121,7 @@ func (f *File) look(paths []string) ([]os.FileInfo, error) {
 		case err != nil && (f.set == "" || !errors.Is(err, fs.ErrNotExist)):
 			return nil, err
 		case err != nil:
-			faults = append(faults, f.set.fault(path, "is missing"))
+			faults = append(faults, f.set.fault(path, missing))
 		case !info.Mode().IsRegular() && f.set == "":
 			return nil, fmt.Errorf("%w: it is not a regular file", ErrDamaged)
 		case !info.Mode().IsRegular():
@@ -207,6 +218,9 @@ func (e *SecretError) Unwrap() error { return e.Err }
 // ReadAt is that of [io.ReaderAt]. Of encrypted files, what it returns is proven to be what
 // was encrypted; an error that says that it is not wraps [ErrDamaged].
 func (f *File) ReadAt(p []byte, offset int64) (int, error) {
+	if f.stored != nil {
+		return f.stored.ReadAt(p, offset)
+	}
 	if f.clear == nil {
 		return f.span.ReadAt(p, offset)
 	}
@@ -226,9 +240,9 @@ func (f *File) ReadAt(p []byte, offset int64) (int, error) {
 // UseMapped passes a part of the file to use, piece by piece, without copying it: the
 // pieces are the kernel's own memory and must be neither kept nor changed. It fails with
 // [errors.ErrUnsupported], before it has passed anything, where that cannot be: of encrypted
-// files never.
+// files and of stores never.
 func (f *File) UseMapped(offset, size int64, use func([]byte) error) error {
-	if f.clear != nil {
+	if f.clear != nil || f.stored != nil {
 		return errors.ErrUnsupported
 	}
 	return f.span.mapped(offset, size, use)
@@ -237,8 +251,13 @@ func (f *File) UseMapped(offset, size int64, use func([]byte) error) error {
 // Size returns the length of the bundle in bytes: without what encryption adds.
 func (f *File) Size() int64 { return f.size }
 
-// Stored returns how many bytes lie on the disk.
-func (f *File) Stored() int64 { return f.span.size }
+// Stored returns how many bytes lie on the disk; of a bundle in a store, how many it would be alone.
+func (f *File) Stored() int64 {
+	if f.stored != nil {
+		return f.size
+	}
+	return f.span.size
+}
 
 // Volumes returns how many volumes there are: 0 when it is one file.
 func (f *File) Volumes() int {
@@ -263,7 +282,12 @@ func (f *File) Encrypted() bool { return f.clear != nil }
 func (f *File) Modified() time.Time { return f.modified }
 
 // Close closes all files.
-func (f *File) Close() error { return f.span.Close() }
+func (f *File) Close() error {
+	if f.stored != nil {
+		return errors.Join(f.span.Close(), f.stored.Close())
+	}
+	return f.span.Close()
+}
 
 // sums are those of the list, which is read again.
 func (f *File) sums() ([]digest.Digest, error) {

@@ -1,6 +1,6 @@
-// Package volume is how a bundle lies on a disk: in one file or in a set of volumes, as it
-// is or encrypted. What is above it sees one thing of a known length that is read at any
-// offset; nothing is joined, and nothing is decrypted to a disk.
+// Package volume is how a bundle lies on a disk: in one file, in a set of volumes, or in a
+// store, as it is or encrypted. What is above it sees one thing of a known length that is read
+// at any offset; nothing is joined, and nothing is decrypted to a disk.
 //
 // A set of volumes that is called NAME has the files
 //
@@ -16,6 +16,9 @@
 // alone, which is what makes reading at any offset possible. Decrypting proves that nobody
 // without the file's key changed a chunk. Everybody who knows a recipient can make such a
 // file, so that it proves nothing else: the signature is inside.
+//
+// A store (package store) is a folder with several bundles, of which each is an [Entry]: a small
+// file that names blobs, which the bundles of the store share. Its path is that of the bundle.
 //
 //   - [Open] reads;
 //   - [NewDraft] writes, under temporary names until all is there;
@@ -39,6 +42,7 @@ const (
 	// MinSize is the least length in bytes that volumes are cut to.
 	MinSize = 64 << 10
 
+	missing     = "is missing"
 	listSuffix  = ".sha256"
 	firstSuffix = ".000"
 )
@@ -47,14 +51,17 @@ const (
 // it: a volume is missing, cut off or changed, or encrypted bytes are.
 var ErrDamaged = fault.NewKind(fault.Bundle, "damaged bundle file")
 
-// Fault is what is wrong with one file of a set.
+// Fault is what is wrong with one file of a set, or one blob of a store.
 type Fault struct {
 	// Path is the file's.
 	Path string
 	// Problem says what is wrong, such as "is missing".
 	Problem string
-	list    string
+	hint    string
 }
+
+// IsThere reports whether there is a file, which is not what it has to be.
+func (f *Fault) IsThere() bool { return f.Problem != missing }
 
 func (f *Fault) Error() string { return fmt.Sprintf("%s %s", f.Path, f.Problem) }
 
@@ -62,10 +69,7 @@ func (f *Fault) Error() string { return fmt.Sprintf("%s %s", f.Path, f.Problem) 
 func (f *Fault) Unwrap() error { return ErrDamaged }
 
 // Hint says how the fault is mended.
-func (f *Fault) Hint() string {
-	return fmt.Sprintf("copy the files that are named, and no others, again from where the bundle was built; "+
-		"`sha256sum -c %s` checks them by hand", filepath.Base(f.list))
-}
+func (f *Fault) Hint() string { return f.hint }
 
 // set is the name of a set of volumes, without the endings.
 type set string
@@ -73,7 +77,10 @@ type set string
 func (s set) volume(i int) string { return fmt.Sprintf("%s.%03d", string(s), i) }
 func (s set) list() string        { return string(s) + listSuffix }
 
-func (s set) fault(path, problem string) *Fault { return &Fault{path, problem, s.list()} }
+func (s set) fault(path, problem string) *Fault {
+	return &Fault{path, problem, fmt.Sprintf("copy the files that are named, and no others, again from where the bundle "+
+		"was built; `sha256sum -c %s` checks them by hand", filepath.Base(s.list()))}
+}
 
 // setOf returns the set that a path stands for: that of a volume or a list, or the name of
 // the whole when there is no file of that name. It is "" when path is one file.

@@ -107,14 +107,23 @@ func (o *bundleJoinOptions) runDelta(
 	if o.output == "" {
 		return fault.Usage.Errorf("--output is needed: the name of the whole bundle")
 	}
-	form, err := o.formOptions.output(ctx)
+	return o.write(ctx, out, path, o.output, build.Join, reporter)
+}
+
+// write writes with write the whole bundle that path stands for into another file, in the form that the flags ask for,
+// and what lies beside it.
+func (o *formOptions) write(
+	ctx context.Context, out io.Writer, path, output string,
+	write func(context.Context, *bundle.Reader, build.JoinOptions) (*build.Result, error), reporter progress.Reporter,
+) error {
+	form, err := o.output(ctx)
 	if err != nil {
 		return err
 	}
-	if err := checkOutput(o.output, form.VolumeSize > 0, append([]string{path}, o.bases...)); err != nil {
+	if err := checkOutput(output, form.VolumeSize > 0, append([]string{path}, o.bases...)); err != nil {
 		return err
 	}
-	options := build.Options{Path: o.output, Output: form}
+	options := build.Options{Path: output, Output: form}
 	if err := options.Check(); err != nil {
 		return err
 	}
@@ -123,21 +132,21 @@ func (o *bundleJoinOptions) runDelta(
 		return err
 	}
 	defer r.Close() //nolint:errcheck // it was only read
-	result, err := build.Join(ctx, r, build.JoinOptions{Path: o.output, Output: form, Reporter: reporter})
+	result, err := write(ctx, r, build.JoinOptions{Path: output, Output: form, Reporter: reporter})
 	if err != nil {
 		return damagedHint(err)
 	}
 	w := &errorWriter{w: out}
 	if result.Unchanged {
-		printUnchanged(w, o.output, o.isEncrypting(o.passphraseFile))
+		printUnchanged(w, output, o.isEncrypting(o.passphraseFile))
 	} else {
-		w.printf("%s written\n", o.output)
+		w.printf("%s written\n", output)
 	}
 	w.printf("size:   %s (%d bytes), %d blobs\ndigest: %s\n", progress.Bytes(result.Size), result.Size, result.Blobs,
 		result.Digest)
-	signatures, err := r.Signatures().CopyTo(o.output)
+	signatures, err := r.Signatures().CopyTo(output)
 	if err != nil {
 		return err
 	}
-	return errors.Join(carryOn(w, path, o.output, signatures), w.err)
+	return errors.Join(carryOn(w, path, output, signatures), w.err)
 }

@@ -87,6 +87,7 @@ network, installs k3s, Cilium and LiteBoxd from it over SSH.
 	root.PersistentFlags().StringVar(&o.progress, "progress", "auto", "how to show progress: "+progress.Kinds)
 	root.AddCommand(
 		newBundleCommand(&o),
+		newStoreCommand(&o),
 		newKeyCommand(),
 		newCACommand(&o),
 		newTrustCommand(&o),
