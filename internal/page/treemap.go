@@ -7,7 +7,8 @@ type rectangle struct{ X, Y, Width, Height float64 }
 const aspect = 1.8
 
 // squarify divides an area so that each size, in descending order, gets its share of it, in rectangles that are as
-// square as they become (Bruls, Huizing, van Wijk, "Squarified Treemaps", 2000). It is the area's width over its height.
+// square as they become (Bruls, Huizing, van Wijk, "Squarified Treemaps", 2000). Ratio is the area's width over its
+// height.
 func squarify(sizes []int64, ratio float64) []rectangle {
 	var total float64
 	for _, size := range sizes {
