@@ -1,6 +1,7 @@
 package sbom
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -32,6 +33,8 @@ type Software struct {
 // Listed is a package, or a component that has its own versions.
 type Listed struct {
 	URL packageurl.PackageURL // of its version
+	// License is what it says of its licence: an identifier or expression of SPDX, or its own words; "" for nothing.
+	License string
 	// In are the images and files that it is in, in the order of the document: of an OS package that is a file
 	// itself, the component that it is a part of, and of a component, that one itself.
 	In []*Place
@@ -62,10 +65,28 @@ type part struct {
 		Algorithm cdx.HashAlgorithm `json:"alg"`
 		Value     string            `json:"content"`
 	} `json:"hashes"`
+	Licenses []struct {
+		License struct {
+			ID   string `json:"id"`
+			Name string `json:"name"`
+		} `json:"license"`
+		Expression string `json:"expression"`
+	} `json:"licenses"`
 	Properties []struct {
 		Name  string `json:"name"`
 		Value string `json:"value"`
 	} `json:"properties"`
+}
+
+// license is what the component says of its licence.
+func (p *part) license() string {
+	var all []string
+	for _, l := range p.Licenses {
+		if text := printable.Short(cmp.Or(l.Expression, l.License.ID, l.License.Name), maxShown); text != "" {
+			all = append(all, text)
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 func (p *part) property(name string) string {
@@ -156,10 +177,10 @@ func readSoftware(document []byte) (*Software, error) {
 			return nil, fmt.Errorf("%q is no package URL: %w", printable.Short(p.URL, maxShown), err)
 		}
 		if p.Type == cdx.ComponentTypeApplication {
-			s.Packages = append(s.Packages, Listed{URL: url, In: []*Place{places[p.Ref]}})
+			s.Packages = append(s.Packages, Listed{URL: url, License: p.license(), In: []*Place{places[p.Ref]}})
 			continue
 		}
-		s.Packages = append(s.Packages, Listed{URL: url, In: slices.Compact(in[p.Ref])})
+		s.Packages = append(s.Packages, Listed{URL: url, License: p.license(), In: slices.Compact(in[p.Ref])})
 	}
 	return s, nil
 }

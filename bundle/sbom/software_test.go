@@ -42,6 +42,13 @@ func TestReadSoftware(t *testing.T) {
 			t.Errorf("there is no package of the type %s", want)
 		}
 	}
+	// An identifier, an expression, a package's own words, and none.
+	for name, want := range map[string]string{"cilium": "Apache-2.0", "b": "(MIT OR ISC)", "two-words": "my own", "adduser": ""} {
+		at := slices.IndexFunc(s.Packages, func(p Listed) bool { return p.URL.Name == name })
+		if at < 0 || s.Packages[at].License != want {
+			t.Errorf("the licence of %s is not %q: %+v", name, want, s.Packages[max(at, 0)])
+		}
+	}
 	for name, want := range map[string]string{"ucf": "component/", "cilium": "component/cilium"} {
 		at := slices.IndexFunc(s.Packages, func(p Listed) bool { return p.URL.Name == name })
 		if at < 0 || !strings.HasPrefix(s.Packages[at].In[0].Ref, want) {

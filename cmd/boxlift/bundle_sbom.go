@@ -23,8 +23,19 @@ import (
 
 type bundleSBOMOptions struct {
 	attestationOptions
+	cacheOptions
+}
+
+// cacheOptions say where what was found in layers is kept.
+type cacheOptions struct {
 	cache   string
 	noCache bool
+}
+
+func (o *cacheOptions) addCacheFlags(c *cobra.Command) {
+	c.Flags().StringVar(&o.cache, "cache", "",
+		"folder for what was found in layers (default: boxlift/packages in the user's folder for such)")
+	c.Flags().BoolVar(&o.noCache, "no-cache", false, "read all layers, and keep nothing")
 }
 
 // attestationOptions are the flags of commands that say something about a bundle.
@@ -101,13 +112,11 @@ index.json.`,
 	}
 	o.addFlags(c, "private key to sign the document with: a file, or "+keyURIs)
 	o.addBaseFlag(c)
-	c.Flags().StringVar(&o.cache, "cache", "",
-		"folder for what was found in layers (default: boxlift/packages in the user's folder for such)")
-	c.Flags().BoolVar(&o.noCache, "no-cache", false, "read all layers, and keep nothing")
+	o.addCacheFlags(c)
 	return c
 }
 
-func (o *bundleSBOMOptions) folder() (string, error) {
+func (o *cacheOptions) folder() (string, error) {
 	switch {
 	case o.noCache && o.cache != "":
 		return "", fault.Usage.Errorf("--cache and --no-cache exclude each other")

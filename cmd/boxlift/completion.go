@@ -73,6 +73,8 @@ func valuesOf(c *cobra.Command, f *pflag.Flag) cobra.CompletionFunc {
 		return words(true, hosts)
 	case "component":
 		return words(false, fixed("k3s", "cilium", "liteboxd"))
+	case "language":
+		return words(false, fixed("en", "zh"))
 	case "platform":
 		return words(false, fixed("linux/amd64", "linux/arm64"))
 	case "bundle", "base", "reuse":

@@ -105,6 +105,7 @@ network, installs k3s, Cilium and LiteBoxd from it over SSH.
 		newHealthCommand(&o),
 		newDoctorCommand(&o),
 		newSupportBundleCommand(&o),
+		newReportCommand(&o),
 		newHaveCommand(&o),
 		newManifestsCommand(&o),
 		newRollbackCommand(&o),

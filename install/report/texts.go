@@ -1,0 +1,121 @@
+package report
+
+import "github.com/liteboxd/boxlift/internal/page"
+
+// words are the report's own.
+type words struct {
+	Kind, Made, Unread, Missing, Runs, ReleaseOf, Bundle, API, NoAnswer, Hosts, Counts, Serial,
+	Findings, Fault, Severity, Critical, Warning, Where, Whole, Of, Symptom, Cause, Remedy, Well, NotSeen, What,
+	Nodes, Host, Role, Node, State, Service, K3s, NotListed, Cordoned, Unknown,
+	Disk, ImagesOf, Packs, PackDisk, Content, Snapshots, Free,
+	LastRuns, LastRunsAbout, NoRecord, Release, Current, By, SignedBy, Backup, Created, Running, Succeeded, Failed,
+	RolledBack,
+	Drift, DriftAbout, NoBundle, NoDrift, Difference,
+	Certificates, CertificatesAbout, Path, For, Subject, Ends, Days, Renewal, ForServer, ForClient, Authority,
+	ForRegistry, InSecret, InKubeconfig,
+	Images, Workloads, Name, Namespace, KindOf, Ready, Share, Locked, Image, Component, Digest, NoLock page.Text
+}
+
+// parts are the names of what is read.
+func (w words) parts() map[Part]page.Text {
+	return map[Part]page.Text{Releases: w.LastRuns, Observation: w.Findings, Certificates: w.Certificates, Drift: w.Drift}
+}
+
+var texts = words{
+	Kind:      page.Both("Cluster report", "集群报告"),
+	Made:      page.Both("Made by boxlift %s from what was read at %s.", "由 boxlift %s 根据 %s 读取的内容生成。"),
+	Unread:    page.Both("Not read, or not as a whole: %s: %s", "未能读取或未能完整读取：%s：%s"),
+	Missing:   page.Both("This could not be read: the beginning of the report says why.", "无法读取这一部分：原因见报告开头。"),
+	Runs:      page.Both("Runs", "当前运行"),
+	ReleaseOf: page.Both("release %d: %s", "发布 %d：%s"),
+	Bundle:    page.Both("Its bundle", "所用 bundle"),
+	API:       page.Both("API", "API"),
+	NoAnswer:  page.Both("does not answer", "无响应"),
+	Hosts:     page.Both("Hosts", "主机"),
+	Counts:    page.Both("%d critical, %d warnings", "严重 %d 项，警告 %d 项"),
+	Serial:    page.Both("Highest serial of a bundle", "bundle 的最高序号"),
+
+	Findings: page.Both("Findings", "诊断结果"),
+	Fault:    page.Both("Fault", "故障"),
+	Severity: page.Both("Severity", "严重程度"),
+	Critical: page.Both("critical", "严重"),
+	Warning:  page.Both("warning", "警告"),
+	Where:    page.Both("Where", "位置"),
+	Whole:    page.Both("the cluster", "集群"),
+	Of:       page.Both("%s, %s", "%s，%s"),
+	Symptom:  page.Both("Symptom", "症状"),
+	Cause:    page.Both("Cause", "原因"),
+	Remedy:   page.Both("Remedy", "处理办法"),
+	Well:     page.Both("No fault of the catalogue was found.", "未发现故障目录中的任何故障。"),
+	NotSeen:  page.Both("Could not be looked at", "无法查看的内容"),
+	What:     page.Both("What", "内容"),
+
+	Nodes:     page.Both("Nodes", "节点"),
+	Host:      page.Both("Host", "主机"),
+	Role:      page.Both("Role", "角色"),
+	Node:      page.Both("Node", "节点"),
+	State:     page.Both("State", "状态"),
+	Service:   page.Both("Service", "服务"),
+	K3s:       page.Both("k3s", "k3s"),
+	NotListed: page.Both("not in install.yaml", "不在 install.yaml 中"),
+	Cordoned:  page.Both("%s, cordoned", "%s，已停止调度"),
+	Unknown:   page.Both("not known", "未知"),
+	Disk:      page.Both("Images on hosts", "主机上的镜像"),
+	ImagesOf:  page.Both("Images of the bundle", "bundle 中的镜像数"),
+	Packs:     page.Both("Packs", "镜像包数"),
+	PackDisk:  page.Both("Packs on disk", "镜像包占用"),
+	Content:   page.Both("Content", "镜像内容"),
+	Snapshots: page.Both("Snapshots", "快照"),
+	Free:      page.Both("Free", "剩余空间"),
+
+	LastRuns: page.Both("Last runs", "最近的操作"),
+	LastRunsAbout: page.Both("Releases and what was done besides, by the cluster's own record, the newest first. "+
+		"Bars are as long as runs took.", "集群自己的记录中的发布和其他操作，最新的在前。横条的长度表示用时。"),
+	NoRecord:   page.Both("The cluster has no record of releases.", "集群没有发布记录。"),
+	Release:    page.Both("Release %d: %s", "发布 %d：%s"),
+	Current:    page.Both("%s, runs now", "%s，正在运行"),
+	By:         page.Both("by %s with boxlift %s, attempts: %d", "操作者 %s，boxlift %s，尝试次数：%d"),
+	SignedBy:   page.Both("signed by %s", "签名者：%s"),
+	Backup:     page.Both("backup before it: %s", "此前的备份：%s"),
+	Created:    page.Both("begun, nothing changed yet", "已开始，尚未更改"),
+	Running:    page.Both("running", "进行中"),
+	Succeeded:  page.Both("succeeded", "成功"),
+	Failed:     page.Both("failed", "失败"),
+	RolledBack: page.Both("rolled back", "已回退"),
+
+	Drift: page.Both("Drift", "偏差"),
+	DriftAbout: page.Both("How hosts and cluster differ from what install.yaml and the bundle ask for.",
+		"主机和集群与 install.yaml 和 bundle 的要求有何不同。"),
+	NoBundle:   page.Both("Nothing was compared: no bundle was named.", "未作比较：没有指定 bundle。"),
+	NoDrift:    page.Both("Nothing differs.", "没有偏差。"),
+	Difference: page.Both("Difference", "偏差"),
+
+	Certificates: page.Both("Certificates", "证书"),
+	CertificatesAbout: page.Both("When certificates end, by the clock of the machine that the report was made on.",
+		"证书的到期时间，以生成报告的机器的时钟为准。"),
+	Path:         page.Both("Certificate", "证书"),
+	For:          page.Both("For", "用途"),
+	Subject:      page.Both("Subject", "主体"),
+	Ends:         page.Both("Ends", "到期"),
+	Days:         page.Both("Days left", "剩余天数"),
+	Renewal:      page.Both("Renewal", "更新方式"),
+	ForServer:    page.Both("server", "服务端"),
+	ForClient:    page.Both("client", "客户端"),
+	Authority:    page.Both("authority", "证书颁发机构"),
+	ForRegistry:  page.Both("registry", "镜像仓库"),
+	InSecret:     page.Both("Secret of the cluster", "集群中的 Secret"),
+	InKubeconfig: page.Both("kubeconfig", "kubeconfig"),
+
+	Images:    page.Both("Images in the cluster", "集群中的镜像"),
+	Workloads: page.Both("Workloads and their images", "工作负载及其镜像"),
+	Name:      page.Both("Name", "名称"),
+	Namespace: page.Both("Namespace", "命名空间"),
+	KindOf:    page.Both("Kind", "类型"),
+	Ready:     page.Both("Ready", "就绪"),
+	Share:     page.Both("%d of %d", "%d / %d"),
+	Locked:    page.Both("Images of the release that runs", "当前发布的镜像"),
+	Image:     page.Both("Image", "镜像"),
+	Component: page.Both("Component", "组件"),
+	Digest:    page.Both("Digest", "摘要"),
+	NoLock:    page.Both("The lock of the release that runs could not be read: %s", "无法读取当前发布的 lock：%s"),
+}
