@@ -61,7 +61,8 @@ func valuesOf(c *cobra.Command, f *pflag.Flag) cobra.CompletionFunc {
 		return words(true, fixed(inspect.HealthChecks()...))
 	case path == "boxlift install" && (f.Name == "only" || f.Name == "skip"):
 		return words(false, fixed("liteboxd"))
-	case path == "boxlift rollback" && f.Name == "to", path == "boxlift history" && f.Name == "lock":
+	case path == "boxlift rollback" && f.Name == "to", path == "boxlift history" && f.Name == "lock",
+		path == "boxlift bundle scan" && f.Name == "release":
 		return words(false, releases)
 	case path == "boxlift liteboxd move" && f.Name == "to":
 		return words(false, hosts)
