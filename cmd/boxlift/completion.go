@@ -57,7 +57,7 @@ func valuesOf(c *cobra.Command, f *pflag.Flag) cobra.CompletionFunc {
 			forms = append(forms, "name")
 		}
 		return words(false, fixed(forms...))
-	case path == "boxlift health" && f.Name == "only":
+	case (path == "boxlift health" || path == "boxlift metrics") && f.Name == "only":
 		return words(true, fixed(inspect.HealthChecks()...))
 	case path == "boxlift install" && (f.Name == "only" || f.Name == "skip"):
 		return words(false, fixed("liteboxd"))
