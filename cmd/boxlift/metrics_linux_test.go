@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/liteboxd/boxlift/install"
+	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/test/platform"
 )
@@ -24,8 +25,9 @@ func TestMetricsOfPlatform(t *testing.T) {
 		t.Fatal(err, p.Told())
 	}
 	options.Bundle = nil
+	// Its boxlift-node does not tell certificates by path: the page has the rest.
 	page, err := metricsPage(t.Context(), options, []string{"node"})
-	if err != nil {
+	if !errors.Is(err, site.ErrHosts) {
 		t.Errorf("%v\n%v", err, p.Told())
 	}
 	for _, want := range []string{
