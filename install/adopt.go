@@ -145,6 +145,7 @@ func (in *installation) recordAdoption(ctx context.Context, a *Adoption, nodes [
 		if err != nil {
 			return err
 		}
+		in.record.KeepSoftware(r)
 		r.Set(one.Number, release.Succeeded, fmt.Sprintf("adopted as it was found, with %s",
 			site.Counted(len(a.Nodes), "node")), time.Now())
 		a.Release = *r.Newest()

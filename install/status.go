@@ -5,6 +5,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/diagnosis"
 	"github.com/liteboxd/boxlift/install/doctor"
+	"github.com/liteboxd/boxlift/install/figures"
 	"github.com/liteboxd/boxlift/install/inspect"
 	"github.com/liteboxd/boxlift/install/preflight"
 )
@@ -77,6 +78,19 @@ func Preflight(ctx context.Context, o Options) ([]preflight.Finding, error) {
 		return in.surveyor.Findings, err
 	}
 	return append(in.surveyor.Findings, in.surveyor.Unseen()...), err
+}
+
+// Measure gathers the figures of a site. It needs no bundle, and changes nothing but what [CheckHealth] does, whose
+// checks only names. The error wraps site.ErrHosts or site.ErrCluster when a host or the cluster could not be reached;
+// the figures are complete then as well, and nil only when there is nothing to look at.
+func Measure(ctx context.Context, o Options, only []string) (*figures.Figures, error) {
+	in, err := newInstaller(o)
+	if err != nil {
+		return nil, err
+	}
+	defer in.engine.Close()
+	g := figures.Gatherer{Site: in.site, Engine: in.engine, Renewer: in.renewer, Inspector: in.inspector, Boxlift: o.Version}
+	return g.Gather(ctx, only)
 }
 
 // Observe gathers what is to be seen of a platform that may not be well, for package diagnosis to judge. It needs no

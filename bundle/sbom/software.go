@@ -24,10 +24,19 @@ const maxSoftwareValues = 1 << 23
 type Software struct {
 	// Subject is the sha256 of the bundle that the document is about. The one of a bundle that carries the document is
 	// another.
-	Subject  digest.Digest
+	Subject digest.Digest
+	// Lock is the sha256 of the bundle's lock, "" where the document does not have it.
+	Lock     digest.Digest
 	Packages []Listed
 	// Incomplete are the images of which something could not be read, each with why.
 	Incomplete []string
+}
+
+// IsOf reports whether the software is that of a bundle, by its digest or by that of its lock: a bundle that carries
+// the document has another digest than the one in it, and the same lock. All but boxlift's own programs is pinned by
+// that.
+func (s *Software) IsOf(bundle, lock digest.Digest) bool {
+	return s.Subject != "" && s.Subject == bundle || s.Lock != "" && s.Lock == lock
 }
 
 // Listed is a package, or a component that has its own versions.
@@ -54,28 +63,52 @@ type Place struct {
 	Digests []string
 }
 
+// listing is what is read of a document.
+type listing struct {
+	Metadata struct {
+		Component part `json:"component"`
+	} `json:"metadata"`
+	Components   []part      `json:"components"`
+	Dependencies []dependent `json:"dependencies"`
+}
+
+// dependent is something, and what is in it.
+type dependent struct {
+	Ref          string   `json:"ref"`
+	Dependencies []string `json:"dependsOn,omitempty"`
+}
+
 // part is what is read of a component of a document.
 type part struct {
-	Ref     string            `json:"bom-ref"`
-	Type    cdx.ComponentType `json:"type"`
-	Name    string            `json:"name"`
-	Version string            `json:"version"`
-	URL     string            `json:"purl"`
-	Hashes  []struct {
-		Algorithm cdx.HashAlgorithm `json:"alg"`
-		Value     string            `json:"content"`
-	} `json:"hashes"`
-	Licenses []struct {
-		License struct {
-			ID   string `json:"id"`
-			Name string `json:"name"`
-		} `json:"license"`
-		Expression string `json:"expression"`
-	} `json:"licenses"`
-	Properties []struct {
-		Name  string `json:"name"`
-		Value string `json:"value"`
-	} `json:"properties"`
+	Ref        string            `json:"bom-ref"`
+	Type       cdx.ComponentType `json:"type"`
+	Name       string            `json:"name,omitempty"`
+	Version    string            `json:"version,omitempty"`
+	URL        string            `json:"purl,omitempty"`
+	Hashes     []hash            `json:"hashes,omitempty"`
+	Licenses   []licence         `json:"licenses,omitempty"`
+	Properties []stated          `json:"properties,omitempty"`
+}
+
+// hash is a digest of a part.
+type hash struct {
+	Algorithm cdx.HashAlgorithm `json:"alg"`
+	Value     string            `json:"content"`
+}
+
+// stated is a property of a part.
+type stated struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// licence is what a part may be used by: an expression, or one licence.
+type licence struct {
+	License struct {
+		ID   string `json:"id"`
+		Name string `json:"name"`
+	} `json:"license"`
+	Expression string `json:"expression"`
 }
 
 // license is what the component says of its licence.
@@ -98,7 +131,8 @@ func (p *part) property(name string) string {
 	return ""
 }
 
-// ReadSoftware reads a document that [Write] has written. It may come out of a bundle: errors wrap [bundle.ErrInvalid].
+// ReadSoftware reads a document that [Write] or [Condense] has written. It may come out of a bundle: errors wrap
+// [bundle.ErrInvalid].
 func ReadSoftware(document []byte) (*Software, error) {
 	s, err := readSoftware(document)
 	if err != nil {
@@ -108,16 +142,7 @@ func ReadSoftware(document []byte) (*Software, error) {
 }
 
 func readSoftware(document []byte) (*Software, error) {
-	var form struct {
-		Metadata struct {
-			Component part `json:"component"`
-		} `json:"metadata"`
-		Components   []part `json:"components"`
-		Dependencies []struct {
-			Ref          string   `json:"ref"`
-			Dependencies []string `json:"dependsOn"`
-		} `json:"dependencies"`
-	}
+	var form listing
 	if err := boundedjson.Unmarshal(document, &form, maxSoftwareValues); err != nil {
 		return nil, err
 	}
@@ -138,6 +163,9 @@ func readSoftware(document []byte) (*Software, error) {
 			return nil, fmt.Errorf("it has %s twice", printable.Short(p.Ref, maxShown))
 		}
 		places[p.Ref] = place
+		if p.isLock() && len(place.Digests) > 0 {
+			s.Lock = digest.NewDigestFromEncoded(digest.SHA256, place.Digests[0])
+		}
 		for _, property := range p.Properties {
 			if property.Name == propertyIncomplete {
 				name := strings.TrimSpace(place.Name + " " + place.Platform)
@@ -183,6 +211,12 @@ func readSoftware(document []byte) (*Software, error) {
 		s.Packages = append(s.Packages, Listed{URL: url, License: p.license(), In: slices.Compact(in[p.Ref])})
 	}
 	return s, nil
+}
+
+// isLock reports whether the part is the bundle's lock.
+func (p *part) isLock() bool {
+	return p.Type == cdx.ComponentTypeFile && p.Name == bundle.LockFile &&
+		p.property(propertyComponent) == bundle.LockComponent
 }
 
 // maxShown is how much of a text is quoted, in bytes.

@@ -157,6 +157,20 @@ func softwareList(
 	}
 }
 
+// softwareOf is the document that a bundle carries, or else the one that is made of it.
+func softwareOf(
+	ctx context.Context, r *bundle.Reader, cache packages.Cache, reporter progress.Reporter,
+) ([]byte, error) {
+	document, isStored, err := r.SBOM()
+	if err != nil || isStored {
+		return document, err
+	}
+	if err := r.RequireAll(); err != nil {
+		return nil, err
+	}
+	return softwareList(cache, reporter)(ctx, r)
+}
+
 func runBundleSBOM(
 	ctx context.Context, out io.Writer, path string, o bundleSBOMOptions, reporter progress.Reporter,
 ) error {
@@ -179,12 +193,7 @@ func runBundleSBOM(
 			return err
 		}
 	}
-	text, isStored, err := r.SBOM()
-	if err == nil && !isStored {
-		if err = r.RequireAll(); err == nil {
-			text, err = softwareList(packages.Cache{Folder: folder}, reporter)(ctx, r)
-		}
-	}
+	text, err := softwareOf(ctx, r, packages.Cache{Folder: folder}, reporter)
 	if err != nil {
 		return damagedHint(err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/packages"
 	"github.com/liteboxd/boxlift/bundle/sbom"
 	"github.com/liteboxd/boxlift/bundle/vulnerability"
@@ -24,6 +26,14 @@ import (
 
 type bundleScanOptions struct {
 	readOptions
+	// what is looked at: a bundle, the list of its software, or a release of a cluster
+	path      string
+	list      string
+	cluster   configuration
+	state     string
+	release   int
+	isRelease bool
+
 	databases []string
 	vex       []string
 	format    string
@@ -33,12 +43,19 @@ type bundleScanOptions struct {
 func newBundleScanCommand(global *globalOptions) *cobra.Command {
 	var o bundleScanOptions
 	c := &cobra.Command{
-		Use:   "scan FILE",
-		Short: "Look for known vulnerabilities in a bundle, without a network",
+		Use:   "scan [FILE]",
+		Short: "Look for known vulnerabilities in a bundle or a cluster's release, without a network",
 		Long: `Look for known vulnerabilities in the software of a bundle, as "boxlift bundle sbom" lists it,
 with a database that was carried along: advisories in OSV's format, in the zips that OSV
 exports for each ecosystem, in folders, or in single files. Without --db the database is what
 the bundle carries itself, in its component "` + vulnerability.Component + `". Needs no network.
+
+With -f or --release it is the software of a cluster's release, the one that runs or the one
+with that number. The cluster's record says which bundle that is, and has the list of its
+software when the bundle was built with --sbom; otherwise give the bundle too, or the list
+with --sbom. Either is refused when it is not that of the release. Nothing is changed. When
+the cluster cannot be asked, the copy of its record beside the state is used, and the exit
+code is 6.
 
 What OpenVEX documents say is not affected or fixed is shown as settled, with the reason, and
 does not count for --fail-on. The newest statement counts. Who signed a document or the bundle
@@ -51,16 +68,34 @@ knows.
 With --fail-on the exit code is 7 when there are findings of that severity or a higher one that
 VEX does not settle. "any" counts those as well of which nobody says how severe they are.`,
 		Example: `  boxlift bundle scan bundle.tar --db osv/Go.zip --db osv/Debian.zip --fail-on high
-  boxlift bundle scan bundle.tar --vex our.vex.json --format sarif > bundle.sarif`,
-		Args: arguments("FILE"),
+  boxlift bundle scan bundle.tar --vex our.vex.json --format sarif > bundle.sarif
+  boxlift bundle scan -f install.yaml --db osv/ --fail-on critical
+  boxlift bundle scan -f install.yaml --release 7 --sbom bundle.cdx.json --db osv/`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return arguments("FILE")(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				o.path = args[0]
+			}
+			o.isRelease = o.cluster.local || cmd.Flags().Changed("file") || cmd.Flags().Changed("release")
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
-				return runBundleScan(cmd.Context(), out, args[0], o, r)
+				return runBundleScan(cmd.Context(), out, global, o, r)
 			})
 		},
 	}
 	o.addReadFlags(c)
 	o.addBaseFlag(c)
+	o.cluster.addFlags(c)
+	c.Flags().Lookup("file").Usage = "the configuration of a cluster whose release is looked at"
+	c.Flags().StringVar(&o.state, "state", "", "where state.json is, beside which the copy of the record lies (default: "+
+		"beside the configuration)")
+	c.Flags().IntVar(&o.release, "release", 0, "the release that is looked at (default: the one that runs)")
+	c.Flags().StringVar(&o.list, "sbom", "",
+		`the list of the software, as "boxlift bundle sbom" has written it, in place of the bundle`)
 	c.Flags().StringArrayVar(&o.databases, "db", nil,
 		"advisories in OSV's format: a zip, a folder, or a file (repeatable; default: what the bundle carries)")
 	c.Flags().StringArrayVar(&o.vex, "vex", nil, "OpenVEX document (repeatable)")
@@ -71,8 +106,11 @@ VEX does not settle. "any" counts those as well of which nobody says how severe 
 }
 
 func runBundleScan(
-	ctx context.Context, out io.Writer, path string, o bundleScanOptions, reporter progress.Reporter,
+	ctx context.Context, out io.Writer, global *globalOptions, o bundleScanOptions, reporter progress.Reporter,
 ) error {
+	if err := o.check(); err != nil {
+		return err
+	}
 	threshold := vulnerability.Unknown
 	if o.failOn != "" {
 		var err error
@@ -83,27 +121,71 @@ func runBundleScan(
 	if o.format != "table" && o.format != "json" && o.format != "sarif" {
 		return fault.Usage.Errorf("--format %q: expected table, json or sarif", o.format)
 	}
-	r, err := o.openBundle(ctx, path)
-	if err != nil {
-		return err
+	var cluster *scannedRelease
+	if o.isRelease {
+		options, err := loadConfiguration(o.cluster, global.warner(reporter))
+		if err != nil {
+			return err
+		}
+		options.StatePath, options.Reporter, options.Log = o.cluster.statePath(o.state), reporter, global.logger(reporter)
+		if cluster, err = findRelease(ctx, options, o.release); cluster == nil {
+			return err
+		}
+		for _, text := range cluster.doubts {
+			global.warner(reporter)("warning: " + text)
+		}
 	}
-	defer r.Close() //nolint:errcheck // it was only read
-	if err := o.checkBases(r); err != nil {
-		return err
+	return o.scan(ctx, out, cluster, reporter, threshold)
+}
+
+// check refuses flags that contradict each other.
+func (o *bundleScanOptions) check() error {
+	switch {
+	case o.path == "" && o.list == "" && !o.isRelease:
+		return fault.WithHint(fault.Usage.Errorf("boxlift bundle scan: FILE is missing"),
+			"name a bundle, the list of its software with --sbom, or a cluster with -f")
+	case o.path != "" && o.list != "":
+		return fault.Usage.Errorf("%s and --sbom: expected one of them", o.path)
+	case o.path == "" && len(o.bases) > 0:
+		return fault.Usage.Errorf("--base is for a bundle, and none is named")
+	case o.release < 0:
+		return fault.Usage.Errorf("--release %d: expected a number that boxlift history lists", o.release)
+	}
+	return nil
+}
+
+// scan holds the software against the database. A release is nil where none is asked for.
+func (o *bundleScanOptions) scan(
+	ctx context.Context, out io.Writer, cluster *scannedRelease, reporter progress.Reporter, threshold vulnerability.Level,
+) error {
+	var r *bundle.Reader
+	if o.path != "" {
+		var err error
+		if r, err = o.openBundle(ctx, o.path); err != nil {
+			return err
+		}
+		defer r.Close() //nolint:errcheck // it was only read
+		if err := errors.Join(o.checkBases(r), cluster.checkBundle(r)); err != nil {
+			return err
+		}
 	}
 	carried, err := carriedDatabase(r)
 	if err != nil {
 		return damagedHint(err)
 	}
 	if len(o.databases) == 0 && len(carried.databases) == 0 {
-		return fault.WithHint(fault.Input.Errorf("%s carries no vulnerability database, and --db names none", path),
+		err := fault.Input.Errorf("--db names no vulnerability database, and there is no bundle that could carry one")
+		if r != nil {
+			err = fault.Input.Errorf("%s carries no vulnerability database, and --db names none", o.path)
+		}
+		return fault.WithHint(err,
 			"export one on the connected side, see docs/scan.md, and name it with --db or in versions.lock")
 	}
 	statements, err := o.readVEX(r, carried)
 	if err != nil {
 		return damagedHint(err)
 	}
-	software, err := readSoftware(ctx, r, reporter)
+	software, err := o.readSoftware(ctx, r, cluster, reporter)
 	if err != nil {
 		return damagedHint(err)
 	}
@@ -111,14 +193,34 @@ func runBundleScan(
 	if err := o.readDatabases(ctx, r, carried, m, reporter); err != nil {
 		return damagedHint(err)
 	}
-	report := m.Report(r.Digest(), statements)
-	if err := o.print(out, report, path); err != nil {
+	of := software.Subject
+	switch {
+	case cluster != nil:
+		of = cluster.release.Bundle
+	case r != nil:
+		of = r.Digest()
+	}
+	report := m.Report(of, statements)
+	if cluster != nil {
+		report.Cluster, report.Release = cluster.name, cluster.release.Number
+	}
+	if err := o.print(out, report); err != nil {
 		return err
 	}
+	var found error
 	if n := report.AtLeast(threshold); o.failOn != "" && n > 0 {
-		return fault.Different.Errorf("%s has %s of severity %s", path, plural(n, "finding"), orWorse(threshold))
+		found = fault.Different.Errorf("%s has %s of severity %s", o.subject(report), plural(n, "finding"),
+			orWorse(threshold))
 	}
-	return nil
+	return errors.Join(cluster.unasked(), found)
+}
+
+// subject is what messages call what is looked at.
+func (o *bundleScanOptions) subject(report *vulnerability.Report) string {
+	if report.Release > 0 {
+		return fmt.Sprintf("release %d of %s", report.Release, report.Cluster)
+	}
+	return cmp.Or(o.path, o.list)
 }
 
 func orWorse(l vulnerability.Level) string {
@@ -138,29 +240,44 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// readSoftware reads the list of software that a bundle carries, or makes it.
-func readSoftware(ctx context.Context, r *bundle.Reader, reporter progress.Reporter) (*sbom.Software, error) {
-	document, isStored, err := r.SBOM()
-	if err != nil {
-		return nil, err
-	}
-	if !isStored {
-		if err := r.RequireAll(); err != nil {
-			return nil, err
-		}
+// readSoftware reads the list of software: the one that is named, the one that the bundle carries or that is made of
+// it, or the one that a cluster's record has.
+func (o *bundleScanOptions) readSoftware(ctx context.Context, r *bundle.Reader, cluster *scannedRelease,
+	reporter progress.Reporter) (*sbom.Software, error) {
+	switch {
+	case r != nil:
 		// Without such a folder, nothing is kept.
 		folder, _ := packagesFolder()
-		if document, err = softwareList(packages.Cache{Folder: folder}, reporter)(ctx, r); err != nil {
+		document, err := softwareOf(ctx, r, packages.Cache{Folder: folder}, reporter)
+		if err != nil {
 			return nil, err
 		}
+		return sbom.ReadSoftware(document)
+	case o.list == "":
+		return cluster.software()
 	}
-	return sbom.ReadSoftware(document)
+	document, err := boundedfile.Read(o.list, format.MaxSBOM)
+	if err != nil {
+		return nil, fault.Input.Errorf("read the list of software: %w", err)
+	}
+	s, err := sbom.ReadSoftware(document)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", o.list, err)
+	}
+	if err := cluster.checkSoftware(s, o.list); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // carriedFiles are those of the component that is a database.
 type carriedFiles struct{ databases, vex []bundle.File }
 
+// carriedDatabase finds them in a bundle, nil for none.
 func carriedDatabase(r *bundle.Reader) (carriedFiles, error) {
+	if r == nil {
+		return carriedFiles{}, nil
+	}
 	contents, err := r.Contents()
 	if err != nil {
 		return carriedFiles{}, err
@@ -259,17 +376,17 @@ func walkCarried(ctx context.Context, r *bundle.Reader, f bundle.File, visit osv
 	return osv.WalkFile(ctx, file, f.Size, f.Name, visit)
 }
 
-func (o *bundleScanOptions) print(out io.Writer, report *vulnerability.Report, path string) error {
+func (o *bundleScanOptions) print(out io.Writer, report *vulnerability.Report) error {
 	switch o.format {
 	case "json":
 		return printJSON(out, report)
 	case "sarif":
-		return vulnerability.WriteSARIF(out, report, version, path)
+		return vulnerability.WriteSARIF(out, report, version, cmp.Or(o.path, o.list, o.cluster.path))
 	}
-	return printScan(out, report, path)
+	return printScan(out, report, o.subject(report))
 }
 
-func printScan(out io.Writer, report *vulnerability.Report, path string) error {
+func printScan(out io.Writer, report *vulnerability.Report, subject string) error {
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	w := &errorWriter{w: t}
 	heading := "SEVERITY\tID\tPACKAGE\tVERSION\tFIXED IN\tIN\n"
@@ -330,7 +447,7 @@ func printScan(out io.Writer, report *vulnerability.Report, path string) error {
 	if len(levels) > 0 {
 		text = " (" + strings.Join(levels, ", ") + ")"
 	}
-	w.printf("\n%s: %s%s, %d settled by VEX, by a database of %d advisories\n", path, plural(total, "finding"), text,
+	w.printf("\n%s: %s%s, %d settled by VEX, by a database of %d advisories\n", subject, plural(total, "finding"), text,
 		settled, report.Advisories)
 	return w.err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/liteboxd/boxlift/install/certificates"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/metrics"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -123,7 +124,7 @@ func printCertificates(out io.Writer, found *certificates.Certificates, o certsO
 	case "json":
 		return printJSON(out, found)
 	case prometheus:
-		return found.WriteMetrics(out)
+		return metrics.Write(out, found.Gauges()...)
 	}
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	w := &errorWriter{w: t}

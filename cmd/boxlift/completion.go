@@ -57,11 +57,12 @@ func valuesOf(c *cobra.Command, f *pflag.Flag) cobra.CompletionFunc {
 			forms = append(forms, "name")
 		}
 		return words(false, fixed(forms...))
-	case path == "boxlift health" && f.Name == "only":
+	case (path == "boxlift health" || path == "boxlift metrics") && f.Name == "only":
 		return words(true, fixed(inspect.HealthChecks()...))
 	case path == "boxlift install" && (f.Name == "only" || f.Name == "skip"):
 		return words(false, fixed("liteboxd"))
-	case path == "boxlift rollback" && f.Name == "to", path == "boxlift history" && f.Name == "lock":
+	case path == "boxlift rollback" && f.Name == "to", path == "boxlift history" && f.Name == "lock",
+		path == "boxlift bundle scan" && f.Name == "release":
 		return words(false, releases)
 	case path == "boxlift liteboxd move" && f.Name == "to":
 		return words(false, hosts)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/inspect"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/metrics"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -77,11 +77,8 @@ func runHealth(ctx context.Context, out io.Writer, global *globalOptions, o heal
 	if o.hardening && o.format == prometheus {
 		return fault.Usage.Errorf("--hardening and --output prometheus: expected one of them")
 	}
-	for _, c := range o.only {
-		if !slices.Contains(inspect.HealthChecks(), c) {
-			return fault.Usage.Errorf("--only: there is no check %q: expected %s", c,
-				strings.Join(inspect.HealthChecks(), ", "))
-		}
+	if err := checkOnly(o.only); err != nil {
+		return err
 	}
 	options, err := loadTrusting(o.config, global.warner(reporter))
 	if err != nil {
@@ -107,7 +104,7 @@ func printHealth(out io.Writer, h *inspect.Health, format string) error {
 	case "json":
 		return printJSON(out, h)
 	case prometheus:
-		return h.WriteMetrics(out, time.Now())
+		return metrics.Write(out, h.Gauges(time.Now())...)
 	}
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	w := &errorWriter{w: t}

@@ -103,6 +103,7 @@ network, installs k3s, Cilium and LiteBoxd from it over SSH.
 		newAdoptCommand(&o),
 		newUpgradeCommand(&o),
 		newHealthCommand(&o),
+		newMetricsCommand(&o),
 		newDoctorCommand(&o),
 		newSupportBundleCommand(&o),
 		newReportCommand(&o),

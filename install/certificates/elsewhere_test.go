@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/internal/metrics"
 )
 
 // now is when the tests of certificates look at them.
@@ -101,7 +102,7 @@ func TestInSecrets(t *testing.T) {
 }
 
 // What is printed can be read by Prometheus, whatever a host has named its certificates.
-func TestWriteMetrics(t *testing.T) {
+func TestGauges(t *testing.T) {
 	all := &Certificates{Cluster: "lan-1", Problems: []string{"one"}, Certificates: []Certificate{
 		{Kind: ForServer, Host: "first (10.0.0.11)", Path: `/tls/"a\b` + "\n" + `.crt`, Subject: "CN=x", NotAfter: now},
 		{Kind: InSecret, Path: "Secret web/tls", Subject: "", NotAfter: now.Add(time.Second)},
@@ -109,7 +110,7 @@ func TestWriteMetrics(t *testing.T) {
 		{Kind: ForServer, Host: "first (10.0.0.11)", Path: `/tls/"a\b` + "\n" + `.crt`, Subject: "CN=x", NotAfter: now.Add(time.Minute)},
 	}}
 	var b strings.Builder
-	if err := all.WriteMetrics(&b); err != nil {
+	if err := metrics.Write(&b, all.Gauges()...); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(`# HELP boxlift_certificate_not_after_timestamp_seconds When the certificate ends.

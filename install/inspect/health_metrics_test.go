@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/liteboxd/boxlift/internal/metrics"
 )
 
-func TestWriteMetrics(t *testing.T) {
+func TestGauges(t *testing.T) {
 	h := &Health{Cluster: "lan-1", Checks: []HealthCheck{
 		{Check: "host", Subject: "one (10.0.0.11)", State: HealthOK},
 		{Check: "host", Subject: "two (10.0.0.12)", State: HealthFailed, Detail: "no route"},
@@ -38,7 +40,7 @@ boxlift_health_checks_skipped{cluster="lan-1"} 1
 boxlift_health_timestamp_seconds{cluster="lan-1"} 1767323045
 `
 	var got strings.Builder
-	err := h.WriteMetrics(&got, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	err := metrics.Write(&got, h.Gauges(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))...)
 	if diff := cmp.Diff(want, got.String()); diff != "" || err != nil {
 		t.Error(err, diff)
 	}

@@ -5,8 +5,8 @@
 // operator has a copy beside the state; this package knows the document, not where it is kept. Reading is strict and
 // bounded: unknown fields, a format that is not known, numbers that do not increase and texts that are too long are
 // errors, so that what is read is fit for a terminal and for decisions. A record holds no secrets. The newest trust
-// file that the cluster was shown is in it, see [Record.KeepTrust]. Locks are carried compressed, each once; they go
-// first when the document would be larger than a Secret may be.
+// file that the cluster was shown is in it, see [Record.KeepTrust]. Locks and lists of software are carried compressed,
+// each once; when the document would be larger than a Secret may be, the lists go first, and then the locks.
 package release
 
 import (
@@ -54,6 +54,8 @@ const (
 	// TrustFormat is the version of the form of documents with a trust file or with the signers of releases, and
 	// perhaps all of the others.
 	TrustFormat = 5
+	// SoftwareFormat is the version of the form of documents with lists of software, and perhaps all of the others.
+	SoftwareFormat = 6
 	// Kept is how many releases a record keeps. The newest that succeeded is kept besides.
 	Kept = 10
 	// KeptEvents is how many events a record keeps.
@@ -187,6 +189,9 @@ type Record struct {
 	Events []Event `json:"events,omitempty"`
 	// Trust is the trust file that the cluster keeps, of which only the newest version, compressed with gzip.
 	Trust []byte `json:"trust,omitempty"`
+	// Software are lists of what is in the bundles of the newest release and of the current one, compressed with gzip,
+	// by bundle digest; of bundles that were built without one there is none.
+	Software map[digest.Digest][]byte `json:"software,omitempty"`
 	// Locks are those of the releases, compressed with gzip, by digest. Some may be missing:
 	// see the package's contract.
 	Locks map[digest.Digest][]byte `json:"locks"`
@@ -475,9 +480,10 @@ func (r *Record) Lock(one *Release) (*lock.Lock, []byte, error) {
 	return l, text, nil
 }
 
-// Encode returns the document. What makes it too large goes: first the locks, those of the
+// Encode returns the document. What makes it too large goes: first lists of software, then locks, those of the
 // oldest releases before others.
 func (r *Record) Encode() ([]byte, error) {
+	r.forgetSoftware()
 	r.Format = r.form()
 	if err := r.check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -490,7 +496,9 @@ func (r *Record) Encode() ([]byte, error) {
 		if len(document) <= MaxSize {
 			return document, nil
 		}
-		if !r.forgetLock() {
+		isLess := r.forgetOldest(r.Software, func(one *Release) digest.Digest { return one.Bundle }) ||
+			r.forgetOldest(r.Locks, func(one *Release) digest.Digest { return one.Lock })
+		if r.Format = r.form(); !isLess {
 			return nil, fmt.Errorf("%w: it has %d bytes, %d is the most", ErrInvalid, len(document), MaxSize)
 		}
 	}
@@ -499,6 +507,8 @@ func (r *Record) Encode() ([]byte, error) {
 // form is the oldest format that says all of it.
 func (r *Record) form() int {
 	switch {
+	case len(r.Software) > 0:
+		return SoftwareFormat
 	case r.Trust != nil || slices.ContainsFunc(r.Releases, func(one Release) bool { return one.Signers != nil }):
 		return TrustFormat
 	case len(r.Events) > 0 || slices.ContainsFunc(r.Releases, func(one Release) bool { return one.Verb != "" }):
@@ -511,20 +521,21 @@ func (r *Record) form() int {
 	return Format
 }
 
-// forgetLock drops one lock, the current release's last.
-func (r *Record) forgetLock() bool {
+// forgetOldest drops one of what releases have, that of the current release last, and reports whether there was one.
+func (r *Record) forgetOldest(all map[digest.Digest][]byte, of func(*Release) digest.Digest) bool {
 	var kept digest.Digest
 	if current := r.Current(); current != nil {
-		kept = current.Lock
+		kept = of(current)
 	}
-	for _, one := range r.Releases {
-		if _, ok := r.Locks[one.Lock]; ok && one.Lock != kept {
-			delete(r.Locks, one.Lock)
+	for i := range r.Releases {
+		d := of(&r.Releases[i])
+		if _, ok := all[d]; ok && d != kept {
+			delete(all, d)
 			return true
 		}
 	}
-	dropped := len(r.Locks) > 0
-	clear(r.Locks)
+	dropped := len(all) > 0
+	clear(all)
 	return dropped
 }
 
@@ -547,9 +558,9 @@ func decode(document []byte) (*Record, error) {
 	if err := json.Unmarshal(document, &form); err != nil {
 		return nil, err
 	}
-	if form.Format < Format || form.Format > TrustFormat {
+	if form.Format < Format || form.Format > SoftwareFormat {
 		return nil, fmt.Errorf("it has format %d, and this boxlift knows the formats %d to %d: "+
-			"use the boxlift that wrote it, or a newer one", form.Format, Format, TrustFormat)
+			"use the boxlift that wrote it, or a newer one", form.Format, Format, SoftwareFormat)
 	}
 	var r Record
 	if err := wire.DecodeStrictly(document, MaxSize, &r); err != nil {
@@ -582,6 +593,9 @@ func (r *Record) check() error {
 			r.Serial, len(r.Adopted), len(r.Events), r.Format)
 	}
 	if _, err := r.KeptTrust(); err != nil {
+		return err
+	}
+	if err := r.checkSoftware(); err != nil {
 		return err
 	}
 	if len(r.Adopted) > maxAdopted {

@@ -201,7 +201,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{good, "", "unexpected end"},
 		{good, good + "{}", "after top-level value"},
 		{good, strings.Repeat(" ", MaxSize) + good, "more than"},
-		{`"format":4`, `"format":6`, "it has format 6, and this boxlift knows the formats 1 to 5"},
+		{`"format":4`, `"format":7`, "it has format 7, and this boxlift knows the formats 1 to 6"},
 		{`"cluster":`, `"colour":"red","cluster":`, "unknown field"},
 		{`"cluster":"lan-1"`, `"cluster":"lan\u001b1"`, "not fit for a terminal"},
 		{`"number":1`, `"number":0`, "release 0 comes after release 0"},

@@ -136,8 +136,26 @@ func (rec *Record) beginRelease(r *release.Record, state release.State) error {
 	begun, err := r.Begin(run, text)
 	if err == nil {
 		rec.Recorder.Number, rec.Recorder.begun = begun.Number, begun.Started
+		rec.KeepSoftware(r)
 	}
 	return err
+}
+
+// KeepSoftware keeps the list of software that the bundle was built with in a record that has none of it: "bundle scan"
+// holds it against advisories when the bundle is no longer at hand. No run fails for want of it.
+func (rec *Record) KeepSoftware(r *release.Record) {
+	of := rec.Site.Bundle.Digest()
+	if r.HasSoftware(of) {
+		return
+	}
+	document, isThere, err := rec.Site.Bundle.SBOM()
+	if err == nil && isThere {
+		err = r.KeepSoftware(of, document)
+	}
+	if err != nil {
+		rec.Site.Warn("the record does not keep the list of the bundle's software, so \"bundle scan\" of this release "+
+			"needs the bundle: %v", err)
+	}
 }
 
 // NewRelease is a run with the bundle as a release, and the text of its lock.

@@ -8,6 +8,7 @@ package metrics
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 )
 
@@ -24,7 +25,7 @@ type Gauge struct {
 type Sample struct {
 	// Labels are names and values, in the order in which they are written.
 	Labels [][2]string
-	Value  int64
+	Value  float64
 }
 
 // Write writes gauges in their order.
@@ -44,7 +45,7 @@ func Write(w io.Writer, gauges ...Gauge) error {
 			}
 			if !written[series] {
 				written[series] = true
-				fmt.Fprintf(&b, "%s %d\n", series, s.Value)
+				fmt.Fprintf(&b, "%s %s\n", series, strconv.FormatFloat(s.Value, 'f', -1, 64))
 			}
 		}
 	}

@@ -17,14 +17,14 @@ a_seconds{host="` + "\uFFFD" + `"} -1
 # TYPE none gauge
 # HELP b Alone
 # TYPE b gauge
-b 0
+b 0.25
 `
 	var got strings.Builder
 	err := Write(&got, Gauge{Name: "a_seconds", Help: "One\\two\nthree", Samples: []Sample{
 		{Labels: [][2]string{{"host", "a\"b\\c\nd"}, {"path", ""}}, Value: 7},
 		{Labels: [][2]string{{"host", "a\"b\\c\nd"}, {"path", ""}}, Value: 8}, // a second time
 		{Labels: [][2]string{{"host", "\xff"}}, Value: -1},
-	}}, Gauge{Name: "none", Help: "Nothing has it"}, Gauge{Name: "b", Help: "Alone", Samples: []Sample{{}}})
+	}}, Gauge{Name: "none", Help: "Nothing has it"}, Gauge{Name: "b", Help: "Alone", Samples: []Sample{{Value: 0.25}}})
 	if diff := cmp.Diff(want, got.String()); diff != "" || err != nil {
 		t.Error(err, diff)
 	}
