@@ -28,8 +28,12 @@ type picture struct {
 // maxSaid bounds how many errors are remembered.
 const maxSaid = 64
 
-// maxFailure bounds what is shown of one error while a run goes on, in bytes. All of it is shown at the end.
-const maxFailure = 2 << 10
+// Bounds, in bytes, on what is shown of one error while a run goes on, all of which is shown at the end, and on what is
+// kept of what is waited for.
+const (
+	maxFailure = 2 << 10
+	maxAwaits  = 16 << 10
+)
 
 // state is how far a phase or a place has got.
 type state int
@@ -157,14 +161,14 @@ func (p *picture) work(host string, now time.Time) {
 	one.state, one.err = working, "" // also one that had failed, and that is gone on with all the same
 }
 
-func (p *picture) rest(host string, err error, _ time.Time) {
+func (p *picture) rest(host string, err error) {
 	one := p.place(host)
 	one.works = max(one.works-1, 0)
 	one.awaits = ""
 	switch {
 	case one.state == failed:
 	case err != nil:
-		one.state, one.err = failed, oneLine(err.Error())
+		one.state, one.err = failed, printable.Clip(oneLine(err.Error()), maxFailure)
 		p.fail("FAILED "+placeName(host), err)
 	case one.works == 0:
 		one.state = done
@@ -193,7 +197,7 @@ func (p *picture) wait(host, text string) {
 	if !p.going {
 		p.above = append(p.above, text)
 	}
-	p.place(host).awaits = text
+	p.place(host).awaits = printable.Clip(text, maxAwaits)
 }
 
 // taskEnded takes notice of the end of a task, and reports whether that is to be shown for good: what went well is

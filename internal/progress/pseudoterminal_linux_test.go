@@ -52,7 +52,7 @@ func openPseudoterminal(t *testing.T, size Size) *pseudoterminal {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { master.Close() })
+	t.Cleanup(func() { _ = master.Close() })
 	fd := int(master.Fd())
 	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func openPseudoterminal(t *testing.T, size Size) *pseudoterminal {
 	p.changed = sync.NewCond(&p.mu)
 	p.resize(t, size)
 	go p.look()
-	t.Cleanup(func() { p.slave.Close() })
+	t.Cleanup(func() { _ = p.slave.Close() })
 	return p
 }
 
@@ -126,7 +126,7 @@ func (p *pseudoterminal) await(t *testing.T, what string, wanted func(screen str
 // all is what was scrolled away and the screen, after the terminal was closed.
 func (p *pseudoterminal) all(t *testing.T) string {
 	t.Helper()
-	p.slave.Close()
+	_ = p.slave.Close()
 	<-p.ended
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -351,7 +351,7 @@ func drawUntilInterrupted() error {
 func TestInterruptedTerminalIsClean(t *testing.T) {
 	for _, killed := range []bool{false, true} {
 		p := openPseudoterminal(t, Size{80, 24})
-		child := exec.Command(os.Args[0])
+		child := exec.CommandContext(t.Context(), os.Args[0])
 		child.Env = append(os.Environ(), drawingVariable+"=3", "TERM=xterm", "NO_COLOR=")
 		child.Stdin, child.Stdout, child.Stderr = p.slave, p.slave, p.slave
 		child.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}

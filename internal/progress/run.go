@@ -57,7 +57,7 @@ func Work(r Reporter, host string) (end func(error)) {
 		return func(error) {}
 	}
 	b.change(func(p *picture, now time.Time) { p.work(host, now) })
-	return func(err error) { b.change(func(p *picture, now time.Time) { p.rest(host, err, now) }) }
+	return func(err error) { b.change(func(p *picture, _ time.Time) { p.rest(host, err) }) }
 }
 
 // Step says that a step begins on a host, "" for the cluster as a whole, and why it is needed; end, that it is over.
