@@ -140,7 +140,7 @@ func (p *picture) leave(name string, err error, now time.Time) {
 		one.state, one.took = done, now.Sub(one.began)
 		if err != nil {
 			one.state = failed
-			p.fail("FAILED "+name, err)
+			p.fail(name, err)
 		}
 	}
 }
@@ -168,8 +168,8 @@ func (p *picture) rest(host string, err error) {
 	switch {
 	case one.state == failed:
 	case err != nil:
-		one.state, one.err = failed, printable.Clip(oneLine(err.Error()), maxFailure)
-		p.fail("FAILED "+placeName(host), err)
+		one.state, one.err = failed, printable.Clip(withoutHost(err, host), maxFailure)
+		p.fail(placeName(host), err)
 	case one.works == 0:
 		one.state = done
 	}
@@ -240,14 +240,19 @@ func hasWords(text, words string) bool {
 	}
 }
 
-// fail has an error shown, unless what it wraps was shown already.
-func (p *picture) fail(what string, err error) {
+// withoutHost is an error in one line, without the host that stands beside it anyway.
+func withoutHost(err error, host string) string {
+	return strings.TrimPrefix(oneLine(err.Error()), host+": ")
+}
+
+// fail has an error of a phase or a place shown, unless what it wraps was shown already.
+func (p *picture) fail(of string, err error) {
 	text := oneLine(err.Error())
 	if !p.going || errors.Is(err, context.Canceled) {
 		return
 	}
 	if !slices.ContainsFunc(p.said, func(said string) bool { return strings.Contains(text, said) }) {
-		p.above = append(p.above, what+"  "+printable.Clip(text, maxFailure))
+		p.above = append(p.above, "FAILED "+of+"  "+printable.Clip(withoutHost(err, of), maxFailure))
 	}
 	p.note(text)
 }

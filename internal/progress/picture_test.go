@@ -329,7 +329,7 @@ func TestPictureShowsWhyAHostFailed(t *testing.T) {
 	end := Phase(in.board, "preflight")
 	err := errors.New("connect: no route to host")
 	Work(in.board, in.hosts[1])(err)
-	Work(in.board, in.hosts[1])(err)
+	Work(in.board, in.hosts[1])(fmt.Errorf("10.0.0.12: %w", err))
 	end(fmt.Errorf("10.0.0.12: %w", err))
 	Phase(in.board, "ship")
 	if shown := strings.Join(in.lines(Size{80, 24}), "\n"); !strings.Contains(shown, "10.0.0.12  FAILED: connect: no route") {
