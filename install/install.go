@@ -285,6 +285,13 @@ func (in *installation) recorded(plan []run.Phase, work func() error) (err error
 	if err = work(); beside {
 		return err
 	}
+	if err == nil {
+		took := map[string]float64{}
+		for _, p := range in.engine.Phases {
+			took[p.Phase] = p.Seconds
+		}
+		in.engine.Journal.Took(len(in.site.Hosts), took)
+	}
 	return errors.Join(err, in.engine.Journal.End(err))
 }
 
@@ -320,6 +327,9 @@ func (in *installation) begin(plan []run.Phase) error {
 		begun.Bundle, begun.BundleFile = in.site.Bundle.Digest().String(), in.site.Bundle.Path()
 	}
 	last := in.engine.Journal.State()
+	if !in.engine.Resume {
+		in.engine.Took = last.TookBefore(begun, len(in.site.Hosts))
+	}
 	if in.engine.Restores {
 		begun.Verb = journal.Restore
 		return in.recovery.BeginRestore(begun, last)

@@ -83,7 +83,7 @@ func (ins *Inspector) verifyWorkloads(ctx context.Context) error {
 		ID: "await-cilium", Proves: true, Needed: ins.unready(cilium.Namespace),
 		Run: func(ctx context.Context) error {
 			return ins.Site.Waiting(ctx, "wait for Cilium and DNS", func(ctx context.Context) error {
-				return wait.Rollouts(ctx, ins.Site.API, cilium.Namespace, ins.workloads(), ins.Site.Reporter.Message)
+				return wait.Rollouts(ctx, ins.Site.API, cilium.Namespace, ins.workloads(), ins.Site.Awaits(""))
 			})
 		},
 	}}
@@ -93,7 +93,7 @@ func (ins *Inspector) verifyWorkloads(ctx context.Context) error {
 			ID: "await-liteboxd", Proves: true, Needed: ins.unready(namespace),
 			Run: func(ctx context.Context) error {
 				return ins.Site.Waiting(ctx, "wait for LiteBoxd's deployments", func(ctx context.Context) error {
-					return wait.Rollouts(ctx, ins.Site.API, namespace, d.Workloads(), ins.Site.Reporter.Message)
+					return wait.Rollouts(ctx, ins.Site.API, namespace, d.Workloads(), ins.Site.Awaits(""))
 				})
 			},
 		})
@@ -142,5 +142,5 @@ func (ins *Inspector) awaitTraefik(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return wait.Rollouts(ctx, ins.Site.API, metav1.NamespaceSystem, []kube.Workload{traefik}, ins.Site.Reporter.Message)
+	return wait.Rollouts(ctx, ins.Site.API, metav1.NamespaceSystem, []kube.Workload{traefik}, ins.Site.Awaits(""))
 }

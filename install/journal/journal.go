@@ -142,6 +142,8 @@ type State struct {
 	Resumed int `json:"resumed,omitempty"`
 	// Steps are those of the run, in the order in which they were first looked at.
 	Steps []Step `json:"steps"`
+	// Took are runs that came to their end, the last one of each sort.
+	Took []Took `json:"took,omitempty"`
 }
 
 // Unfinished reports whether there was a run that has not ended well.
@@ -182,6 +184,8 @@ type Journal struct {
 
 	mu    sync.Mutex
 	state State
+	// kind is how the run stands to the one before, "" where that is not known, see kindOf.
+	kind RunKind
 }
 
 // Open opens or begins the state at path, and keeps others away from it by a lock on
@@ -256,7 +260,9 @@ func (j *Journal) State() State {
 func (j *Journal) Begin(r Run) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.state = State{Version: Version, Run: r, Result: Running, Started: j.now().UTC(), Steps: []Step{}}
+	j.kind = j.state.kindOf(r)
+	j.state = State{Version: Version, Run: r, Result: Running, Started: j.now().UTC(), Steps: []Step{},
+		Took: j.state.Took}
 	return j.write()
 }
 
@@ -265,7 +271,7 @@ func (j *Journal) Resume(flags []string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.state.Result, j.state.Error, j.state.Ended = Running, "", time.Time{}
-	j.state.Flags = flags
+	j.state.Flags, j.kind = flags, ""
 	j.state.Resumed++
 	return j.write()
 }

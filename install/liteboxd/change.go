@@ -399,7 +399,7 @@ func (u *Change) awaitDrained(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return wait.Gone(ctx, u.Deployer.Site.API, leaving, u.Deployer.Site.Reporter.Message)
+	return wait.Gone(ctx, u.Deployer.Site.API, leaving, u.Deployer.Site.Awaits(""))
 }
 
 // leaving are the pods of the control plane that have been told to end. Nobody ends those on

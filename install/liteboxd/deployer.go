@@ -345,7 +345,7 @@ func (l *Deployer) deployStep(d *Deployment, differs func() (string, error)) run
 		ID: "deploy-liteboxd", Title: "deploy LiteBoxd " + d.Version,
 		Needed: func(context.Context) (string, error) { return differs() },
 		Run: func(ctx context.Context) error {
-			return sayDatabase(helm.Apply(ctx, l.Site.API, d.Release, l.Site.Reporter.Message), l.Site.Backup)
+			return sayDatabase(helm.Apply(ctx, l.Site.API, d.Release, l.Site.Awaits("")), l.Site.Backup)
 		},
 	}
 }

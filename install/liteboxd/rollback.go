@@ -56,7 +56,7 @@ func (l *Deployer) rollBackStep(to int) run.Step {
 		Needed: func(ctx context.Context) (string, error) { return l.rollBackReason(ctx, to) },
 		Run: func(ctx context.Context) error {
 			_, err := helm.Rollback(ctx, l.Site.API, seed.ReleasesNamespace, seed.LiteBoxdRelease, to,
-				l.Site.Config.Runtime.CommandTimeout, l.Site.Reporter.Message)
+				l.Site.Config.Runtime.CommandTimeout, l.Site.Awaits(""))
 			if err == nil {
 				l.Site.Warn("LiteBoxd is as in %s again; install.yaml and the bundle are not: boxlift install "+
 					"brings it to these again", revisionName(to))

@@ -164,6 +164,6 @@ func (u *Change) Start(ctx context.Context, users *Users) error {
 		workloads = append(workloads, kube.Workload{Kind: kube.Deployment, Name: d.Name})
 	}
 	return u.Deployer.Site.Waiting(ctx, "wait for LiteBoxd", func(ctx context.Context) error {
-		return wait.Rollouts(ctx, u.Deployer.Site.API, u.System, workloads, u.Deployer.Site.Reporter.Message)
+		return wait.Rollouts(ctx, u.Deployer.Site.API, u.System, workloads, u.Deployer.Site.Awaits(""))
 	})
 }

@@ -403,7 +403,7 @@ func (r *removal) drain(ctx context.Context, conn machine.Host) error {
 		return err
 	}
 	options := drain.Options{Timeout: r.members.Site.Config.Runtime.DrainTimeout,
-		Report: r.members.Site.Reporter.Message, Unmanaged: r.unmanaged, Gone: gone}
+		Report: r.members.Site.Awaits(r.name()), Unmanaged: r.unmanaged, Gone: gone}
 	task := r.members.Site.Reporter.Task("drain "+r.node.Name, 0)
 	err = r.members.Site.Meter.Wait(func() error { return drain.Node(ctx, r.members.Site.API, r.node.Name, options) })
 	task.Done(err)

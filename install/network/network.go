@@ -55,7 +55,7 @@ func (n *Network) releaseStep(release helm.Release) run.Step {
 		Run: func(ctx context.Context) error {
 			// It bounds itself: a rollback takes its time too.
 			task := n.Site.Reporter.Task("wait for Cilium", 0)
-			err := helm.Apply(ctx, n.Site.API, release, n.Site.Reporter.Message)
+			err := helm.Apply(ctx, n.Site.API, release, n.Site.Awaits(""))
 			task.Done(err)
 			return err
 		},

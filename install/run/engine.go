@@ -26,6 +26,7 @@ import (
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // Scope is a part of the platform.
@@ -63,6 +64,8 @@ type Engine struct {
 	Left []journal.Left
 	// Upgrades tells that the cluster goes to another bundle, restores that a backup is restored.
 	Upgrades, Restores bool
+	// Took is how long phases took in a run of the same kind before, nil where there was none.
+	Took map[string]time.Duration
 	// Tolerates reports whether phases go on although agents have failed; nil is yes.
 	Tolerates func() bool
 }
@@ -147,6 +150,7 @@ func (en *Engine) Apply(ctx context.Context, phases []Phase) error {
 func (en *Engine) run(ctx context.Context, phases []Phase) error {
 	en.Site.Meter.Enter()
 	defer en.Site.Meter.Leave()
+	defer progress.Begin(en.Site.Reporter, en.plan(phases))()
 	var unseen []error // what a run that only looks could not look at, besides hosts
 	for _, phase := range phases {
 		if phase.If != nil && !phase.If() {
@@ -154,8 +158,15 @@ func (en *Engine) run(ctx context.Context, phases []Phase) error {
 		}
 		start, worked := time.Now(), en.Site.Meter.Worked()
 		en.prepares = phase.Prepares
+		ended := progress.Phase(en.Site.Reporter, phase.Name)
 		err := phase.Look(ctx)
 		en.prepares = false
+		for _, h := range en.Site.Hosts {
+			if h.Err != nil {
+				progress.Work(en.Site.Reporter, h.Name)(h.Err)
+			}
+		}
+		ended(err)
 		en.Phases = append(en.Phases, PhaseTime{
 			Phase: phase.Name, Seconds: time.Since(start).Seconds(),
 			Worked: (en.Site.Meter.Worked() - worked).Seconds(),
@@ -179,6 +190,23 @@ func (en *Engine) run(ctx context.Context, phases []Phase) error {
 		return en.HostErrors()
 	}
 	return errors.Join(append([]error{en.HostErrors()}, unseen...)...)
+}
+
+// plan is what a run through phases is going to do, for its picture.
+func (en *Engine) plan(phases []Phase) progress.Plan {
+	plan := progress.Plan{Title: "cluster " + en.Site.Config.Cluster.Name, Took: en.Took}
+	if en.acts {
+		plan.Title = cmp.Or(en.Command, en.Scope.Command()) + ", " + plan.Title
+	}
+	for _, p := range phases {
+		if p.If == nil || p.If() {
+			plan.Phases = append(plan.Phases, p.Name)
+		}
+	}
+	for _, h := range en.Site.Hosts {
+		plan.Hosts = append(plan.Hosts, h.Name)
+	}
+	return plan
 }
 
 // ofHost reports whether an error is one of a host that has failed.
@@ -309,13 +337,17 @@ func (e *HostsError) Hint() string {
 // EachHost runs do on the hosts that have not failed, as many at a time as the
 // configuration allows, and keeps their errors with them.
 func (en *Engine) EachHost(ctx context.Context, hosts []*site.Host, do func(context.Context, *site.Host) error) error {
+	en.queue(hosts)
 	en.Site.AtOnce(hosts, func(h *site.Host) {
 		if h.Err != nil || ctx.Err() != nil {
 			return
 		}
-		if err := do(ctx, h); err != nil {
+		rests := progress.Work(en.Site.Reporter, h.Name)
+		err := do(ctx, h)
+		if err != nil {
 			h.Fail(err)
 		}
+		rests(err)
 	})
 	for _, h := range hosts {
 		if h.Err != nil {
@@ -325,8 +357,20 @@ func (en *Engine) EachHost(ctx context.Context, hosts []*site.Host, do func(cont
 	return ctx.Err()
 }
 
+// queue tells of the hosts that are going to be worked on.
+func (en *Engine) queue(hosts []*site.Host) {
+	var names []string
+	for _, h := range hosts {
+		if h.Err == nil {
+			names = append(names, h.Name)
+		}
+	}
+	progress.Queue(en.Site.Reporter, names)
+}
+
 // InTurn runs do on the hosts that have not failed, one after the other. What acts, ends with the first that fails.
 func (en *Engine) InTurn(ctx context.Context, hosts []*site.Host, do func(context.Context, *site.Host) error) error {
+	en.queue(hosts)
 	var failed error
 	for _, h := range hosts {
 		if err := en.EachHost(ctx, []*site.Host{h}, do); err != nil {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
@@ -89,6 +92,77 @@ func TestPhases(t *testing.T) {
 				t.Errorf("%s, acts: %t: %q, %v, want %q", test.name, acts, got, err, want)
 			}
 		}
+	}
+}
+
+// screen is a terminal of which only the last drawing is kept.
+type screen struct {
+	mu   sync.Mutex
+	last string
+}
+
+func (s *screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = string(p)
+	return len(p), nil
+}
+
+// await waits until a drawing has all of the texts.
+func (s *screen) await(t *testing.T, texts ...string) {
+	t.Helper()
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		s.mu.Lock()
+		last := s.last
+		s.mu.Unlock()
+		if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(last, text) }) {
+			return
+		}
+		if time.Since(begin) > time.Minute {
+			t.Fatalf("%q is not drawn within a minute; the last drawing is %q", texts, last)
+		}
+	}
+}
+
+// A terminal shows a run as it goes: phases, what hosts do, which have failed, what is waited for.
+func TestRunOnATerminal(t *testing.T) {
+	in := withState(t)
+	var s screen
+	display := progress.NewTerminal(&s, func() progress.Size { return progress.Size{Columns: 100, Rows: 30} })
+	in.site.Reporter = display
+	in.engine.Took = map[string]time.Duration{"servers": time.Minute, "agents": 5 * time.Minute, "verify": 5 * time.Minute}
+	server, agent := in.site.Hosts[0], in.site.Hosts[1]
+	needed := func(context.Context) (string, error) { return "it is not there", nil }
+	phases := []Phase{
+		{Name: "servers", Look: func(ctx context.Context) error {
+			return in.engine.InTurn(ctx, in.site.Hosts, func(ctx context.Context, h *site.Host) error {
+				return in.engine.RunSteps(ctx, "servers", &h.Subject, []Step{{ID: "place", Title: "place it", Needed: needed,
+					Run: func(ctx context.Context) error {
+						if h == agent {
+							s.await(t, server.Name+"  done, 1 change", agent.Name+"          place it")
+							return errors.New("no space left on device")
+						}
+						return in.site.Waiting(ctx, "wait for the API on "+h.Name, func(context.Context) error {
+							in.site.Awaits(h.Name)("its node is not registered")
+							s.await(t, "install, cluster example, phase 1 of 2", "about 6m left", "running  servers",
+								server.Name+"  place it: wait for the API", "its node is not registered",
+								agent.Name+"          to come", "to come  verify")
+							return nil
+						})
+					}}})
+			})
+		}},
+		{Name: "left out", If: func() bool { return false }},
+		{Name: "verify", Look: func(context.Context) error {
+			s.await(t, "FAILED   servers", "running  verify", agent.Name+"  FAILED: place it: no space left on device")
+			return nil
+		}},
+	}
+	if err := in.engine.Apply(t.Context(), phases); !errors.Is(err, site.ErrHosts) {
+		t.Errorf("got %v", err)
+	}
+	if err := display.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/journal"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // Step is one thing that may have to be done, on a host or to the cluster as a whole.
@@ -106,14 +107,15 @@ func (en *Engine) runStep(ctx context.Context, phase, name string, s Step, reaso
 	if err := en.Record.recordChange(ctx, en.prepares); err != nil {
 		return err
 	}
-	end, err := en.Journal.Start(s.entry(phase, name, reason))
+	noted, err := en.Journal.Start(s.entry(phase, name, reason))
 	if err != nil {
 		return err
 	}
-	if name == "" {
-		name = "cluster"
+	ended := progress.Step(en.Site.Reporter, name, s.Title, reason)
+	end := func(err error) error {
+		ended()
+		return noted(err)
 	}
-	en.Site.Reporter.Message(fmt.Sprintf("%s: %s (%s)", name, s.Title, reason))
 	if s.Later != nil {
 		*s.Later = end
 		return s.Run(ctx)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/progress"
 )
 
 // K3sKubeconfig is where a server writes the administrator's access, for itself.
@@ -70,6 +71,9 @@ func (s *Site) WaitingFor(ctx context.Context, limit time.Duration, what string,
 	task.Done(err)
 	return err
 }
+
+// Awaits tells people of what is waited for on a host, "" for the cluster as a whole, see [progress.Await].
+func (s *Site) Awaits(host string) func(text string) { return progress.Await(s.Reporter, host) }
 
 // Poll asks until it is done, well or not; the error of a wait in vain has the last answer.
 func Poll(ctx context.Context, ask func(context.Context) (done bool, err error)) error {

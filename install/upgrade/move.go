@@ -181,7 +181,7 @@ func (m *move) drainStep() run.Step {
 			return m.upgrader.Site.Meter.Wait(func() error {
 				return drain.Node(ctx, m.upgrader.Site.API, m.host.NodeName(),
 					drain.Options{Timeout: m.upgrader.Site.Config.Runtime.CommandTimeout,
-						Report: m.upgrader.Site.Reporter.Message, Unmanaged: true})
+						Report: m.upgrader.Site.Awaits(m.host.Name), Unmanaged: true})
 			})
 		},
 	}

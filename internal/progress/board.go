@@ -39,6 +39,8 @@ type board struct {
 	out  *output
 	stop chan struct{} // closed by Close; nil when nothing ticks
 	gone chan struct{} // closed when the ticking has ended
+	// picture is that of the run that goes on, where the form shows one; nil where it does not. It is guarded by mu.
+	picture *picture
 
 	mu      sync.Mutex
 	form    form

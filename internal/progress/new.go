@@ -12,12 +12,13 @@ const Kinds = "auto, tty, plain, json, none"
 
 // New returns the Display called kind that writes to w, usually standard error:
 // tty is [NewTerminal], plain is [NewPlain], json is [NewJSON], none shows nothing,
-// and auto, or "", is tty where w is a terminal that can move its cursor and plain
-// elsewhere.
+// and auto, or "", is tty where w is a terminal that can move its cursor, and plain
+// elsewhere and where NO_COLOR asks for plain output.
 func New(kind string, w *os.File) (Display, error) {
 	switch kind {
 	case "auto", "":
-		if t := os.Getenv("TERM"); t == "" || t == "dumb" || !term.IsTerminal(int(w.Fd())) {
+		t := os.Getenv("TERM")
+		if t == "" || t == "dumb" || os.Getenv("NO_COLOR") != "" || !term.IsTerminal(int(w.Fd())) {
 			return NewPlain(w, 0), nil
 		}
 		fallthrough

@@ -1,9 +1,10 @@
 // Package progress is how long operations say what they are doing.
 //
 // Domain code (bundle, node, install) gets a [Reporter] and announces tasks and
-// messages on it; it never formats, never draws and never asks whether there is a
-// terminal. What the user sees is the business of the Reporter's form: bars on a
-// terminal, plain lines elsewhere, JSON events on request, or nothing.
+// messages on it, and what goes through phases tells it of them too (see [Begin]); it
+// never formats, never draws and never asks whether there is a terminal. What the user
+// sees is the business of the Reporter's form: bars or a picture on a terminal, plain
+// lines elsewhere, JSON events on request, or nothing.
 //
 // Secrets never pass through here: names and messages are shown as they are.
 package progress

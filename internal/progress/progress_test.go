@@ -203,6 +203,10 @@ func (s *screen) Write(p []byte) (int, error) {
 		case strings.HasPrefix(text, "\r\n"):
 			s.row++
 			text = text[2:]
+		case text[0] == '\r':
+			text = text[1:]
+		case strings.HasPrefix(text, beginUpdate), strings.HasPrefix(text, endUpdate):
+			text = text[len(beginUpdate):]
 		case strings.HasPrefix(text, clearLineEnd):
 			text = text[len(clearLineEnd):]
 		case strings.HasPrefix(text, clearBelow):
