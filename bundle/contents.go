@@ -161,14 +161,29 @@ type Contents struct {
 // Contents reads the manifests of all images and files, and verifies their bytes. All
 // names in it are fit for a terminal, and those of files for a folder.
 func (r *Reader) Contents() (*Contents, error) {
-	c, err := readContents(r)
+	c, err := readContents(r, everything)
 	if err != nil {
 		return nil, fmt.Errorf("bundle %s: %w", r.path, err)
 	}
 	return c, nil
 }
 
-func readContents(r *Reader) (*Contents, error) {
+// Files is Contents without the images, whose manifests are not read: a few kilobytes of a bundle of any size.
+func (r *Reader) Files() ([]File, error) {
+	c, err := readContents(r, onlyFiles)
+	if err != nil {
+		return nil, fmt.Errorf("bundle %s: %w", r.path, err)
+	}
+	return c.Files, nil
+}
+
+// What readContents reads the manifests of.
+const (
+	everything = false
+	onlyFiles  = true
+)
+
+func readContents(r *Reader, onlyFiles bool) (*Contents, error) {
 	c := &Contents{}
 	var total int64
 	values := 0
@@ -191,6 +206,7 @@ func readContents(r *Reader) (*Contents, error) {
 		}
 		var err error
 		switch {
+		case d.Annotations[format.AnnotationImageName] != "" && onlyFiles:
 		case d.Annotations[format.AnnotationImageName] != "":
 			err = c.addImage(d, read)
 		case d.ArtifactType != "":

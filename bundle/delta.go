@@ -480,7 +480,7 @@ func (r *Reader) RequireAll() error {
 
 // blobNames names the blobs of the bundle, as far as they can be read.
 func blobNames(r *Reader) map[digest.Digest]string {
-	contents, err := readContents(r)
+	contents, err := readContents(r, everything)
 	if err != nil {
 		return nil
 	}

@@ -301,7 +301,7 @@ func (r *Reader) ReadJSON(d ocispec.Descriptor) ([]byte, error) {
 
 // Lock returns the lock that the bundle was built from.
 func (r *Reader) Lock() (*lock.Lock, []byte, error) {
-	c, err := readContents(r)
+	c, err := readContents(r, everything)
 	if err != nil {
 		return nil, nil, fmt.Errorf("bundle %s: %w", r.path, err)
 	}

@@ -51,7 +51,7 @@ func (r *Reader) Verify(ctx context.Context, reporter progress.Reporter) error {
 
 // CheckStructure compares what the manifests name with what is in the file.
 func (r *Reader) CheckStructure() error {
-	contents, err := readContents(r)
+	contents, err := readContents(r, everything)
 	if err != nil {
 		return err
 	}

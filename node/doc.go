@@ -8,6 +8,7 @@
 //     repairs it, and removes what no release needs.
 //   - database copies a SQLite database that is in use.
 //   - reach finds out what can be reached, from hosts and from within pods.
+//   - lookup asks registries whether a host will get images from them.
 //   - hold keeps a host for one run of boxlift, and lets clients of an API server wait.
 //   - readyz asks an API server whether it is ready.
 //   - clean deletes what runs that were cut short have left.

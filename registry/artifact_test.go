@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"strings"
 	"testing"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -29,6 +30,31 @@ func TestArtifactNames(t *testing.T) {
 		}
 		if a.path != c.path || a.tag != c.tag {
 			t.Errorf("%v is %q:%q (%v), expected %q:%q", c.annotations, a.path, a.tag, ok, c.path, c.tag)
+		}
+	}
+}
+
+// TestChartReferences has a chart where Helm looks for it, or nowhere.
+func TestChartReferences(t *testing.T) {
+	for _, c := range []struct{ name, version, repository, tag string }{ // "" for an error
+		{"cilium", "1.20.0", "charts/cilium", "1.20.0"},
+		{"hello-world", "1.2.3-rc.1+build.5", "charts/hello-world", "1.2.3-rc.1_build.5"},
+		{"Cilium", "1.20.0", "", ""},
+		{"", "1.20.0", "", ""},
+		{"..", "1.20.0", "", ""},
+		{"a/b", "1.20.0", "", ""},
+		{"../v2", "1.20.0", "", ""},
+		{"a\n", "1.20.0", "", ""},
+		{strings.Repeat("a", 249), "1.20.0", "", ""},
+		{"cilium", "", "", ""},
+		{"cilium", "..", "", ""},
+		{"cilium", "1.0/../2", "", ""},
+		{"cilium", "1.0 0", "", ""},
+		{"cilium", strings.Repeat("1", 129), "", ""},
+	} {
+		repository, tag, err := ChartReference(ChartsPrefix, c.name, c.version)
+		if repository != c.repository || tag != c.tag || (err != nil) != (c.tag == "") {
+			t.Errorf("%q %q is %q:%q (%v), expected %q:%q", c.name, c.version, repository, tag, err, c.repository, c.tag)
 		}
 	}
 }

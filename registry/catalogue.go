@@ -23,10 +23,14 @@ var (
 
 const (
 	maxName = 512
+	// maxRepository is what registries and their clients take for a chart's repository, in bytes.
+	maxRepository = 255
 	// dockerHub is the registry of images whose name has none.
 	dockerHub = "docker.io"
 	// artifacts is where the files of a bundle are.
 	artifacts = "boxlift"
+	// ChartsPrefix is where Helm charts are.
+	ChartsPrefix = "charts"
 )
 
 // catalogue is what several layouts hold, by name. It does not change.
@@ -118,6 +122,12 @@ func (c *catalogue) add(l *layout) error {
 				return err
 			}
 			c.repository(n.registry, n.path).add(n.tag, root{layout: l, digest: d.Digest})
+		} else if chart, ok := d.Annotations[AnnotationChart]; ok {
+			path, tag, err := ChartReference(ChartsPrefix, chart, d.Annotations[annotationVersion])
+			if err != nil {
+				return err
+			}
+			c.repository("", path).add(tag, root{layout: l, digest: d.Digest})
 		} else if file, ok := artifactOf(d); ok {
 			files = append(files, file)
 		}
@@ -143,6 +153,21 @@ func (r *repository) add(tag string, to root) {
 	if _, ok := r.tags[tag]; !ok && tag != "" {
 		r.tags[tag] = to
 	}
+}
+
+// ChartReference is where Helm looks for a chart below a prefix, such as "charts": in the repository of its name, under
+// its version, with a _ for each + (Helm's pkg/registry, newReference). It refuses names and versions for which there is
+// no such place.
+func ChartReference(prefix, name, version string) (repository, tag string, err error) {
+	repository, tag = prefix+"/"+name, strings.ReplaceAll(version, "+", "_")
+	switch {
+	case strings.Contains(name, "/") || len(repository) > maxRepository || !pathPattern.MatchString(repository):
+		return "", "", fmt.Errorf("the chart's name %.100q is none that a repository may have: small letters, digits, and "+
+			". _ or - between them", name)
+	case !tagPattern.MatchString(tag):
+		return "", "", fmt.Errorf("the chart's version %.200q is none that a tag may have, with a _ for each +", version)
+	}
+	return repository, tag, nil
 }
 
 // share is what a repository has of a layout.

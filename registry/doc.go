@@ -15,7 +15,9 @@
 // of a bundle is an OCI artifact with the repository boxlift/<component>/<title> and the
 // component's version as its tag, with characters that no name may have replaced. Where
 // there is one such file for each of several platforms, the tag is an image index made
-// for the purpose, and <tag>-<os>-<architecture> is each of them.
+// for the purpose, and <tag>-<os>-<architecture> is each of them. Helm charts are found once
+// more in the form that Helm pulls, in charts/<name>: package charts makes a layout of their
+// manifests, which is served beside the file.
 //
 // # Trust
 //

@@ -25,13 +25,23 @@ type File struct {
 
 // NewFile serves what lies in stored, which it takes over unless it fails. Its members are
 // found and index.json is read, in milliseconds at any size; contents are not looked at.
+// Beside it are layouts that are served with it, such as that of its charts: they may name
+// blobs that stored has, and need no closing.
 // Errors of the form wrap [github.com/liteboxd/boxlift/bundle/ocitar.ErrMalformed].
-func NewFile(stored Stored) (*File, error) {
+func NewFile(stored Stored, beside ...Stored) (*File, error) {
 	l, err := newLayout(stored)
 	if err != nil {
 		return nil, err
 	}
-	all, err := newCatalogue([]*layout{l})
+	layouts := []*layout{l}
+	for _, b := range beside {
+		more, err := newLayout(b)
+		if err != nil {
+			return nil, err
+		}
+		layouts = append(layouts, more)
+	}
+	all, err := newCatalogue(layouts)
 	if err != nil {
 		return nil, err
 	}

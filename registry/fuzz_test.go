@@ -131,6 +131,10 @@ func FuzzLayout(f *testing.F) {
 	f.Add([]byte(`{"schemaVersion":2,"manifests":[{"digest":"MANIFEST","artifactType":"x","annotations":{`+
 		`"dev.boxlift.component":"..","org.opencontainers.image.title":"A/..//b","dev.boxlift.version":"../-+1"}}]}`),
 		manifest)
+	f.Add([]byte(`{"schemaVersion":2,"manifests":[{"digest":"MANIFEST","artifactType":"x","annotations":{`+
+		`"dev.boxlift.chart":"a..b/../c","dev.boxlift.version":"1.0.0+1"}}]}`), manifest)
+	f.Add([]byte(`{"schemaVersion":2,"manifests":[{"digest":"MANIFEST","annotations":{`+
+		`"dev.boxlift.chart":"cilium","dev.boxlift.version":"1.20.0+1"}}]}`), manifest)
 	f.Fuzz(func(t *testing.T, index, manifest []byte) {
 		b := newBuilder(t)
 		d := b.blob("", manifest)["digest"].(digest.Digest)

@@ -34,6 +34,10 @@ const (
 	annotationVersion   = "dev.boxlift.version"
 	annotationFamily    = "dev.boxlift.os.family"
 	annotationSuite     = "dev.boxlift.os.suite"
+	// AnnotationChart is the name of a Helm chart whose manifest an entry is, in the form that Helm pulls. The entry's
+	// version, AnnotationVersion, is the chart's. Layouts that registry/charts makes have such entries.
+	AnnotationChart   = "dev.boxlift.chart"
+	AnnotationVersion = annotationVersion
 )
 
 // Docker's media types, which image-spec does not have.
@@ -125,6 +129,10 @@ func (l *layout) check(d ocispec.Descriptor) error {
 	}
 	if name, ok := d.Annotations[annotationImageName]; ok {
 		_, err := parseName(name)
+		return err
+	}
+	if name, ok := d.Annotations[AnnotationChart]; ok {
+		_, _, err := ChartReference(ChartsPrefix, name, d.Annotations[annotationVersion])
 		return err
 	}
 	if _, ok := artifactOf(d); !ok {

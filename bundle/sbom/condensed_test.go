@@ -134,7 +134,7 @@ func FuzzCondense(f *testing.F) {
 		if len(got.Packages) != len(want.Packages) || got.Subject != want.Subject || got.Lock != want.Lock ||
 			!cmp.Equal(want.Incomplete, got.Incomplete) {
 			t.Errorf("-whole +condensed:\n%s", cmp.Diff(want, got, cmpopts.IgnoreFields(Place{}, "Ref"),
-		cmpopts.IgnoreFields(Listed{}, "License")))
+				cmpopts.IgnoreFields(Listed{}, "License")))
 		}
 		for i := range got.Packages {
 			if len(got.Packages[i].In) != len(want.Packages[i].In) {

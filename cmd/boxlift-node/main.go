@@ -24,6 +24,7 @@ import (
 	"github.com/liteboxd/boxlift/node/facts"
 	"github.com/liteboxd/boxlift/node/hold"
 	"github.com/liteboxd/boxlift/node/hostfile"
+	"github.com/liteboxd/boxlift/node/lookup"
 	"github.com/liteboxd/boxlift/node/readyz"
 	"github.com/liteboxd/boxlift/node/receive"
 	"github.com/liteboxd/boxlift/node/wire"
@@ -41,6 +42,8 @@ const usage = `usage: boxlift-node <command>
                          again, until it is ready or standard input ends
   listen                 answer on ports of this host, so that others can try them
   reach                  try ports of other hosts that listen
+  lookup                 ask registries whether they have images for a platform, with the logins
+                         that it reads on stdin; prints JSON
   probe [-name NAME]... [-tcp HOST:PORT]... [-http URL]... [-dns-udp NAME@ADDRESS:PORT]...
         [-dns-tcp NAME@ADDRESS:PORT]... [-wait DURATION]
                          find out what can be reached from here, for example from a pod;
@@ -141,7 +144,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		renew.define(flags)
 	case "backup":
 		backup.define(flags)
-	case "receive", "hold", "stall", "listen", "reach", "readyz", "version":
+	case "receive", "hold", "stall", "listen", "reach", "lookup", "readyz", "version":
 	case "help", "-h", "-help", "--help":
 		_, _ = io.WriteString(stdout, usage)
 		return exitOK
@@ -169,6 +172,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = hold.Stall(ctx, stdin, stdout, hold.StallOptions{})
 	case "listen", "reach":
 		err = runReach(ctx, args[0], stdin, stdout)
+	case "lookup":
+		err = lookup.Run(ctx, stdin, stdout)
 	case "check":
 		ok, err = check.run(ctx, stdout, images)
 	case "digest":

@@ -15,6 +15,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/registry"
+	"github.com/liteboxd/boxlift/registry/charts"
 )
 
 func newRegistryCommand(global *globalOptions) *cobra.Command {
@@ -48,9 +49,10 @@ func newRegistryServeCommand() *cobra.Command {
 		Long: `Serve a bundle as a read-only OCI registry, from the file as it is: nothing is
 unpacked and nothing is written. Images are found under their full names, such as
 HOST:PORT/docker.io/library/busybox:1.37, and, where that is clear, without the registry's.
+Helm finds charts, such as Cilium's, in oci://HOST:PORT/charts/cilium.
 
-The bundle's signature over its index is checked before anything is served. Contents are
-not read at the start: clients prove each of them by its digest, beginning with what the
+The bundle's signature over its index is checked before anything is served. Contents but
+charts are not read at the start: clients prove each of them by its digest, beginning with what the
 index names. See "boxlift bundle verify" for all of it.
 
 Without --username and --token-file, everybody who reaches the address may pull. Without
@@ -187,7 +189,12 @@ func (o *registryServeOptions) openFile(cmd *cobra.Command) (*registry.File, err
 		fmt.Fprintln(cmd.ErrOrStderr(), "boxlift: warning: THE SIGNATURE OF THE BUNDLE IS NOT CHECKED "+
 			"(--insecure-skip-signature): whoever made this file chose what is served")
 	}
-	file, err := serveWhole(r)
+	list, problems := charts.Of(r)
+	if problems != nil {
+		// The rest of the bundle is as good as it was: its images do not need the charts.
+		fmt.Fprintf(cmd.ErrOrStderr(), "boxlift: warning: charts that are not served: %v\n", problems)
+	}
+	file, err := serveWhole(r, list)
 	if err != nil {
 		_ = r.Close() // it was only read
 		return nil, damagedHint(fmt.Errorf("serve %s: %w", o.bundle, err))
@@ -195,10 +202,14 @@ func (o *registryServeOptions) openFile(cmd *cobra.Command) (*registry.File, err
 	return file, nil
 }
 
-// serveWhole serves a bundle, which it takes over unless it fails. index.json is read once
+// serveWhole serves a bundle, which it takes over unless it fails, with its charts. index.json is read once
 // more for it: it has to be the one whose signature was checked.
-func serveWhole(r *bundle.Reader) (*registry.File, error) {
-	file, err := registry.NewFile(r.Whole())
+func serveWhole(r *bundle.Reader, list []charts.Chart) (*registry.File, error) {
+	beside, err := charts.Layout(list)
+	if err != nil {
+		return nil, err
+	}
+	file, err := registry.NewFile(r.Whole(), beside)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -32,6 +33,7 @@ type registryPushOptions struct {
 	bundle       string
 	to           string
 	rewrites     []string
+	chartsTo     string
 	platforms    []string
 	username     string
 	passwordFile string
@@ -60,6 +62,9 @@ rewrite rule gives it another: registry= names the registry that the rule is for
 registry, and replace= is what stands in place of each match, with $1 for a group.
 The rules are those of k3s' registries.yaml.
 
+With --charts-to, the Helm charts of the bundle are pushed too, in the form that helm
+pulls: --charts-to plant/charts makes oci://HOST/plant/charts/cilium of Cilium's.
+
 The bundle's signature over its index is checked first. Other contents are hashed while
 they are sent, and the end of what differs from its digest is withheld.
 
@@ -82,6 +87,8 @@ configuration.`,
 	c.Flags().StringVar(&o.to, "to", "", "the registry: HOST or HOST:PORT, without a scheme (required)")
 	c.Flags().StringArrayVar(&o.rewrites, "rewrite", nil, "give repositories other names: "+
 		"registry=…,match=…,replace=… (repeatable)")
+	c.Flags().StringVar(&o.chartsTo, "charts-to", "", "push Helm charts too, below this repository, such as "+
+		"plant/charts")
 	c.Flags().StringArrayVar(&o.platforms, "platform", nil, "only images for this platform, such as linux/amd64 "+
 		"(repeatable; default: all that the bundle carries)")
 	c.Flags().StringVar(&o.username, "username", "", "name to log in with, used as it is; quote a $ for the shell: "+
@@ -162,7 +169,7 @@ func (o *registryPushOptions) options() (*push.Options, error) {
 		return nil, err
 	}
 	options := &push.Options{
-		Address: o.to, PlainHTTP: o.plainHTTP, InsecureSkipTLSVerify: o.insecureTLS,
+		Address: o.to, ChartsTo: o.chartsTo, PlainHTTP: o.plainHTTP, InsecureSkipTLSVerify: o.insecureTLS,
 		RequireIndexDigests: o.requireIndex,
 		Jobs:                o.jobs, UserAgent: "boxlift/" + version,
 	}
@@ -269,17 +276,23 @@ func printPush(out io.Writer, result *push.Result, dryRun bool) error {
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	w := &errorWriter{w: t}
 	w.printf("IMAGE\tTARGET\tPLATFORMS\tSTATE\tUPLOAD\tDIGEST\n")
+	stateOf := func(state push.State, replaces digest.Digest) string {
+		if replaces != "" {
+			return string(state) + " (the tag stood for something else)"
+		}
+		return string(state)
+	}
 	for _, i := range result.Images {
-		state := string(i.State)
-		if i.Replaces != "" {
-			state += " (the tag stood for something else)"
-		}
-		digest := i.Digest
+		tagged := i.Digest
 		if i.TargetDigest != "" {
-			digest = i.TargetDigest
+			tagged = i.TargetDigest
 		}
-		w.printf("%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.Target, joinPlatforms(i.Platforms), state,
-			progress.Bytes(i.Upload), digest)
+		w.printf("%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.Target, joinPlatforms(i.Platforms),
+			stateOf(i.State, i.Replaces), progress.Bytes(i.Upload), tagged)
+	}
+	for _, c := range result.Charts {
+		w.printf("%s\t%s\t-\t%s\t%s\t%s\n", c.Name, c.Target, stateOf(c.State, c.Replaces),
+			progress.Bytes(c.Upload), c.Digest)
 	}
 	if w.err != nil {
 		return w.err

@@ -57,7 +57,7 @@ func TestServeUnsteadyMedium(t *testing.T) {
 		paths = append(paths, "blobs/"+d.String())
 	}
 	unsteady.Check(t, path, func(ctx context.Context, r *bundle.Reader) (string, error) {
-		file, err := serveWhole(r)
+		file, err := serveWhole(r, nil)
 		if err != nil {
 			return "", err
 		}
@@ -98,7 +98,7 @@ func TestServeOtherIndex(t *testing.T) {
 	if _, err := bundle.NewReader(bytes.NewReader(content), int64(len(content)), path); err != nil {
 		t.Fatalf("the other one is no good: %v", err)
 	}
-	if _, err := serveWhole(r); !errors.Is(err, bundle.ErrInvalid) {
+	if _, err := serveWhole(r, nil); !errors.Is(err, bundle.ErrInvalid) {
 		t.Errorf("another index.json is served: %v", err)
 	}
 }

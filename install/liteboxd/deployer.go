@@ -208,15 +208,15 @@ func (l *Deployer) ManifestParameters() (manifests.Parameters, error) {
 }
 
 // CheckImages makes sure that the bundle carries every image that is used, or that
-// install.yaml lists besides: on the hosts there is no other place to get one from.
+// install.yaml lists besides, or that install.yaml says where nodes pull it from: on the hosts there is no other place to
+// get one from. Whether it can be had there is asked on the hosts, see [Deployer.Uncarried].
 func (l *Deployer) CheckImages(uses []manifests.ImageUse) error {
 	for _, image := range l.Site.Config.LiteBoxd.ExtraImages {
 		uses = append(uses, manifests.ImageUse{Image: image, Object: "install.yaml", Container: "liteboxd.extraImages"})
 	}
 	var errs []error
 	for _, use := range uses {
-		_, err := l.carriedImage(use.Image)
-		if err != nil {
+		if _, err := l.findImage(use.Image); err != nil {
 			errs = append(errs, fmt.Errorf("%w: %s (%s) needs the image %s: %w", l.Site.Misfit, use.Object,
 				use.Container, use.Image, err))
 		}
@@ -255,7 +255,53 @@ func neededPart(o *unstructured.Unstructured) string {
 	return ""
 }
 
-// carriedImage finds an image by a reference, as the nodes will.
+// errUncarried says that the bundle does not carry an image.
+var errUncarried = errors.New("it is not carried")
+
+// findImage is carriedImage, and nil for an image that nodes pull from elsewhere by what install.yaml says.
+func (l *Deployer) findImage(reference string) (*bundle.Image, error) {
+	image, err := l.carriedImage(reference)
+	if errors.Is(err, errUncarried) {
+		where, problem := seed.Where(l.Site, reference)
+		if problem != nil {
+			return nil, problem
+		}
+		if len(where) > 0 {
+			return nil, nil //nolint:nilnil // nothing is wrong with it, and it is not here
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &image, nil
+}
+
+// Uncarried lists the images that LiteBoxd uses, or install.yaml lists besides, that the bundle does not carry, in
+// order. Nodes pull them from where install.yaml says.
+func (l *Deployer) Uncarried() []string {
+	if l.Deployment == nil {
+		return nil
+	}
+	var list []string
+	for _, reference := range l.used() {
+		if _, err := l.carriedImage(reference); errors.Is(err, errUncarried) {
+			list = append(list, reference)
+		}
+	}
+	return list
+}
+
+// used lists the images of the deployment and those that install.yaml lists besides, each once and in order.
+func (l *Deployer) used() []string {
+	images := slices.Clone(l.Site.Config.LiteBoxd.ExtraImages)
+	for _, use := range l.Deployment.Rendered.Images() {
+		images = append(images, use.Image)
+	}
+	slices.Sort(images)
+	return slices.Compact(images)
+}
+
+// carriedImage finds an image by a reference, as the nodes will. The error wraps errUncarried where there is none.
 func (l *Deployer) carriedImage(reference string) (bundle.Image, error) {
 	ref, digest, _ := strings.Cut(reference, "@")
 	parsed, err := name.ParseReference(ref)
@@ -267,9 +313,9 @@ func (l *Deployer) carriedImage(reference string) (bundle.Image, error) {
 	i := slices.IndexFunc(l.Site.Contents.Images, func(i bundle.Image) bool { return i.Name == full })
 	switch {
 	case i < 0:
-		return bundle.Image{}, fmt.Errorf("it is not carried: add `- {ref: %s}` to the images of the component %s in "+
-			"versions.lock, then run boxlift bundle lock and boxlift bundle build",
-			full, seed.LiteBoxdComponent)
+		return bundle.Image{}, fmt.Errorf("%w: add `- {ref: %s}` to the images of the component %s in "+
+			"versions.lock, then run boxlift bundle lock and boxlift bundle build; or say in registries of install.yaml "+
+			"where nodes pull it from", errUncarried, full, seed.LiteBoxdComponent)
 	case digest != "" && digest != string(l.Site.Contents.Images[i].Digest):
 		return bundle.Image{}, fmt.Errorf("the bundle carries it with the digest %s: take the digest out or correct it",
 			l.Site.Contents.Images[i].Digest)
@@ -280,24 +326,19 @@ func (l *Deployer) carriedImage(reference string) (bundle.Image, error) {
 	return l.Site.Contents.Images[i], nil
 }
 
-// CheckPlatform makes sure that the bundle carries every image that LiteBoxd uses for a
+// CheckPlatform makes sure that the bundle carries every image that LiteBoxd uses, and that it carries at all, for a
 // node's platform: pods may come to run on any node.
 func (l *Deployer) CheckPlatform(platform lock.Platform) error {
 	if l.Deployment == nil {
 		return nil
 	}
 	var missing []string
-	images := slices.Clone(l.Site.Config.LiteBoxd.ExtraImages)
-	for _, use := range l.Deployment.Rendered.Images() {
-		images = append(images, use.Image)
-	}
-	slices.Sort(images)
-	for _, reference := range slices.Compact(images) {
-		image, err := l.carriedImage(reference)
+	for _, reference := range l.used() {
+		image, err := l.findImage(reference)
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(image.Platforms,
+		if image != nil && !slices.ContainsFunc(image.Platforms,
 			func(p format.PlatformImage) bool { return p.Platform.Match(platform) }) {
 			missing = append(missing, image.Name)
 		}

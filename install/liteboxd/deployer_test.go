@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/config/registries"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/database"
@@ -120,6 +121,35 @@ func TestManifestImages(t *testing.T) {
 	in.site.Contents.Images = in.site.Contents.Images[1:]
 	if _, err := in.deployer.ManifestParameters(); !errors.Is(err, site.ErrConfig) || !strings.Contains(err.Error(), "carries 0 images called liteboxd-server") {
 		t.Errorf("without an image of the API: %v", err)
+	}
+}
+
+// TestImagesFromElsewhere lets images be in the site's own registry, where install.yaml says that nodes pull from there.
+func TestImagesFromElsewhere(t *testing.T) {
+	const image = "registry.lan:5000/team/api:1"
+	named := &registries.File{Mirrors: map[string]registries.Mirror{"registry.lan:5000": {}}}
+	for _, c := range []struct {
+		name    string
+		file    *registries.File
+		seeding config.Seeding
+		image   string
+		want    string // of the error
+	}{
+		{"nowhere", nil, config.Seeding{Mode: config.SeedImages}, image, "it is not carried: add `- {ref: " + image + "}`"},
+		{"a registry of the site's", named, config.Seeding{Mode: config.SeedImages}, image, ""},
+		{"and another one", named, config.Seeding{Mode: config.SeedRegistry}, "other.lan/team/api:1", "it is not carried"},
+		{"k3s' embedded registry is no other place", &registries.File{Mirrors: map[string]registries.Mirror{"*": {}}},
+			config.Seeding{Mode: config.SeedImages}, image, "it is not carried"},
+		{"the external registry", nil, config.Seeding{Mode: config.SeedExternal,
+			External: &config.ExternalRegistry{Address: "harbor.lan"}}, image, ""},
+		{"no name", named, config.Seeding{Mode: config.SeedImages}, "registry.lan:5000/A b", "could not parse reference"},
+	} {
+		in := carrying(t, "", "v1.34.4+k3s1")
+		in.site.Config.LiteBoxd.ExtraImages, in.site.Config.Registries, in.site.Config.Seeding = nil, c.file, c.seeding
+		err := in.deployer.CheckImages([]manifests.ImageUse{{Image: c.image, Object: "Deployment a/b", Container: "api"}})
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v", c.name, err)
+		}
 	}
 }
 

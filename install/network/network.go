@@ -181,7 +181,7 @@ func (n *Network) ImagesOf(ctx context.Context, release helm.Release) ([]string,
 }
 
 // CheckChart makes sure that the bundle carries every image that Cilium's chart names with
-// these values: on the hosts there is no other place to get one from.
+// these values, or that install.yaml says where nodes pull it from: on the hosts there is no other place to get one from.
 func (n *Network) CheckChart(ctx context.Context) error {
 	release, err := n.ciliumRelease(ctx)
 	if err != nil {
@@ -190,26 +190,54 @@ func (n *Network) CheckChart(ctx context.Context) error {
 	return n.CheckReleaseImages(ctx, release)
 }
 
-// CheckReleaseImages makes sure that the bundle carries the images that a release of Cilium's chart names.
+// CheckReleaseImages is CheckChart for a release of Cilium's chart.
 func (n *Network) CheckReleaseImages(ctx context.Context, release helm.Release) error {
-	images, err := n.ImagesOf(ctx, release)
+	images, err := n.uncarried(ctx, release)
 	if err != nil {
 		return err
+	}
+	var nowhere []string
+	for _, image := range images {
+		where, err := seed.Where(n.Site, image)
+		if err != nil {
+			return fmt.Errorf("%w: image %s of Cilium's chart: %w", site.ErrConfig, image, err)
+		}
+		if len(where) == 0 {
+			nowhere = append(nowhere, image)
+		}
+	}
+	if len(nowhere) > 0 {
+		return fmt.Errorf("%w: Cilium's chart needs images that are not carried: %s; add them to the component %s of "+
+			"the lock and build the bundle again, or take values in install.yaml back that ask for them, or say in its "+
+			"registries where nodes pull them from",
+			n.Site.Misfit, strings.Join(nowhere, ", "), site.CiliumComponent)
+	}
+	return nil
+}
+
+// Uncarried lists the images of Cilium's chart that the bundle does not carry. Nodes pull them from where install.yaml
+// says.
+func (n *Network) Uncarried(ctx context.Context) ([]string, error) {
+	release, err := n.ciliumRelease(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return n.uncarried(ctx, release)
+}
+
+func (n *Network) uncarried(ctx context.Context, release helm.Release) ([]string, error) {
+	images, err := n.ImagesOf(ctx, release)
+	if err != nil {
+		return nil, err
 	}
 	carried := make(map[string]bool)
 	for _, i := range n.Site.Contents.Images {
 		carried[i.Name] = true
 	}
-	images = slices.DeleteFunc(images, func(image string) bool {
+	return slices.DeleteFunc(images, func(image string) bool {
 		name, _, _ := strings.Cut(image, "@")
 		return carried[name]
-	})
-	if len(images) > 0 {
-		return fmt.Errorf("%w: Cilium's chart needs images that are not carried: %s; add them to the component %s of "+
-			"the lock and build the bundle again, or take values in install.yaml back that ask for them",
-			n.Site.Misfit, strings.Join(images, ", "), site.CiliumComponent)
-	}
-	return nil
+	}), nil
 }
 
 // placeCiliumCLI puts the cilium command on the first server, if the bundle carries it.

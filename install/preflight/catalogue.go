@@ -71,6 +71,10 @@ func Catalogue() []Check {
 				"seeding.peerToPeer is set and the bundle's k3s does not share images that came from a file: it " +
 				"takes v1.32.11, v1.33.7, v1.34.3, v1.35.0 or newer. Warning when it is set and there is one host.",
 			judgeSeeding},
+		{"images", "images that are not in the bundle",
+			"Error when an image of LiteBoxd's, of liteboxd.extraImages or of Cilium's that the bundle does not carry cannot " +
+				"be had for the host's platform from where registries or seeding.external say that nodes pull it. The host " +
+				"itself asks, with the login and the authorities that nodes are going to have.", judgeImages},
 		{CheckHostname, "names of nodes",
 			"Error when the node's name (name in install.yaml, or else the host's own) is not a lower-case name by " +
 				"RFC 1123 of at most 63 characters, is localhost, or is that of another host, of a node of the " +

@@ -75,6 +75,8 @@ type Subject struct {
 	// FrontOccupant is the hardware address of whoever has the front's address and is no host of the cluster, "" for
 	// nobody. Of one host of the front alone it is said.
 	FrontOccupant string
+	// Images are images that are not in the bundle and that this host does not get from where install.yaml says.
+	Images []ImageFault
 	// Reach is what Reach has found for this host; nil if it has not been tried.
 	Reach []Reached
 }

@@ -111,6 +111,9 @@ func (sv *Surveyor) Preflight(ctx context.Context) (err error) {
 	if err := sv.lookAtFront(ctx, subjects); failed == nil {
 		failed = err
 	}
+	if err := sv.lookForImages(ctx, subjects); failed == nil {
+		failed = err
+	}
 	failed = cmp.Or(failed, sv.judge(ctx, subjects, failed == nil))
 	for _, h := range sv.Site.Hosts {
 		h.Refused = h.Err != nil

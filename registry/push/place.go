@@ -1,6 +1,7 @@
 package push
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,6 +16,8 @@ import (
 	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/source"
+	serving "github.com/liteboxd/boxlift/registry"
+	"github.com/liteboxd/boxlift/registry/charts"
 )
 
 // named is a name of the bundle and the place that it gets.
@@ -192,7 +195,7 @@ func (p *pusher) manifest(d ocispec.Descriptor) ([]byte, error) {
 		return nil, fmt.Errorf("%w: manifest %s has %d bytes, expected at most %d",
 			bundle.ErrInvalid, d.Digest, d.Size, maxManifest)
 	}
-	blob, err := p.options.Bundle.Content(d.Digest, d.Size)
+	blob, err := p.content(d.Digest, d.Size)
 	if err != nil {
 		return nil, err
 	}
@@ -201,4 +204,53 @@ func (p *pusher) manifest(d ocispec.Descriptor) ([]byte, error) {
 		return nil, fmt.Errorf("read manifest %s of the bundle: %w", d.Digest, err)
 	}
 	return content, nil
+}
+
+// content reads what was made, or a blob of the bundle, which is proven in doing so.
+func (p *pusher) content(d digest.Digest, size int64) (io.Reader, error) {
+	if made, ok := p.made[d]; ok {
+		return bytes.NewReader(made), nil
+	}
+	return p.options.Bundle.Content(d, size)
+}
+
+// placeCharts gives every chart its name on the registry. Where one of them is none, none is pushed.
+func (p *pusher) placeCharts() error {
+	prefix := registry.Reference{Repository: p.options.ChartsTo}
+	if prefix.ValidateRepository() != nil {
+		return &NamesError{Problems: []string{fmt.Sprintf("charts cannot be in %q: it is no repository's name",
+			p.options.ChartsTo)}}
+	}
+	list, err := charts.Of(p.options.Bundle)
+	switch {
+	case err != nil:
+		return err
+	case len(list) == 0:
+		return &NamesError{Problems: []string{"the bundle carries no chart"}}
+	}
+	p.made = make(map[digest.Digest][]byte)
+	failed := &NamesError{}
+	for _, c := range list {
+		repository, tag, err := serving.ChartReference(p.options.ChartsTo, c.Name, c.Version)
+		if err != nil {
+			failed.Problems = append(failed.Problems, err.Error())
+			continue
+		}
+		t := &destination{repository: repository, tag: tag, state: Missing, root: c.Manifest.Descriptor,
+			platforms: []format.PlatformImage{{
+				Manifest: c.Manifest.Descriptor, Config: c.Config.Descriptor, Layers: c.Layers,
+			}}}
+		if slices.ContainsFunc(p.targets, func(o *destination) bool { return o.reference() == t.reference() }) {
+			failed.Problems = append(failed.Problems,
+				fmt.Sprintf("the chart %s and an image would both be %s", c.File.Name, t.reference()))
+			continue
+		}
+		p.made[c.Manifest.Digest], p.made[c.Config.Digest] = c.Manifest.Content, c.Config.Content
+		p.targets = append(p.targets, t)
+		p.charts = append(p.charts, named{c.File.Name, t})
+	}
+	if len(failed.Problems) > 0 {
+		return failed
+	}
+	return nil
 }

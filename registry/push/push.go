@@ -1,4 +1,4 @@
-// Package push brings the images of a bundle to a registry: Harbor, or any other that
+// Package push brings the images of a bundle, and its Helm charts if they are asked for, to a registry: Harbor, or any other that
 // speaks the OCI distribution specification.
 //
 // Contract: manifests and image indexes arrive byte for byte, so that digests stay what
@@ -57,6 +57,9 @@ type Options struct {
 	Address string
 	// Rewrites give repositories other names on the registry.
 	Rewrites rewrite.Rules
+	// ChartsTo is the repository prefix below which the bundle's Helm charts are pushed, such as "plant/charts", in
+	// the form that Helm pulls; "" pushes none. Rewrites do not change it.
+	ChartsTo string
 
 	// Username and Password are sent as they are. Without a username, Keychain is asked.
 	Username, Password string
@@ -97,6 +100,8 @@ const (
 type Result struct {
 	Registry string  `json:"registry"`
 	Images   []Image `json:"images"`
+	// Charts are there where they were asked for.
+	Charts []Chart `json:"charts,omitempty"`
 	// Upload, Mount and Present count blobs of images, once for each repository that
 	// holds them: those that were (or have to be) sent, that were (or can be) mounted
 	// from another repository, and that were there.
@@ -138,6 +143,20 @@ type Image struct {
 	Upload int64 `json:"upload"`
 }
 
+// Chart is a Helm chart of the bundle on the registry.
+type Chart struct {
+	// Name is that of the archive in the bundle, Target the registry's with its tag.
+	Name   string `json:"name"`
+	Target string `json:"target"`
+	// Digest is that of the manifest, which is made of the chart and has the same bytes each time.
+	Digest digest.Digest `json:"digest"`
+	// Replaces is what the tag stood for before, if that was something else.
+	Replaces digest.Digest `json:"replaces,omitempty"`
+	State    State         `json:"state"`
+	// Upload is that of [Image].
+	Upload int64 `json:"upload"`
+}
+
 // Kept reports whether the tag stands for the digest that the image has upstream.
 func (i Image) Kept() bool { return i.TargetDigest == i.Digest }
 
@@ -154,9 +173,10 @@ func (r *Result) Changed() []Image {
 	return changed
 }
 
-// Complete reports whether the registry has every image.
+// Complete reports whether the registry has every image, and every chart that was asked for.
 func (r *Result) Complete() bool {
-	return !slices.ContainsFunc(r.Images, func(i Image) bool { return i.State == Missing })
+	return !slices.ContainsFunc(r.Images, func(i Image) bool { return i.State == Missing }) &&
+		!slices.ContainsFunc(r.Charts, func(c Chart) bool { return c.State == Missing })
 }
 
 // Push brings what is missing to the registry. When it fails, what was finished is kept.
@@ -196,8 +216,11 @@ type pusher struct {
 	client  *client
 	// images are those of the bundle, in its order; several of them may share a target.
 	images  []named
+	charts  []named
 	targets []*destination
-	counted Result // without images
+	// made is what is pushed and is not in the bundle: manifests and configs of charts.
+	made    map[digest.Digest][]byte
+	counted Result // without images and charts
 }
 
 func newPusher(o Options, actions ...string) (*pusher, error) {
@@ -228,6 +251,11 @@ func newPusher(o Options, actions ...string) (*pusher, error) {
 	if err := p.place(contents.Images); err != nil {
 		return nil, fmt.Errorf("push to %s: %w", client.host, err)
 	}
+	if o.ChartsTo != "" {
+		if err := p.placeCharts(); err != nil {
+			return nil, fmt.Errorf("push to %s: %w", client.host, err)
+		}
+	}
 	return p, nil
 }
 
@@ -247,6 +275,13 @@ func (p *pusher) result() *Result {
 			i.Platforms = append(i.Platforms, image.Platform)
 		}
 		r.Images = append(r.Images, i)
+	}
+	for _, n := range p.charts {
+		t := n.target
+		r.Charts = append(r.Charts, Chart{
+			Name: n.name, Target: p.client.host + "/" + t.reference(), Digest: t.root.Digest, Replaces: t.replaces,
+			State: t.state, Upload: t.upload,
+		})
 	}
 	return &r
 }

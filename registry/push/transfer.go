@@ -123,7 +123,7 @@ func (s *sender) attempt(ctx context.Context, w *work, repository, from string, 
 	// Each attempt has a reader of its own: a request that has failed may still be read.
 	open := func() (io.ReadCloser, error) {
 		var blob io.Reader
-		if blob, unread = s.options.Bundle.Content(w.digest, w.size); unread != nil {
+		if blob, unread = s.content(w.digest, w.size); unread != nil {
 			return nil, unread
 		}
 		body = watch(blob, w.size, s, cancel)

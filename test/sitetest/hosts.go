@@ -17,11 +17,12 @@ import (
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/node/facts"
 	"github.com/liteboxd/boxlift/node/hold"
+	"github.com/liteboxd/boxlift/node/lookup"
 	"github.com/liteboxd/boxlift/test/kubetest"
 )
 
 // NewHost is a host that says who it is. Its boxlift-node, where it lies in its place, holds the host, says that it has
-// cleaned, and tells these facts, nil for none.
+// cleaned, asks registries, and tells these facts, nil for none.
 func NewHost(t testing.TB, hostname string, told *facts.Facts) *hosttest.Fake {
 	t.Helper()
 	f := hosttest.New(t, hostname)
@@ -47,6 +48,8 @@ func NewHost(t testing.TB, hostname string, told *facts.Facts) *hosttest.Fake {
 			err = hold.Run(ctx, c.Stdin, c.Stdout, hold.Options{Dir: c.Host.Path(hold.Dir)})
 		case c.Args[0] == "facts" && told != nil:
 			err = json.NewEncoder(c.Stdout).Encode(told)
+		case c.Args[0] == "lookup":
+			err = lookup.Run(ctx, c.Stdin, c.Stdout)
 		case c.Args[0] == "clean":
 		default:
 			err = fmt.Errorf("it does not know %q", c.Args)
