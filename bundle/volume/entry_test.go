@@ -35,11 +35,12 @@ func TestParseEntry(t *testing.T) {
 		return string(e.Encode())
 	}
 	other := digest.FromString("other")
+	before, _, _ := strings.Cut(good, "end ")
 	for name, test := range map[string]struct{ content, want string }{
 		"empty":           {"", "no entry"},
 		"another kind":    {strings.Replace(good, "Stored", "Moved", 1), "no entry"},
 		"cut off":         {good[:len(good)-20], "cut off"},
-		"no end":          {good[:strings.Index(good, "end ")], "cut off"},
+		"no end":          {before, "cut off"},
 		"more":            {good + "x\n", "cut off"},
 		"another size":    {strings.Replace(good, " 4 ", " 5 ", 1), "changed"},
 		"leading zero":    {strings.Replace(good, " 4 ", " 04 ", 1), "changed"},

@@ -347,9 +347,8 @@ func TestPictureShowsWhyAHostFailed(t *testing.T) {
 // run.
 func TestRunsInLines(t *testing.T) {
 	tell := func(r Reporter, begin bool) {
-		end := func() {}
 		if begin {
-			end = Begin(r, Plan{Title: "install", Phases: []string{"a"}, Hosts: []string{"h"}})
+			end := Begin(r, Plan{Title: "install", Phases: []string{"a"}, Hosts: []string{"h"}})
 			defer end()
 			defer Phase(r, "a")(nil)
 			Queue(r, []string{"h"})

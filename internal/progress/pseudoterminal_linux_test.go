@@ -206,7 +206,7 @@ func (e *emulator) put(r rune) {
 }
 
 func (e *emulator) Write(p []byte) (int, error) {
-	text := append(e.rest, p...)
+	text := slices.Concat(e.rest, p)
 	e.rest = nil
 	for len(text) > 0 {
 		if text[0] != '\x1b' {

@@ -340,7 +340,7 @@ func (c *client) ask(ctx context.Context, repository, path, authorization string
 	if authorization != "" {
 		request.Header.Set("Authorization", authorization)
 	}
-	return c.http.Do(request) //nolint:bodyclose // whoever called does
+	return c.http.Do(request)
 }
 
 // basic is the login for Basic, "" for none.

@@ -149,7 +149,7 @@ func chartOf(r *bundle.Reader, f bundle.File, files []bundle.File) (Chart, error
 			Size: files[i].Size})
 	}
 	if c.Config, err = newMade(ConfigMediaType, m); err != nil {
-		return Chart{}, fmt.Errorf("Chart.yaml as JSON: %w", err)
+		return Chart{}, fmt.Errorf("write Chart.yaml as JSON: %w", err)
 	}
 	c.Manifest, err = newMade(ocispec.MediaTypeImageManifest, ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
@@ -210,7 +210,7 @@ func readMetadata(archive []byte) (*metadata, error) {
 		return nil, errors.New("Chart.yaml: " + printable.Short(err.Error(), 300))
 	}
 	if m.Name == "" || m.Version == "" || m.APIVersion == "" {
-		return nil, errors.New("Chart.yaml lacks one of name, version and apiVersion")
+		return nil, errors.New("its Chart.yaml lacks one of name, version and apiVersion")
 	}
 	return &m, nil
 }
