@@ -260,6 +260,23 @@ func (w *frontWatch) take(t *testing.T, what string) {
 	t.Logf("the front, %s: at most %s", what, strings.Join(lines, ", "))
 }
 
+// cutPower ends a host, of which nothing is heard from then on. The network of a host of the lab is there without the
+// host, and would refuse connections and answer for its addresses.
+func cutPower(t *testing.T, h *lab.Host) {
+	t.Helper()
+	if err := errors.Join(h.Unplug(t.Context()), h.PowerCut(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// powerUp undoes cutPower.
+func powerUp(t *testing.T, h *lab.Host) {
+	t.Helper()
+	if err := errors.Join(h.Plug(t.Context()), h.Up(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // holders are the names of those of some hosts that have the front's address.
 func holders(t *testing.T, hosts ...*lab.Host) []string {
 	t.Helper()
@@ -382,13 +399,9 @@ func checkLeaderLost(t *testing.T, servers []*lab.Host, w *frontWatch) {
 	if leader == servers[0] {
 		t.Logf("%s leads etcd again by now, and has the address", leader.Name)
 	}
-	if err := leader.PowerCut(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	cutPower(t, leader)
 	w.take(t, "the power of etcd's leader is cut")
-	if err := leader.Up(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	powerUp(t, leader)
 	w.take(t, "etcd's leader from before is back")
 	awaitHolders(t, "etcd's leader from before is back", servers, servers[0])
 }

@@ -108,9 +108,7 @@ func TestThreeServers(t *testing.T) {
 
 	keepIngressOn(t, servers, agent)
 	front.take(t, "until the host that has it is lost")
-	if err := first.PowerCut(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	cutPower(t, first)
 	awaitHolders(t, "the host that has it is lost", servers[1:], second)
 	front.take(t, "the power of the host that has it is cut")
 	checkWithoutFirst(t, site, servers)
@@ -120,9 +118,7 @@ func TestThreeServers(t *testing.T) {
 	applyYAML(t, second, pod("second", "agent", netcheckImage))
 	s.awaitPod(t, "second")
 
-	if err := first.Up(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	powerUp(t, first)
 	eventually(t, "the server is back", 2*time.Minute, func() (bool, string) {
 		out, err := nodesSeen(t, first)
 		return err == nil && strings.Count(out, "=True") == 4, fmt.Sprint(out, err)

@@ -195,8 +195,8 @@ func (h *Host) chroot(ctx context.Context, stdin []byte, args ...string) error {
 	return err
 }
 
-// Up switches the host on and waits until its services run and SSH answers,
-// which it cannot while the host is unplugged. It does nothing to a host that is on.
+// Up switches the host on and waits until its services run and SSH answers.
+// It does nothing to a host that is on.
 func (h *Host) Up(ctx context.Context) error {
 	if !h.on() {
 		if err := h.start(ctx); err != nil {
@@ -394,8 +394,7 @@ func (h *Host) console() string {
 	return lastLines(text, 20)
 }
 
-// Down shuts the host down in an orderly way and waits until it is off. Nothing
-// is heard from it then until Up switches it on again.
+// Down shuts the host down in an orderly way and waits until it is off.
 func (h *Host) Down(ctx context.Context) error {
 	return h.switchOff(ctx, func() error {
 		h.mu.Lock()
@@ -408,13 +407,10 @@ func (h *Host) Down(ctx context.Context) error {
 }
 
 // PowerCut ends the host at once, as pulling its plug would, but for what the
-// host had written and not synced: this machine keeps that. Its connections end
-// without a word, and nothing is heard from it until Up switches it on again.
+// host had written and not synced: this machine keeps that. Up switches it on
+// again.
 func (h *Host) PowerCut(ctx context.Context) error {
 	return h.switchOff(ctx, func() error {
-		// First, so that the kernel, which is still there, does not take leave for the processes that end. In the
-		// middle of a reboot there may be no port to unplug: switchOff does it again.
-		_ = h.plug(ctx, false)
 		leader, err := h.leader()
 		if err != nil {
 			// Too early or too late for a first process: end what runs it.
@@ -442,15 +438,10 @@ func (h *Host) switchOff(ctx context.Context, off func() error) error {
 	}
 	select {
 	case <-power.Done():
+		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("switch host %s off: %w\n%s", h.Name, ctx.Err(), h.console())
 	}
-	// The host's network outlives it, and would refuse connections and answer for its addresses. The next boot makes
-	// another one.
-	if err := h.plug(ctx, false); err != nil {
-		return fmt.Errorf("unplug host %s, which is off: %w", h.Name, err)
-	}
-	return nil
 }
 
 // Reboot restarts the host in an orderly way and waits until its services run
