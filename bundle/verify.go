@@ -127,8 +127,8 @@ func hasAll(l *lock.Lock, contents *Contents) []error {
 			for _, p := range s.Contents {
 				if format.Wanted(s.Platform, platforms) &&
 					!files[packageKey(c.Name, s.Release(), s.Platform, p.FileName(), p.SHA256)] {
-					fail(c.Name, "the package %s for %s %s is in the lock but not in the bundle", p.FileName(), s.Release(),
-						s.Platform)
+					fail(c.Name, "the package %s for %s %s is in the lock but not in the bundle", p.FileName(),
+						s.Release(), s.Platform)
 				}
 			}
 		}

@@ -89,7 +89,8 @@ func Measure(ctx context.Context, o Options, only []string) (*figures.Figures, e
 		return nil, err
 	}
 	defer in.engine.Close()
-	g := figures.Gatherer{Site: in.site, Engine: in.engine, Renewer: in.renewer, Inspector: in.inspector, Boxlift: o.Version}
+	g := figures.Gatherer{Site: in.site, Engine: in.engine, Renewer: in.renewer, Inspector: in.inspector,
+		Boxlift: o.Version}
 	return g.Gather(ctx, only)
 }
 

@@ -155,9 +155,9 @@ func (r *repository) add(tag string, to root) {
 	}
 }
 
-// ChartReference is where Helm looks for a chart below a prefix, such as "charts": in the repository of its name, under
-// its version, with a _ for each + (Helm's pkg/registry, newReference). It refuses names and versions for which there is
-// no such place.
+// ChartReference is where Helm looks for a chart below a prefix, such as "charts": in the repository of its name,
+// under its version, with a _ for each + (Helm's pkg/registry, newReference). It refuses names and versions for which
+// there is no such place.
 func ChartReference(prefix, name, version string) (repository, tag string, err error) {
 	repository, tag = prefix+"/"+name, strings.ReplaceAll(version, "+", "_")
 	switch {
@@ -165,7 +165,8 @@ func ChartReference(prefix, name, version string) (repository, tag string, err e
 		return "", "", fmt.Errorf("the chart's name %.100q is none that a repository may have: small letters, digits, and "+
 			". _ or - between them", name)
 	case !tagPattern.MatchString(tag):
-		return "", "", fmt.Errorf("the chart's version %.200q is none that a tag may have, with a _ for each +", version)
+		return "", "", fmt.Errorf("the chart's version %.200q is none that a tag may have, with a _ for each +",
+			version)
 	}
 	return repository, tag, nil
 }

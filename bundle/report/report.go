@@ -147,7 +147,8 @@ func componentSection(contents *bundle.Contents) page.Section {
 		t.Rows = append(t.Rows, []page.Text{page.Plain(c.Name), page.Plain(c.Version), platforms(c.Platforms),
 			page.Number(c.Files), page.Number(c.Images), sizeOf(c.Size)})
 	}
-	return page.Section{ID: "components", Title: texts.Components, About: texts.ComponentsAbout, Tables: []page.Table{t}}
+	return page.Section{ID: "components", Title: texts.Components, About: texts.ComponentsAbout,
+		Tables: []page.Table{t}}
 }
 
 func imageSection(contents *bundle.Contents) page.Section {
@@ -175,8 +176,8 @@ func fileSection(contents *bundle.Contents) page.Section {
 		{Title: texts.Size, Numeric: true}, {Title: texts.Digest}}}
 	for _, f := range contents.Files {
 		if !f.IsOSPackage() {
-			t.Rows = append(t.Rows, []page.Text{page.Plain(f.Name), page.Plain(f.Component), page.Plain(string(f.Platform)),
-				sizeOf(f.Size), page.Plain(f.Digest.String()).Marked(page.Code)})
+			t.Rows = append(t.Rows, []page.Text{page.Plain(f.Name), page.Plain(f.Component),
+				page.Plain(string(f.Platform)), sizeOf(f.Size), page.Plain(f.Digest.String()).Marked(page.Code)})
 		}
 	}
 	return page.Section{ID: "files", Title: texts.Files, Tables: []page.Table{t}}
@@ -242,8 +243,9 @@ type software struct {
 }
 
 func compareSoftware(a, b software) int {
-	return cmp.Or(strings.Compare(a.kind, b.kind), strings.Compare(a.name, b.name), strings.Compare(a.version, b.version),
-		strings.Compare(a.license, b.license), strings.Compare(a.first, b.first), cmp.Compare(a.more, b.more))
+	return cmp.Or(strings.Compare(a.kind, b.kind), strings.Compare(a.name, b.name),
+		strings.Compare(a.version, b.version), strings.Compare(a.license, b.license),
+		strings.Compare(a.first, b.first), cmp.Compare(a.more, b.more))
 }
 
 func (s software) row() []page.Text {

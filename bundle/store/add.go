@@ -256,7 +256,8 @@ func (in *adding) list(ctx context.Context, entry *volume.Entry) error {
 	if err := in.syncDir(in.dir); err != nil || in.result.Unchanged {
 		return err
 	}
-	err := in.write(ctx, filepath.Join(in.dir, draftName), in.result.Path, bytes.NewReader(entry.Encode()), func(int64) {})
+	err := in.write(ctx, filepath.Join(in.dir, draftName), in.result.Path, bytes.NewReader(entry.Encode()),
+		func(int64) {})
 	if err != nil {
 		return err
 	}

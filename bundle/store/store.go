@@ -105,8 +105,8 @@ func create(s *Store) (*Store, error) {
 	}
 	isMarker := func(e fs.DirEntry) bool { return e.Name() == marker && e.Type().IsRegular() }
 	if len(names) > 0 && !slices.ContainsFunc(names, isMarker) {
-		return nil, fault.WithHint(fmt.Errorf("make the store %s: %w, and there are other files in it", s.dir, ErrNoStore),
-			"name a new or an empty folder")
+		return nil, fault.WithHint(fmt.Errorf("make the store %s: %w, and there are other files in it", s.dir,
+			ErrNoStore), "name a new or an empty folder")
 	}
 	return s, nil
 }

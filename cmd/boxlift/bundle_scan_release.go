@@ -50,8 +50,8 @@ func findRelease(ctx context.Context, options install.Options, number int) (*sca
 	}
 	switch standing := record.LastStanding(); {
 	case number > 0 && s.release != record.Current():
-		s.doubts = append(s.doubts, fmt.Sprintf("release %d of %s is %s, and not what runs by the record", number, s.name,
-			s.release.State))
+		s.doubts = append(s.doubts, fmt.Sprintf("release %d of %s is %s, and not what runs by the record", number,
+			s.name, s.release.State))
 	case standing != nil && standing.Number > s.release.Number && standing.Bundle != s.release.Bundle:
 		s.doubts = append(s.doubts, fmt.Sprintf("release %d of %s, of another bundle, is %s: part of what runs may be of it",
 			standing.Number, s.name, standing.State))

@@ -132,8 +132,8 @@ func printCertificates(out io.Writer, found *certificates.Certificates, o certsO
 		w.printf("HOST\tKIND\tCERTIFICATE\tSUBJECT\tENDS\tDAYS LEFT\tRENEWAL\n")
 	}
 	for _, c := range found.Certificates {
-		w.printf("%s\t%s\t%s\t%s\t%s\t%d\t%s\n", orDash(c.Host), c.Kind, c.Path, c.Subject, c.NotAfter.Format(time.DateOnly),
-			c.DaysLeft, orDash(c.Renewal))
+		w.printf("%s\t%s\t%s\t%s\t%s\t%d\t%s\n", orDash(c.Host), c.Kind, c.Path, c.Subject,
+			c.NotAfter.Format(time.DateOnly), c.DaysLeft, orDash(c.Renewal))
 	}
 	if w.err == nil {
 		w.err = t.Flush()

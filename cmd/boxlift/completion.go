@@ -18,8 +18,8 @@ import (
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
-// What a shell is told when somebody presses Tab: cobra's completion scripts ask boxlift itself for it. Nothing is printed
-// but what may follow, and what cannot be found out in short is left out.
+// What a shell is told when somebody presses Tab: cobra's completion scripts ask boxlift itself for it. Nothing is
+// printed but what may follow, and what cannot be found out in short is left out.
 
 // askTime bounds what a shell waits for a cluster.
 const askTime = 3 * time.Second

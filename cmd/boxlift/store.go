@@ -137,8 +137,8 @@ func runStoreAdd(ctx context.Context, out io.Writer, path string, o storeAddOpti
 	} else {
 		w.printf("%s is the bundle from now on, for all commands\n", added.Path)
 	}
-	w.printf("digest: %s\nsize:   %s, of which %s in %s are new to the store\n", added.Digest, progress.Bytes(added.Size),
-		progress.Bytes(added.New.Bytes), blobsText(added.New.Blobs))
+	w.printf("digest: %s\nsize:   %s, of which %s in %s are new to the store\n", added.Digest,
+		progress.Bytes(added.Size), progress.Bytes(added.New.Bytes), blobsText(added.New.Blobs))
 	if added.Mended.Blobs > 0 {
 		w.printf("mended: %s of the store\n", blobsText(added.Mended.Blobs))
 	}

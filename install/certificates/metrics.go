@@ -3,8 +3,8 @@ package certificates
 import "github.com/liteboxd/boxlift/internal/metrics"
 
 // Gauges are when certificates end: a moment for each certificate, in seconds since 1970, and how much could not be
-// read. Who watches the first alone does not see a host that has fallen silent. Of several with the same labels, as in a
-// chain, the one that ends first comes first, and is what package metrics writes.
+// read. Who watches the first alone does not see a host that has fallen silent. Of several with the same labels, as
+// in a chain, the one that ends first comes first, and is what package metrics writes.
 func (c *Certificates) Gauges() []metrics.Gauge {
 	ends := metrics.Gauge{Name: "boxlift_certificate_not_after_timestamp_seconds", Help: "When the certificate ends."}
 	for _, one := range c.Certificates { // sorted by their ends

@@ -14,9 +14,9 @@ type Names = naming.Section
 // Name is one name and its address.
 type Name = naming.Name
 
-// Given are the names that the file gives, and those of LiteBoxd's ingress, each once, without those of nodes. The names
-// of the ingress answer at the address that the file has for them, or else at the front's, which outlives any server.
-// ingress is where they answer when there is neither; the zero Addr leaves a name out.
+// Given are the names that the file gives, and those of LiteBoxd's ingress, each once, without those of nodes. The
+// names of the ingress answer at the address that the file has for them, or else at the front's, which outlives any
+// server. ingress is where they answer when there is neither; the zero Addr leaves a name out.
 func (c *Config) Given(ingress func(name string) netip.Addr) []Name {
 	if c.Names == nil {
 		return nil

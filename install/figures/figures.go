@@ -70,8 +70,8 @@ type Gatherer struct {
 const timeOfEach = 30 * time.Second
 
 // Gather looks at a site. Only names checks of health, nil all of them; see [inspect.Inspector.Health]. The error is
-// that of hosts or of a cluster that could not be reached; the figures are complete then as well, and nil only when ctx has
-// ended. What is not well, and is seen, is no error: figures say it.
+// that of hosts or of a cluster that could not be reached; the figures are complete then as well, and nil only when
+// ctx has ended. What is not well, and is seen, is no error: figures say it.
 func (g *Gatherer) Gather(ctx context.Context, only []string) (*Figures, error) {
 	f := &Figures{Cluster: g.Site.Config.Cluster.Name, Boxlift: g.Boxlift, Began: time.Now()}
 	var err error

@@ -57,7 +57,8 @@ func each[T any](p *page, name, help string, all []T, labels func(T) []string, v
 func (f *Figures) Gauges() []metrics.Gauge {
 	p := &page{cluster: f.Cluster}
 	always := func(v float64) func() float64 { return func() float64 { return v } }
-	p.one("boxlift_build_info", "The version of boxlift that has looked; always 1.", true, always(1), "version", f.Boxlift)
+	p.one("boxlift_build_info", "The version of boxlift that has looked; always 1.", true, always(1), "version",
+		f.Boxlift)
 	p.one("boxlift_metrics_timestamp_seconds", "When boxlift had looked at everything.", true, always(seconds(f.Ended)))
 	p.one("boxlift_metrics_duration_seconds", "How long that took.", true, always(f.Ended.Sub(f.Began).Seconds()))
 	f.addNodes(p)
@@ -190,8 +191,8 @@ func (f *Figures) addReleases(p *page) {
 		func() float64 { return float64(current.Number) })
 	p.one("boxlift_release_timestamp_seconds", "When that release was done.", current != nil,
 		func() float64 { return seconds(current.Ended) })
-	p.one("boxlift_release_serial", "The highest serial of a bundle that the cluster has had, 0 for none.", f.Record != nil,
-		func() float64 { return serial })
+	p.one("boxlift_release_serial", "The highest serial of a bundle that the cluster has had, 0 for none.",
+		f.Record != nil, func() float64 { return serial })
 	p.one("boxlift_release_unfinished",
 		"1 where a later release than the one that runs was begun and has not succeeded, 0 where none was.", standing != nil,
 		func() float64 { return truth(standing.State != release.Succeeded) })

@@ -6,8 +6,8 @@ import (
 	"github.com/liteboxd/boxlift/internal/metrics"
 )
 
-// Gauges are what was found at a moment: for each check and what it is about, whether it failed and whether it warns, how
-// many were skipped, and the moment. Who watches the checks alone does not see that nobody makes them any more.
+// Gauges are what was found at a moment: for each check and what it is about, whether it failed and whether it warns,
+// how many were skipped, and the moment. Who watches the checks alone does not see that nobody makes them any more.
 func (h *Health) Gauges(at time.Time) []metrics.Gauge {
 	failed := metrics.Gauge{Name: "boxlift_health_check_failed", Help: "1 where the check failed, 0 where it did not."}
 	warning := metrics.Gauge{Name: "boxlift_health_check_warning",
@@ -25,7 +25,8 @@ func (h *Health) Gauges(at time.Time) []metrics.Gauge {
 		if !has {
 			i = len(failed.Samples)
 			index[series{c.Check, c.Subject}] = i
-			sample := metrics.Sample{Labels: [][2]string{{"cluster", h.Cluster}, {"check", c.Check}, {"subject", c.Subject}}}
+			sample := metrics.Sample{Labels: [][2]string{{"cluster", h.Cluster}, {"check", c.Check},
+				{"subject", c.Subject}}}
 			failed.Samples, warning.Samples = append(failed.Samples, sample), append(warning.Samples, sample)
 		}
 		switch c.State {

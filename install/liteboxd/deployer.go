@@ -207,9 +207,9 @@ func (l *Deployer) ManifestParameters() (manifests.Parameters, error) {
 	return p, nil
 }
 
-// CheckImages makes sure that the bundle carries every image that is used, or that
-// install.yaml lists besides, or that install.yaml says where nodes pull it from: on the hosts there is no other place to
-// get one from. Whether it can be had there is asked on the hosts, see [Deployer.Uncarried].
+// CheckImages makes sure that the bundle carries every image that is used, or that install.yaml lists besides, or
+// that install.yaml says where nodes pull it from: on the hosts there is no other place to get one from. Whether it
+// can be had there is asked on the hosts, see [Deployer.Uncarried].
 func (l *Deployer) CheckImages(uses []manifests.ImageUse) error {
 	for _, image := range l.Site.Config.LiteBoxd.ExtraImages {
 		uses = append(uses, manifests.ImageUse{Image: image, Object: "install.yaml", Container: "liteboxd.extraImages"})

@@ -53,7 +53,8 @@ func (u *Change) KeyStep(key []byte) run.Step {
 			return "", nil
 		},
 		Run: func(ctx context.Context) error {
-			return u.Deployer.Site.API.PutSecret(ctx, u.System, manifests.KeysSecret, map[string][]byte{keyVariable: key})
+			return u.Deployer.Site.API.PutSecret(ctx, u.System, manifests.KeysSecret,
+				map[string][]byte{keyVariable: key})
 		},
 	}
 }

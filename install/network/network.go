@@ -180,8 +180,8 @@ func (n *Network) ImagesOf(ctx context.Context, release helm.Release) ([]string,
 	return slices.Clone(images), nil
 }
 
-// CheckChart makes sure that the bundle carries every image that Cilium's chart names with
-// these values, or that install.yaml says where nodes pull it from: on the hosts there is no other place to get one from.
+// CheckChart makes sure that the bundle carries every image that Cilium's chart names with these values, or that
+// install.yaml says where nodes pull it from: on the hosts there is no other place to get one from.
 func (n *Network) CheckChart(ctx context.Context) error {
 	release, err := n.ciliumRelease(ctx)
 	if err != nil {

@@ -1,11 +1,11 @@
 // Package packages installs packages of the distribution, which the bundle brings, on hosts of Debian's family.
 //
 // Contract: apt itself installs them, from a repository that lies on the host for as long, and knows no other source:
-// no network is needed, and the host's own sources, lists, preferences and hooks are neither used nor changed. What is
-// in the way is found out before anything is changed. Nothing that the host has is removed, unless the bundle's lock says
-// that it may be, and what it has in any version is left as it is, unless a package that comes needs a newer one. Services that packages bring are not
-// started. Which packages boxlift has put on a host stands in a file there ([MarkFile]), written before they are, so
-// that [Remove] takes away these and no others.
+// no network is needed, and the host's own sources, lists, preferences and hooks are neither used nor changed. What
+// is in the way is found out before anything is changed. Nothing that the host has is removed, unless the bundle's
+// lock says that it may be, and what it has in any version is left as it is, unless a package that comes needs a
+// newer one. Services that packages bring are not started. Which packages boxlift has put on a host stands in a file
+// there ([MarkFile]), written before they are, so that [Remove] takes away these and no others.
 package packages
 
 import (
@@ -336,8 +336,8 @@ func (r *Room) place(ctx context.Context, h *site.Host, seen apt.Host, carried [
 		if content, err = r.Open(r.Sets[i].Packages[j]); err != nil {
 			break
 		}
-		if _, err = h.Conn.Put(ctx, machine.PutOptions{Path: RepositoryDir + "/" + c.Filename, Mode: 0o644, Size: c.Size,
-			SHA256: c.SHA256, Root: true, Progress: task.Add}, content); err != nil {
+		if _, err = h.Conn.Put(ctx, machine.PutOptions{Path: RepositoryDir + "/" + c.Filename, Mode: 0o644,
+			Size: c.Size, SHA256: c.SHA256, Root: true, Progress: task.Add}, content); err != nil {
 			break
 		}
 	}

@@ -18,9 +18,9 @@ func Placed(ctx context.Context, h machine.Host) ([]string, error) {
 }
 
 // Remove takes away the packages that boxlift has put on a host, with their configuration, unless that was there
-// before. notes say what is not as it was before boxlift: packages of boxlift's that stay, since they are the host's own
-// by now (somebody has marked them as manually installed or to be held, or something else needs them), and packages of
-// the host's that went for them and are not put back.
+// before. notes say what is not as it was before boxlift: packages of boxlift's that stay, since they are the host's
+// own by now (somebody has marked them as manually installed or to be held, or something else needs them), and
+// packages of the host's that went for them and are not put back.
 func (r *Room) Remove(ctx context.Context, h machine.Host) (notes []string, err error) {
 	m, err := readMark(ctx, h)
 	if err != nil || len(m.Packages) == 0 {
@@ -131,8 +131,8 @@ func othersGoing(ctx context.Context, h machine.Host, going []marked, allowed ..
 	if len(going) == 0 {
 		return nil, nil
 	}
-	out, err := machine.Root(ctx, h, "try out the removal of packages", append([]string{"/bin/sh", "-c", tryRemoveScript,
-		"sh"}, namesOf(going)...)...)
+	out, err := machine.Root(ctx, h, "try out the removal of packages", append([]string{"/bin/sh", "-c",
+		tryRemoveScript, "sh"}, namesOf(going)...)...)
 	if err != nil {
 		return nil, explain(err)
 	}

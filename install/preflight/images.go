@@ -32,7 +32,8 @@ func judgeImages(j *judgement) {
 		}
 		j.fail(fmt.Sprintf("the image %s is not in the bundle, and the host does not get it: %s", f.Image,
 			strings.Join(said, "; ")),
-			fmt.Sprintf("the image for %s, from where install.yaml says that nodes pull it, or in the bundle", j.Platform),
+			fmt.Sprintf("the image for %s, from where install.yaml says that nodes pull it, or in the bundle",
+				j.Platform),
 			strings.Join(hints, "; or "))
 	}
 }
@@ -49,10 +50,11 @@ func (a ImageAnswer) said() string {
 func (a ImageAnswer) hint(platform string) string {
 	switch a.State {
 	case lookup.Absent:
-		return fmt.Sprintf("push %s to %s, or correct the image's name or the rewrites in install.yaml", a.Place, a.Registry)
+		return fmt.Sprintf("push %s to %s, or correct the image's name or the rewrites in install.yaml", a.Place,
+			a.Registry)
 	case lookup.Denied:
-		return fmt.Sprintf("correct the login for %s in %s of install.yaml, or let it pull %s there", a.Registry, a.Setting,
-			a.Place)
+		return fmt.Sprintf("correct the login for %s in %s of install.yaml, or let it pull %s there", a.Registry,
+			a.Setting, a.Place)
 	case lookup.OtherPlatform:
 		return fmt.Sprintf("push %s for %s to %s", a.Place, platform, a.Registry)
 	case lookup.Unreached:

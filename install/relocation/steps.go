@@ -110,8 +110,8 @@ func (m *relocating) ownStep() run.Step {
 		}
 		for i := range pods {
 			if !m.users.Own(&pods[i]) {
-				return fmt.Errorf("%w: %s, which is none of LiteBoxd's, uses its database: end it first", site.ErrRefused,
-					pods[i])
+				return fmt.Errorf("%w: %s, which is none of LiteBoxd's, uses its database: end it first",
+					site.ErrRefused, pods[i])
 			}
 		}
 		return nil
@@ -471,7 +471,8 @@ func (m *relocating) goBack(ctx context.Context, other string) error {
 // remove removes a volume with its folder. Where its host is not reached, that is an error unless it may stay.
 func (r *Relocation) remove(ctx context.Context, v *corev1.PersistentVolume, mayStay bool) error {
 	folder := path.Clean(kube.FolderOf(v))
-	if !path.IsAbs(folder) || !strings.Contains(path.Base(folder), manifests.DataClaim) || strings.Count(folder, "/") < 3 {
+	if !path.IsAbs(folder) || !strings.Contains(path.Base(folder), manifests.DataClaim) || strings.Count(folder,
+		"/") < 3 {
 		return fmt.Errorf("%w: the folder %q of the volume %s does not bear the name of LiteBoxd's claim: remove folder "+
 			"and volume by hand", site.ErrRefused, folder, v.Name)
 	}

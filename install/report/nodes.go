@@ -70,14 +70,17 @@ func readiness(n diagnosis.Node) page.Text {
 // diskTable says how much room images take on hosts.
 func diskTable(hosts []inspect.HostStatus) page.Table {
 	t := page.Table{Title: texts.Disk, Columns: []page.Column{{Title: texts.Host},
-		{Title: texts.ImagesOf, Numeric: true}, {Title: texts.Packs, Numeric: true}, {Title: texts.PackDisk, Numeric: true},
-		{Title: texts.Content, Numeric: true}, {Title: texts.Snapshots, Numeric: true}, {Title: texts.Free, Numeric: true}}}
+		{Title: texts.ImagesOf, Numeric: true}, {Title: texts.Packs, Numeric: true}, {Title: texts.PackDisk,
+			Numeric: true},
+		{Title: texts.Content, Numeric: true}, {Title: texts.Snapshots, Numeric: true}, {Title: texts.Free,
+			Numeric: true}}}
 	for _, h := range hosts {
 		if h.Error != "" {
 			t.Rows = append(t.Rows, []page.Text{page.Plain(h.Host), texts.Unknown, {}, {}, {}, {}, {}})
 			continue
 		}
-		row := []page.Text{page.Plain(h.Host), page.Number(h.Images), page.Number(h.Packs), sizeOf(h.PackBytes), {}, {}, {}}
+		row := []page.Text{page.Plain(h.Host), page.Number(h.Images), page.Number(h.Packs), sizeOf(h.PackBytes), {},
+			{}, {}}
 		if h.Disk != nil {
 			row[4], row[6] = sizeOf(h.Disk.Content), sizeOf(h.Disk.Free)
 			if h.Disk.Snapshots != nil {
@@ -118,7 +121,8 @@ func (c *Cluster) images() page.Section {
 	t := page.Table{Title: texts.Locked, Columns: []page.Column{{Title: texts.Image}, {Title: texts.Component},
 		{Title: texts.Digest}}}
 	row := func(name, component, digest string) {
-		t.Rows = append(t.Rows, []page.Text{page.Plain(name), page.Plain(component), page.Plain(digest).Marked(page.Code)})
+		t.Rows = append(t.Rows, []page.Text{page.Plain(name), page.Plain(component),
+			page.Plain(digest).Marked(page.Code)})
 	}
 	for _, component := range l.Components {
 		for _, image := range component.Images {

@@ -65,8 +65,8 @@ func (c *Cluster) Reached() bool {
 
 // Make makes the document. Version is that of this boxlift. Errors wrap bundle.ErrInvalid when the bundle is damaged.
 func Make(c *Cluster, version string) (*page.Document, error) {
-	d := &page.Document{Kind: texts.Kind, Title: page.Plain(c.Name), Made: texts.Made.With(version, page.Moment(c.Taken)),
-		Facts: c.facts()}
+	d := &page.Document{Kind: texts.Kind, Title: page.Plain(c.Name), Made: texts.Made.With(version,
+		page.Moment(c.Taken)), Facts: c.facts()}
 	for _, p := range c.Problems {
 		d.Notices = append(d.Notices, page.Notice{Mark: page.Warned,
 			Text: texts.Unread.With(texts.parts()[p.Part], page.Said(p.Err.Error()))})

@@ -18,7 +18,8 @@ type words struct {
 
 // parts are the names of what is read.
 func (w words) parts() map[Part]page.Text {
-	return map[Part]page.Text{Releases: w.LastRuns, Observation: w.Findings, Certificates: w.Certificates, Drift: w.Drift}
+	return map[Part]page.Text{Releases: w.LastRuns, Observation: w.Findings, Certificates: w.Certificates,
+		Drift: w.Drift}
 }
 
 var texts = words{

@@ -77,8 +77,8 @@ func UnitStep(h *site.Host, unit string, content []byte) run.Step {
 	}
 }
 
-// ProgramStep keeps a copy of the bundle's boxlift-node on a host, which a service runs: boxlift-node itself is replaced
-// before anything else.
+// ProgramStep keeps a copy of the bundle's boxlift-node on a host, which a service runs: boxlift-node itself is
+// replaced before anything else.
 func ProgramStep(s *site.Site, h *site.Host, id, title, name string) run.Step {
 	return run.Step{
 		ID: id, Title: title,

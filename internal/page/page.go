@@ -1,10 +1,10 @@
 // Package page writes a document as one HTML file, in one of two languages.
 //
 // Contract: who has something to report makes a [Document] of plain values, and knows nothing of HTML; [Write] knows
-// nothing of what it is about. The file refers to nothing outside of itself: no script, no picture, no font, no address,
-// and a Content-Security-Policy (https://www.w3.org/TR/CSP3/) in it that allows its own styles alone. It can be read on
-// a telephone (375 pixels), on a screen, on paper, and by a screen reader: what a picture shows is in a table as well.
-// The same document gives the same bytes.
+// nothing of what it is about. The file refers to nothing outside of itself: no script, no picture, no font, no
+// address, and a Content-Security-Policy (https://www.w3.org/TR/CSP3/) in it that allows its own styles alone. It can
+// be read on a telephone (375 pixels), on a screen, on paper, and by a screen reader: what a picture shows is in a
+// table as well. The same document gives the same bytes.
 //
 // Whatever a text holds, it stays a text: texts of others go through [Plain] or [Said], which make them fit to be
 // shown, and html/template escapes all of them where they stand.

@@ -403,7 +403,8 @@ func (d drawing) details(groups []group, most int) []string {
 		}
 	}
 	if total > 0 && len(drawn) < most {
-		drawn = append(drawn, d.line(d.indent(), fmt.Sprintf("and %d more: %s", total, strings.Join(counted, ", ")), ""))
+		drawn = append(drawn, d.line(d.indent(), fmt.Sprintf("and %d more: %s", total, strings.Join(counted, ", ")),
+			""))
 	}
 	return drawn
 }

@@ -4,10 +4,10 @@
 // and leaves nothing behind. Logins come over standard input alone, and no text that it prints has one.
 //
 // It asks as containerd does when it pulls (core/remotes/docker of containerd 2.1): the registries in their order,
-// until one has the image; with a login by Basic, or by a token of the service that the registry names; through redirects,
-// without the login where they lead to another host; trusting the host's own authorities and those that it is given.
-// An image is found when its manifest for the platform and, where no index tells the platform, its config can be had,
-// with the bytes that their digests promise. Layers are not asked for. Proxies are not used.
+// until one has the image; with a login by Basic, or by a token of the service that the registry names; through
+// redirects, without the login where they lead to another host; trusting the host's own authorities and those that it
+// is given. An image is found when its manifest for the platform and, where no index tells the platform, its config
+// can be had, with the bytes that their digests promise. Layers are not asked for. Proxies are not used.
 //
 // Requests come from boxlift and answers from registries and hosts: both are bounded and read strictly.
 package lookup

@@ -1,8 +1,8 @@
 // Package readyz asks an API server whether it would answer its clients (/readyz of Kubernetes).
 //
 // Contract: one request over a connection of its own, with TLS to be proven by the server's authority and a client's
-// certificate, since k3s' API server answers nobody that it does not know (anonymous-auth is false there). The files are
-// read each time: k3s makes them anew when it starts. What the server says beside its status is not read.
+// certificate, since k3s' API server answers nobody that it does not know (anonymous-auth is false there). The files
+// are read each time: k3s makes them anew when it starts. What the server says beside its status is not read.
 package readyz
 
 import (

@@ -1,5 +1,5 @@
-// Package push brings the images of a bundle, and its Helm charts if they are asked for, to a registry: Harbor, or any other that
-// speaks the OCI distribution specification.
+// Package push brings the images of a bundle, and its Helm charts if they are asked for, to a registry: Harbor, or
+// any other that speaks the OCI distribution specification.
 //
 // Contract: manifests and image indexes arrive byte for byte, so that digests stay what
 // they were upstream. A repository gets the name that the rewrite rules make of its own;

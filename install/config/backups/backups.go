@@ -199,7 +199,9 @@ func readTarget(n schema.Node, parsePath func(string) (string, error)) Target {
 		schema.Optional("folder", "Folder on the servers, where another disk or a file server is mounted.",
 			func(n schema.Node) { t.Folder = schema.Text(n, parseFolder) }),
 		schema.Optional("sftp", "Folder on an SFTP server.", func(n schema.Node) { t.SFTP = readSFTP(n, parsePath) }),
-		schema.Optional("s3", "Bucket on a server that speaks S3.", func(n schema.Node) { t.S3 = readS3(n, parsePath) }),
+		schema.Optional("s3", "Bucket on a server that speaks S3.", func(n schema.Node) {
+			t.S3 = readS3(n, parsePath)
+		}),
 	)
 	if n.IsMapping() && len(present) != 1 {
 		n.Fail("found %d places in one, expected folder, sftp or s3", len(present))

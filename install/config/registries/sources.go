@@ -24,10 +24,10 @@ const (
 	dockerHubAPI = "registry-1.docker.io"
 )
 
-// Sources lists where nodes ask for a repository by what the file says of its registry, in their order: endpoints with
-// the first rewrite that changes the name, as k3s has it, and the registry itself, which k3s never rewrites. It is empty
-// where the file says nothing that leads to it: a "*" without endpoints, as k3s' embedded registry wants it, does not.
-// askItself is whether nodes ask a registry itself after its mirrors.
+// Sources lists where nodes ask for a repository by what the file says of its registry, in their order: endpoints
+// with the first rewrite that changes the name, as k3s has it, and the registry itself, which k3s never rewrites. It
+// is empty where the file says nothing that leads to it: a "*" without endpoints, as k3s' embedded registry wants it,
+// does not. askItself is whether nodes ask a registry itself after its mirrors.
 func (r *File) Sources(registry, repository string, askItself bool) []Source {
 	if r == nil {
 		return nil
