@@ -20,6 +20,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config/timeservers"
 	"github.com/liteboxd/boxlift/install/jointoken"
 	"github.com/liteboxd/boxlift/node/facts"
+	"github.com/liteboxd/boxlift/node/lookup"
 	"github.com/liteboxd/boxlift/node/reach"
 )
 
@@ -209,6 +210,11 @@ func faultTests() []faultTest {
 			f.agent.Platform, f.agent.Facts.Platform = "linux/arm64", "linux/arm64"
 			f.need.Platforms = append(f.need.Platforms, "linux/arm64")
 		}, nil},
+
+		{"an image that nobody has", func(f fault) {
+			f.agent.Images = []ImageFault{{Image: "r.lan/team/api:1", Answers: []ImageAnswer{{Registry: "r.lan", Place: "team/api:1",
+				Setting: "seeding.external", Answer: lookup.Answer{State: lookup.Absent, Detail: "it answers 404 Not Found"}}}}}
+		}, []string{a + "images error"}},
 
 		{"not root", func(f fault) { f.server.Facts.User = 1000 }, []string{s + "root error"}},
 
