@@ -11,6 +11,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/build"
+	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/packages"
 	"github.com/liteboxd/boxlift/bundle/plan"
 	"github.com/liteboxd/boxlift/bundle/vulnerability"
@@ -28,6 +29,12 @@ import (
 func listed(t *testing.T, r *bundle.Reader) *bundle.Reader {
 	t.Helper()
 	o := smallbundle.PlanOptions(t, r)
+	// The file of a chart is called by its address, and a run looks for an archive.
+	o.LockContent = bytes.Replace(o.LockContent, []byte("example.com/cilium\""), []byte("example.com/cilium-1.20.0.tgz\""), 1)
+	var err error
+	if o.Lock, err = lock.Parse("versions.lock", o.LockContent); err != nil {
+		t.Fatal(err)
+	}
 	o.SBOM = softwareList(packages.Cache{}, progress.Discard)
 	planned, err := plan.New(t.Context(), o)
 	if err != nil {

@@ -225,7 +225,7 @@ func (w *writer) lock(b Bundle) string {
 	fmt.Fprintf(&s, "platforms: [%s]\ncomponents:\n", strings.Join(platforms, ", "))
 	for _, c := range b.Components {
 		fmt.Fprintf(&s, "  %s:\n    version: %s\n", c.Name, c.Version)
-		list := func(name, suffix string, files []File) {
+		list := func(name string, files []File) {
 			for i, f := range files {
 				if i == 0 {
 					fmt.Fprintf(&s, "    %s:\n", name)
@@ -235,11 +235,11 @@ func (w *writer) lock(b Bundle) string {
 					platform = "platform: " + f.Platform + ", "
 				}
 				fmt.Fprintf(&s, "      - {name: %s, %surl: \"https://example.com/%s\", sha256: %x, size: %d}\n", f.Name,
-					platform, f.Name+suffix, sha256.Sum256([]byte(f.Content)), len(f.Content))
+					platform, f.Name, sha256.Sum256([]byte(f.Content)), len(f.Content))
 			}
 		}
-		list("files", "", c.Files)
-		list("charts", "-"+c.Version+".tgz", c.Charts)
+		list("files", c.Files)
+		list("charts", c.Charts)
 		for i, image := range c.Images {
 			if i == 0 {
 				s.WriteString("    images:\n")
