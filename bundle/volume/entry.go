@@ -216,8 +216,13 @@ func CheckBlob(ctx context.Context, dir string, m StoredMember, read func(n int6
 
 // checkEntry compares all blobs of the entry at path with their digests. It finds nothing where there is no entry.
 func checkEntry(ctx context.Context, path string, reporter progress.Reporter) error {
-	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
-		return nil //nolint:nilerr // whoever opened it was told
+	switch info, err := os.Stat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil // volumes have other names
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return nil
 	}
 	f, err := openStored(path)
 	if err != nil {

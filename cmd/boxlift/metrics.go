@@ -93,14 +93,9 @@ func runMetrics(ctx context.Context, out io.Writer, global *globalOptions, o met
 	if o.interval < leastInterval {
 		return fault.Usage.Errorf("--interval %v: expected at least %v", o.interval, leastInterval)
 	}
-	options, err := loadConfiguration(o.config, global.warner(reporter))
+	options, err := loadTrusting(o.config, global.warner(reporter))
 	if err != nil {
 		return err
-	}
-	if file := options.Config.Trust.File; file != "" {
-		if options.Demand.Policy, err = readPolicy(file); err != nil {
-			return err
-		}
 	}
 	options.Version, options.Reporter, options.Log = version, reporter, global.logger(reporter)
 	if o.listen != "" {

@@ -172,10 +172,7 @@ func (o *reportOptions) ofCluster(ctx context.Context, global *globalOptions, re
 	var about *bundlereport.Bundle
 	var err error
 	if o.bundle == "" {
-		options, err = loadConfiguration(o.config, global.warner(reporter))
-		if err == nil && options.Config.Trust.File != "" {
-			options.Demand.Policy, err = readPolicy(options.Config.Trust.File)
-		}
+		options, err = loadTrusting(o.config, global.warner(reporter))
 	} else {
 		if options, err = o.load(ctx, global.warner(reporter)); err == nil {
 			defer options.Bundle.Close() //nolint:errcheck // it was only read

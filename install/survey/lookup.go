@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/liteboxd/boxlift/install/config"
@@ -196,7 +197,7 @@ func faults(images []string, where [][]seed.Elsewhere, report *lookup.Report) []
 				setting = "seeding.external"
 			}
 			separator := ":"
-			if len(w.Reference) > 7 && w.Reference[:7] == "sha256:" {
+			if strings.HasPrefix(w.Reference, "sha256:") {
 				separator = "@"
 			}
 			f.Answers = append(f.Answers, preflight.ImageAnswer{Registry: host,
