@@ -20,16 +20,17 @@ import (
 
 // preflightConfig has a server whose sudo asks for another password than SSH does, an
 // agent that is reached with the keys of an SSH agent, and one behind the server, under a
-// name that only the server knows.
+// name that only the server knows. An image is to come from a registry that is not there.
 const preflightConfig = `cluster:
   name: faulty
   servers:
-    - {host: %s, name: server, user: admin, password: '${ADMIN_PASSWORD}', sudo: true, sudoPassword: '${ROOT_PASSWORD}'}
+    - {host: %[1]s, name: server, user: admin, password: '${ADMIN_PASSWORD}', sudo: true, sudoPassword: '${ROOT_PASSWORD}'}
   agents:
-    - {host: %s, agent: true, nodeIP: 10.77.0.99}
+    - {host: %[2]s, agent: true, nodeIP: 10.77.0.99}
     - {host: third.lan, password: '${ROOT_PASSWORD}', bastion: server}
 ssh: {knownHostsFile: known_hosts}
-network: {cni: cilium}
+network: {cni: cilium, cilium: {values: {operator: {image: {override: "%[1]s:5999/site/operator:1"}}}}}
+registries: {configs: {"%[1]s:5999": {}}}
 seeding: {mode: registry, registry: {port: 31000}}
 `
 
@@ -101,6 +102,7 @@ fi`, "cgroup", failed, "control groups without memory", "the controllers cpu, me
 		{fakeUnit("kubelet.service", "/usr/local/bin/kubelet"), "kubernetes", failed, "kubelet.service runs", "no Kubernetes but the one", "systemctl disable --now kubelet.service"},
 		{"iptables --wait --insert INPUT --protocol tcp --dport 4240 --jump DROP", "", "", "", "", ""}, // seen by the agent
 		{"mount --bind /usr/local /usr/local && mount -o remount,bind,ro /usr/local", "read-only", failed, "/usr/local is mounted read-only", "to write to /usr/local", "mount -o remount,rw /usr/local"},
+		{"", "images", failed, "asked for site/operator:1, FIRST:5999 gave no answer", "from where install.yaml says", "curl -v https://FIRST:5999/v2/"},
 		{"", "reach", failed, "it does not reach SECOND (10.77.0.99) on", "to reach every other host on these ports", "nodeIP in install.yaml"},
 	}
 }
@@ -133,6 +135,7 @@ mkdir -p /etc/rancher/k3s && echo 'data-dir: /srv/k3s' >/etc/rancher/k3s/config.
 ` + fakeUnit("k3s.service", "/usr/local/bin/k3s-server"), "k3s", failed, "the host runs k3s as server already", "a host without k3s, or with k3s as agent", "k3s-uninstall.sh"},
 		{"", "k3s", failed, "k3s v1.30.1+k3s1 is installed", release.K3s, "install with the bundle that the cluster was installed from"},
 		{"", "k3s", failed, "k3s keeps its data in /srv/k3s", "/var/lib/rancher/k3s", "remove data-dir"},
+		{"", "images", failed, "asked for site/operator:1, FIRST:5999 gave no answer", "from where install.yaml says", "curl -v https://FIRST:5999/v2/"},
 		{"", "reach", failed, "it does not reach server (FIRST) (FIRST) on 4240/tcp for Cilium's health checks (no answer)", "to reach every other host on these ports", "firewall-cmd --permanent --add-port=4240/tcp"},
 	}
 }
@@ -142,6 +145,7 @@ func thirdFaults() []hostFault {
 		{"hostname server", "hostname", failed, "the node would be called server, as server (FIRST) is", "a name of its own", "set name for this host"},
 		{"", "machine-id", failed, "it has the /etc/machine-id of server (FIRST), as a copy of it has", "an identity of its own", "systemd-machine-id-setup"},
 		{"echo nameserver 127.0.0.53 >/etc/resolv.conf", "resolv-conf", warned, "127.0.0.53, which pods cannot reach", "a name server that pods can reach", "/etc/resolv.conf"},
+		{"", "images", failed, "asked for site/operator:1, FIRST:5999 gave no answer", "from where install.yaml says", "curl -v https://FIRST:5999/v2/"},
 		{"", "reach", failed, "it does not reach SECOND (10.77.0.99) on", "to reach every other host on these ports", "ping 10.77.0.99"},
 		{"", "reach", failed, "4240/tcp for Cilium's health checks (no answer)", "to reach every other host on these ports", "firewall-cmd --permanent --add-port=4240/tcp"},
 	}
@@ -173,7 +177,7 @@ func makeFaults(t *testing.T, site *testbed.Site) (want []preflight.Finding) {
 			if f.check != "" {
 				want = append(want, preflight.Finding{
 					Host: group.name, Check: f.check, Severity: f.severity,
-					Found: words.Replace(f.found), Needed: f.needed, Hint: f.hint,
+					Found: words.Replace(f.found), Needed: f.needed, Hint: words.Replace(f.hint),
 				})
 			}
 		}
