@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/liteboxd/boxlift/manifests"
@@ -124,6 +125,37 @@ func FuzzSite(f *testing.F) {
 		again, err := try(files, nil)
 		if err != nil || !bytes.Equal(again.YAML(), r.YAML()) {
 			t.Errorf("rendered again it differs: %v", err)
+		}
+	})
+}
+
+// FuzzBuild: a kustomize folder is refused with a reason, or its objects are there once, and the
+// same again. The input is a txtar archive of the folder.
+func FuzzBuild(f *testing.F) {
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) > 16<<10 {
+			t.Skip("more than a mutation needs")
+		}
+		files := folder(string(txtar.Format(txtar.Parse(data))))
+		for name := range files {
+			if !fs.ValidPath(name) {
+				t.Skip("no folder has such a file")
+			}
+		}
+		objects, err := manifests.Build(files, ".")
+		if err != nil {
+			if !errors.Is(err, manifests.ErrFolder) || strings.ContainsFunc(err.Error(), unicode.IsControl) {
+				t.Errorf("%q", err)
+			}
+			return
+		}
+		uses := manifests.ImagesOf(objects)
+		again, err := manifests.Build(files, ".")
+		if err != nil {
+			t.Fatalf("built again: %v", err)
+		}
+		if diff := cmp.Diff(objects, again) + cmp.Diff(uses, manifests.ImagesOf(again)); diff != "" {
+			t.Errorf("built again it differs: %s", diff)
 		}
 	})
 }

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
@@ -22,6 +24,56 @@ import (
 // kustomization is the one name under which bases and sites describe themselves.
 const kustomization = "kustomization.yaml"
 
+// Build runs kustomize over a folder of fsys, whatever its objects are for, and returns them in
+// the order of application. "." is all of fsys; what lies beside the folder can be referred to as
+// kustomize allows it. The kustomization may say what those of the bases may, and also namespace,
+// namePrefix, nameSuffix and commonLabels. Like Render it reads nothing else and asks no network.
+// Errors wrap [ErrFolder].
+func Build(fsys fs.FS, folder string) ([]*unstructured.Unstructured, error) {
+	objects, err := buildFolder(fsys, folder)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFolder, oneLine(err))
+	}
+	return objects, nil
+}
+
+func buildFolder(fsys fs.FS, folder string) ([]*unstructured.Unstructured, error) {
+	if !fs.ValidPath(folder) {
+		return nil, fmt.Errorf("%q is not a clean relative path", folder)
+	}
+	files := map[string][]byte{}
+	err := readFiles(fsys, func(name string, data []byte) error {
+		files[name] = data
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if file := path.Join(folder, kustomization); files[file] == nil {
+		return nil, fmt.Errorf("there is no %s", file)
+	}
+	check := &kustomizationCheck{files: files, top: ".", keys: slices.Concat(kustomizationKeys, renamingKeys)}
+	if _, err := check.folder(folder); err != nil {
+		return nil, err
+	}
+	kustomizing.Lock()
+	defer kustomizing.Unlock()
+	var built resmap.ResMap
+	err = contained(func() (err error) {
+		built, err = build(files, folder)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	objects, err := convert(built)
+	if err != nil {
+		return nil, err
+	}
+	sortObjects(objects)
+	return objects, nil
+}
+
 // build runs kustomize over a tree of files, at the folder root, which holds a checked
 // kustomization.
 func build(files map[string][]byte, root string) (resmap.ResMap, error) {
@@ -31,7 +83,7 @@ func build(files map[string][]byte, root string) (resmap.ResMap, error) {
 			return nil, err
 		}
 	}
-	return krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(tree, "/"+root)
+	return krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(tree, path.Join("/", root))
 }
 
 // kustomizationFile is what a kustomization may say. Its fields are all that kustomize would
@@ -53,6 +105,11 @@ type kustomizationFile struct {
 	Replicas           any                 `yaml:"replicas"`
 	Labels             any                 `yaml:"labels"`
 	CommonAnnotations  any                 `yaml:"commonAnnotations"`
+	// Those of renamingKeys.
+	Namespace    string `yaml:"namespace"`
+	NamePrefix   string `yaml:"namePrefix"`
+	NameSuffix   string `yaml:"nameSuffix"`
+	CommonLabels any    `yaml:"commonLabels"`
 }
 
 type patchEntry struct {
@@ -84,36 +141,58 @@ var kustomizationKeys = []string{
 	"configMapGenerator", "generatorOptions", "images", "replicas", "labels", "commonAnnotations",
 }
 
+// renamingKeys are for folders whose names and namespaces are their own affair: those of the bases
+// and of sites are what installers go by.
+var renamingKeys = []string{"namespace", "namePrefix", "nameSuffix", "commonLabels"}
+
 // checkKustomization follows the kustomization in a folder to every file that kustomize will
 // load because of it, and refuses what is not within top.
 func checkKustomization(files map[string][]byte, top, folder string) error {
-	c := &kustomizationCheck{files: files, top: top, seen: map[string]bool{}}
-	return c.folder(folder)
+	c := &kustomizationCheck{files: files, top: top, keys: kustomizationKeys}
+	_, err := c.folder(folder)
+	return err
 }
 
 type kustomizationCheck struct {
 	files map[string][]byte
 	top   string
-	seen  map[string]bool
+	keys  []string        // that a kustomization may have
+	loads map[string]int  // of the folders that were looked at, by path
+	under map[string]bool // folders that are being looked at
 }
 
-func (c *kustomizationCheck) folder(folder string) error {
-	if c.seen[folder] {
-		return nil
-	}
-	c.seen[folder] = true
+// folder returns how many files kustomize loads for a folder, each as often as it does: it builds
+// a folder again wherever one refers to it, so that a few that refer to each other twice stand for
+// any number of objects.
+func (c *kustomizationCheck) folder(folder string) (loads int, err error) {
 	file := path.Join(folder, kustomization)
+	if c.under[folder] {
+		return 0, fmt.Errorf("%s: the folder refers to itself", file)
+	}
+	if loads, ok := c.loads[folder]; ok {
+		return loads, nil
+	}
+	if c.loads == nil {
+		c.loads, c.under = map[string]int{}, map[string]bool{}
+	}
+	c.under[folder] = true
+	defer delete(c.under, folder)
 	if err := c.only(folder); err != nil {
-		return err
+		return 0, err
 	}
-	k, err := parseKustomization(c.files[file])
+	k, err := parseKustomization(c.files[file], c.keys)
 	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+		return 0, fmt.Errorf("%s: %w", file, err)
 	}
-	if err := c.follow(folder, k); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+	if loads, err = c.follow(folder, k); err != nil {
+		return 0, fmt.Errorf("%s: %w", file, err)
 	}
-	return nil
+	if loads++; loads > maxFiles {
+		return 0, fmt.Errorf("%s: more than %d files are loaded for it, counting those of a folder each time that "+
+			"it is referred to", file, maxFiles)
+	}
+	c.loads[folder] = loads
+	return loads, nil
 }
 
 // only sees to it that kustomize takes the file that is checked: it knows other names too.
@@ -126,12 +205,12 @@ func (c *kustomizationCheck) only(folder string) error {
 	return nil
 }
 
-func (c *kustomizationCheck) follow(folder string, k *kustomizationFile) error {
+func (c *kustomizationCheck) follow(folder string, k *kustomizationFile) (loads int, err error) {
 	var loaded, opaque []string
 	for _, p := range k.Patches {
 		loaded = append(loaded, p.Path)
 		if err := inline(p.Patch); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	for _, r := range k.Replacements {
@@ -148,27 +227,33 @@ func (c *kustomizationCheck) follow(folder string, k *kustomizationFile) error {
 		}
 		opaque = append(append(opaque, g.Envs...), g.Env)
 	}
-	for _, p := range slices.DeleteFunc(loaded, empty) {
+	loaded, opaque = slices.DeleteFunc(loaded, empty), slices.DeleteFunc(opaque, empty)
+	loads = len(loaded) + len(opaque)
+	for _, p := range loaded {
 		if err := c.document(folder, p); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	for _, p := range slices.DeleteFunc(opaque, empty) {
+	for _, p := range opaque {
 		if _, err := c.file(folder, p); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	for _, p := range k.Resources {
-		if err := c.resource(folder, p); err != nil {
-			return err
+		more, err := c.resource(folder, p)
+		if err != nil {
+			return 0, err
 		}
+		loads += more
 	}
 	for _, p := range k.Components {
-		if err := c.subfolder(folder, p); err != nil {
-			return err
+		more, err := c.subfolder(folder, p)
+		if err != nil {
+			return 0, err
 		}
+		loads += more
 	}
-	return nil
+	return loads, nil
 }
 
 // inline looks at a patch that is written into a kustomization. What is no YAML is left to kustomize: it may be JSON.
@@ -184,20 +269,20 @@ func inline(patch string) error {
 func empty(s string) bool { return s == "" }
 
 // resource is a file or a folder.
-func (c *kustomizationCheck) resource(folder, p string) error {
+func (c *kustomizationCheck) resource(folder, p string) (loads int, err error) {
 	if name, err := c.local(folder, p); err == nil && c.files[name] == nil {
 		return c.subfolder(folder, p)
 	}
-	return c.document(folder, p)
+	return 1, c.document(folder, p)
 }
 
-func (c *kustomizationCheck) subfolder(folder, p string) error {
+func (c *kustomizationCheck) subfolder(folder, p string) (loads int, err error) {
 	name, err := c.local(folder, p)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if c.files[path.Join(name, kustomization)] == nil {
-		return fmt.Errorf("%q is neither a file nor a folder with a %s here", p, kustomization)
+		return 0, fmt.Errorf("%q is neither a file nor a folder with a %s here", p, kustomization)
 	}
 	return c.folder(name)
 }
@@ -230,13 +315,14 @@ func (c *kustomizationCheck) local(folder, p string) (string, error) {
 			"because nothing outside this folder is reachable; copy the files into it", p)
 	}
 	name := path.Join(folder, p)
-	if name != c.top && !strings.HasPrefix(name, c.top+"/") {
+	if name != c.top && !strings.HasPrefix(name, c.top+"/") && c.top != "." || name == ".." ||
+		strings.HasPrefix(name, "../") {
 		return "", fmt.Errorf("%q leaves the folder %s", p, c.top)
 	}
 	return name, nil
 }
 
-func parseKustomization(data []byte) (*kustomizationFile, error) {
+func parseKustomization(data []byte, keys []string) (*kustomizationFile, error) {
 	nodes, err := documents("", data)
 	if err != nil {
 		return nil, err
@@ -246,9 +332,9 @@ func parseKustomization(data []byte) (*kustomizationFile, error) {
 	}
 	root := nodes[0].node
 	for i := 0; i < len(root.Content); i += 2 {
-		if key := root.Content[i]; !slices.Contains(kustomizationKeys, key.Value) {
+		if key := root.Content[i]; !slices.Contains(keys, key.Value) {
 			return nil, fmt.Errorf("line %d: %q is refused: boxlift takes %s", key.Line, key.Value,
-				strings.Join(kustomizationKeys, ", "))
+				strings.Join(keys, ", "))
 		}
 	}
 	var k kustomizationFile

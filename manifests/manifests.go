@@ -1,5 +1,5 @@
 // Package manifests holds the Kubernetes objects that LiteBoxd runs from, and renders them
-// for one site.
+// for one site. It also builds the kustomize folders of others, by the same rules: Build.
 //
 // system/ and sandbox/ are two kustomize bases: the control plane, and the namespace in which
 // sandboxes run. They are embedded; a bundle carries them as a tar (Pack, Unpack), and it is
@@ -32,6 +32,9 @@ var ErrInvalid = fault.NewKind(fault.Input, "invalid manifests")
 // ErrSite is wrapped by errors that the site's own folder (liteboxd.configDir) is to blame
 // for. Their text names the file in the folder and, where known, line and object.
 var ErrSite = fault.NewKind(fault.Input, "invalid site folder")
+
+// ErrFolder is wrapped by errors of [Build]: the folder is not what kustomize, or boxlift, can build.
+var ErrFolder = fault.NewKind(fault.Input, "invalid kustomize folder")
 
 // Names that the bases use and that installers, linters and tests need.
 const (

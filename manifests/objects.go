@@ -46,12 +46,16 @@ type ImageUse struct {
 	Container string // "api": a container, an image volume, or the variable that holds the image
 }
 
-// Images returns every image that the objects name, in the order of Objects: containers of
-// pods and of whatever has pods' templates, image volumes, and variables that are called
-// …_IMAGE, in containers' environments and in ConfigMaps.
-func (r *Rendered) Images() []ImageUse {
+// Images returns every image that the objects name, in the order of Objects.
+func (r *Rendered) Images() []ImageUse { return ImagesOf(r.Objects()) }
+
+// ImagesOf returns every image that objects name, in their order: containers of pods and of
+// whatever has pods' templates, image volumes, and variables that are called …_IMAGE, in
+// containers' environments and in ConfigMaps. The objects may be of any content, numbers of any
+// type among it.
+func ImagesOf(objects []*unstructured.Unstructured) []ImageUse {
 	var all []ImageUse
-	for _, object := range r.Objects() {
+	for _, object := range objects {
 		all = append(all, imagesOf(object)...)
 	}
 	return all
@@ -65,7 +69,7 @@ func imagesOf(object *unstructured.Unstructured) []ImageUse {
 		}
 	}
 	if object.GetKind() == "ConfigMap" {
-		data, _, _ := unstructured.NestedMap(object.Object, "data")
+		data, _ := object.Object["data"].(map[string]any)
 		for _, key := range slices.Sorted(maps.Keys(data)) {
 			if image, _ := data[key].(string); isImageVariable(key) {
 				use(image, key)
@@ -92,7 +96,8 @@ func imagesOf(object *unstructured.Unstructured) []ImageUse {
 	}
 	walkLists(object.Object, []string{"volumes"}, func(volume map[string]any) {
 		name, _ := volume["name"].(string)
-		reference, _, _ := unstructured.NestedString(volume, "image", "reference")
+		image, _ := volume["image"].(map[string]any)
+		reference, _ := image["reference"].(string)
 		use(reference, name)
 	})
 	return all
