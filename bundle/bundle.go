@@ -32,6 +32,9 @@ const (
 	// ManifestsFile is the name of the file with the manifests of ManifestsComponent: a
 	// tar that serves all platforms.
 	ManifestsFile = "manifests.tar"
+	// ValuesFile is the name of the file with the values that a component's chart is rendered with, under those of
+	// install.yaml.
+	ValuesFile = "values.yaml"
 
 	// SBOMFile is the name of the file, of the component ProgramsComponent, that lists the
 	// software in the bundle as a CycloneDX document; only bundles that were built so have it.

@@ -48,16 +48,22 @@ func Pack(files fs.FS) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Unpack returns the files of a tar that Pack has made. Errors wrap ErrInvalid.
-func Unpack(data []byte) (fs.FS, error) {
-	files, err := unpack(data)
+// Unpack returns the files of a tar that Pack has made of LiteBoxd's bases. Errors wrap ErrInvalid.
+func Unpack(data []byte) (fs.FS, error) { return unpackWith(data, bases...) }
+
+// UnpackFolder returns the files of a tar that Pack has made of a kustomize folder. Errors wrap ErrInvalid.
+func UnpackFolder(data []byte) (fs.FS, error) { return unpackWith(data, ".") }
+
+func unpackWith(data []byte, folders ...string) (fs.FS, error) {
+	files, err := unpack(data, folders)
 	if err != nil {
 		return nil, fmt.Errorf("unpack manifests: %w: %w: build the bundle again", ErrInvalid, err)
 	}
 	return files, nil
 }
 
-func unpack(data []byte) (fs.FS, error) {
+// unpack reads a tar that has a kustomization in each of these folders.
+func unpack(data []byte, kustomized []string) (fs.FS, error) {
 	files := map[string][]byte{}
 	folders := map[string]bool{}
 	var order []string
@@ -103,9 +109,9 @@ func unpack(data []byte) (fs.FS, error) {
 			return nil, fmt.Errorf("entry %q is a file and a folder", name)
 		}
 	}
-	for _, base := range bases {
-		if files[path.Join(base, kustomization)] == nil {
-			return nil, fmt.Errorf("there is no %s", path.Join(base, kustomization))
+	for _, folder := range kustomized {
+		if files[path.Join(folder, kustomization)] == nil {
+			return nil, fmt.Errorf("there is no %s", path.Join(folder, kustomization))
 		}
 	}
 	return inMemory(order, files)

@@ -2,10 +2,15 @@ package helm
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
 
+	"go.yaml.in/yaml/v3"
+
+	"github.com/liteboxd/boxlift/internal/outsideyaml"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -30,6 +35,50 @@ func cloneValue(value any) any {
 		return out
 	}
 	return value
+}
+
+// MaxValues bounds the values of a file, in bytes.
+const MaxValues = 256 << 10
+
+// ParseValues reads the values of a file: one YAML mapping, or nothing, of at most MaxValues. A key that is there twice
+// is an error.
+func ParseValues(content []byte) (map[string]any, error) {
+	strict := outsideyaml.Reader{MaxSize: MaxValues, MaxNodes: maxRenderedNodes}
+	var values map[string]any
+	documents := 0
+	for document, err := range strict.Documents(content) {
+		if err != nil {
+			return nil, fmt.Errorf("read values: %w", err)
+		}
+		if documents++; documents > 1 {
+			return nil, errors.New("read values: there are several YAML documents, one is expected")
+		}
+		if len(document.Content) == 0 || document.Content[0].Tag == "!!null" {
+			continue // nothing but comments
+		}
+		if document.Content[0].Kind != yaml.MappingNode {
+			return nil, errors.New("read values: they are no mapping")
+		}
+		if err := document.Decode(&values); err != nil {
+			return nil, fmt.Errorf("read values: %w", err)
+		}
+	}
+	return values, nil
+}
+
+// MergeValues returns values with others over them, as Helm does with several files: mappings are merged, and of
+// everything else the other one counts. Neither is changed.
+func MergeValues(values, over map[string]any) map[string]any {
+	merged := clone(values)
+	for key, value := range over {
+		below, isBelow := merged[key].(map[string]any)
+		if above, isAbove := value.(map[string]any); isBelow && isAbove {
+			merged[key] = MergeValues(below, above)
+			continue
+		}
+		merged[key] = cloneValue(value)
+	}
+	return merged
 }
 
 // plain returns values in the types that JSON knows, as Helm's records have them.
