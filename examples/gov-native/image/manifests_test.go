@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -14,49 +15,58 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/manifests/lint"
 )
 
 const namespace = "gov"
 
-// render makes the objects of a folder of the example with plain kustomize, in a namespace. A site's folder gets the
-// manifests below it.
+// render makes the objects of a folder of the example as boxlift does, in a namespace, and sees to it that plain
+// kustomize makes the same of it. A site's folder gets the manifests below it.
 func render(t *testing.T, folder string) []*unstructured.Unstructured {
 	t.Helper()
-	tree := filesys.MakeFsInMemory()
+	const site = "site/gov-native/kustomization.yaml"
+	tree, plain := fstest.MapFS{}, filesys.MakeFsInMemory()
 	for _, from := range []string{"manifests", "site/gov-native"} {
 		for name, data := range files(t, filepath.Join("..", from)) {
-			if err := tree.WriteFile(path.Join("/", from, name), []byte(data)); err != nil {
+			name = path.Join(from, name)
+			if name == site {
+				data += "resources: [../../manifests]\n"
+			}
+			tree[name] = &fstest.MapFile{Data: []byte(data)}
+			if err := plain.WriteFile("/"+name, []byte(data)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	site := "/site/gov-native/kustomization.yaml"
-	kustomization, err := tree.ReadFile(site)
+	objects, err := manifests.Build(tree, folder)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tree.WriteFile(site, append(kustomization, "resources: [../../manifests]\n"...)); err != nil {
-		t.Fatal(err)
-	}
-	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(tree, "/"+folder)
+	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(plain, "/"+folder)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var objects []*unstructured.Unstructured
+	want, got := map[string]string{}, map[string]string{}
 	for _, resource := range made.Resources() {
-		content, err := resource.Map()
-		if err != nil {
-			t.Fatal(err)
-		}
-		object := &unstructured.Unstructured{Object: content}
+		want[resource.GetKind()+" "+resource.GetName()] = resource.MustYaml()
+	}
+	for _, object := range objects {
 		if in := object.GetNamespace(); in != "" || object.GetKind() == "Namespace" {
 			t.Errorf("%s %s is in namespace %q: which one, the site says", object.GetKind(), object.GetName(), in)
 		}
+		content, err := yaml.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[object.GetKind()+" "+object.GetName()] = string(content)
 		object.SetNamespace(namespace)
-		objects = append(objects, object)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s: boxlift makes of it (-plain kustomize +boxlift):\n%s", folder, diff)
 	}
 	return objects
 }
