@@ -53,6 +53,7 @@ import (
 	"github.com/liteboxd/boxlift/install/survey"
 	"github.com/liteboxd/boxlift/install/timekeeping"
 	"github.com/liteboxd/boxlift/install/upgrade"
+	"github.com/liteboxd/boxlift/install/workload"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -125,6 +126,7 @@ type installation struct {
 	importer   *images.Importer
 	network    *network.Network
 	deployer   *liteboxd.Deployer
+	workloads  *workload.Room
 	renewer    *certificates.Renewer
 	anchors    *anchors.Keeper
 	renewal    *renewal.Keeper
@@ -169,6 +171,7 @@ func newRooms(o Options) *installation {
 	in.network = &network.Network{Site: site, Engine: engine, Seeder: in.seeder}
 	in.deployer = &liteboxd.Deployer{Site: site, Engine: engine, Cluster: in.cluster, NoRollback: o.NoRollback,
 		ForceAfter: o.ForceAfter}
+	in.workloads = &workload.Room{Site: site, Engine: engine, Cluster: in.cluster, NoRollback: o.NoRollback}
 	in.renewer = &certificates.Renewer{Site: site, Engine: engine, Cluster: in.cluster, Seeder: in.seeder}
 	in.packages = &packages.Room{Site: site, Engine: engine}
 	in.timekeeper = &timekeeping.Keeper{Site: site, Engine: engine}
@@ -185,20 +188,21 @@ func newRooms(o Options) *installation {
 	in.relocation = &relocation.Relocation{Site: site, Engine: engine, Deployer: in.deployer, Members: in.members}
 	in.surveyor = &survey.Surveyor{
 		Site: site, Engine: engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Network: in.network,
-		Deployer: in.deployer,
+		Deployer: in.deployer, Workloads: in.workloads,
 		Recovery: in.recovery, Packages: in.packages, Front: in.front,
 	}
 	surveyor := in.surveyor
 	in.preparer.Judged = func() (preflight.Need, []preflight.Subject) { return surveyor.Needs(), surveyor.Subjects() }
 	in.inspector = &inspect.Inspector{
 		Site: site, Engine: engine, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer,
-		Deployer: in.deployer, Renewer: in.renewer, Namer: in.namer, Nameserver: in.nameserver, Front: in.front,
+		Deployer: in.deployer, Workloads: in.workloads, Renewer: in.renewer, Namer: in.namer,
+		Nameserver: in.nameserver, Front: in.front,
 		Kubeconfig: o.Kubeconfig, MergeKubeconfig: o.MergeKubeconfig, Trust: o.Demand.Policy,
 	}
 	in.upgrader = &upgrade.Upgrader{
 		Site: site, Engine: engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer,
-		Deployer: in.deployer,
-		Renewer:  in.renewer, Members: in.members, Recovery: in.recovery, Surveyor: in.surveyor,
+		Deployer: in.deployer, Workloads: in.workloads,
+		Renewer: in.renewer, Members: in.members, Recovery: in.recovery, Surveyor: in.surveyor,
 		Inspector: in.inspector,
 	}
 	return in
@@ -216,6 +220,7 @@ func Install(ctx context.Context, o Options) (*run.Summary, error) {
 		return nil, err
 	}
 	in.deployer.WarnOfManifests()
+	in.workloads.Warn()
 	if in.engine.Verb = o.Scope.Verb(); o.Only != nil {
 		in.engine.Verb = journal.AddNodes
 	}
@@ -265,7 +270,13 @@ func (in *installation) check(ctx context.Context) (err error) {
 		return nil
 	case in.site.Config.LiteBoxd == nil && in.engine.Scope == run.OnlyLiteBoxd:
 		return errNoLiteBoxd
-	case in.site.Config.LiteBoxd == nil:
+	}
+	if in.engine.Scope != run.OnlyLiteBoxd {
+		if err := in.workloads.Render(ctx); err != nil {
+			return err
+		}
+	}
+	if in.site.Config.LiteBoxd == nil {
 		return nil
 	}
 	in.deployer.Deployment, err = in.deployer.RenderLiteBoxd()
@@ -309,6 +320,10 @@ func (in *installation) begin(plan []run.Phase) error {
 	if in.deployer.Deployment != nil {
 		// What the site's own folder says is part of what is asked for.
 		sum := sha256.Sum256([]byte(begun.Config + "\n" + string(in.deployer.Deployment.Rendered.YAML())))
+		begun.Config = hex.EncodeToString(sum[:])
+	}
+	if text := in.workloads.Fingerprint(); text != "" {
+		sum := sha256.Sum256([]byte(begun.Config + "\n" + text))
 		begun.Config = hex.EncodeToString(sum[:])
 	}
 	if begun.Command == "" {

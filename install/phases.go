@@ -15,6 +15,7 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/schedule"
 	"github.com/liteboxd/boxlift/install/timekeeping"
+	"github.com/liteboxd/boxlift/install/workload"
 	"github.com/liteboxd/boxlift/internal/backup"
 )
 
@@ -71,6 +72,8 @@ func (in *installation) installPhases() []run.Phase {
 		{Name: "retire", Does: "removes a registry and a front that install.yaml does not ask for any more", Needs: api,
 			Look: inOrder(in.seeder.Retire, in.front.Retire), If: in.engine.WholeCluster},
 		{Name: "liteboxd", Does: "deploys LiteBoxd", Needs: network, Look: in.deployer.Deploy},
+		{Name: workload.Phase, Does: "deploys the other workloads of install.yaml", Needs: network,
+			Look: in.workloads.Deploy},
 		{Name: schedule.Phase, Does: "has the servers make backups by themselves, where install.yaml says so",
 			Needs: shipped, Look: in.schedule.Keep},
 		{Name: "verify", Does: "waits until all nodes are Ready and all that belongs to the platform runs", Needs: network,
@@ -99,6 +102,7 @@ func (in *installation) statusPhases() []run.Phase {
 		{Name: "images", Look: in.importer.Images},
 		{Name: "retire", Look: inOrder(in.seeder.Retire, in.front.Retire)},
 		{Name: "liteboxd", Look: in.deployer.Deploy},
+		{Name: workload.Phase, Look: in.workloads.Deploy},
 		{Name: schedule.Phase, Look: in.schedule.Keep},
 		{Name: "verify", Look: in.inspector.Verify},
 		{Name: "overview", Look: in.inspector.LookAround},
@@ -141,6 +145,7 @@ func (in *installation) restorePhases() []run.Phase {
 		{Name: "images", Look: in.importer.Images},
 		{Name: "retire", Look: inOrder(in.seeder.Retire, in.front.Retire), If: in.engine.WholeCluster},
 		{Name: "liteboxd", Look: in.deployer.Deploy},
+		{Name: workload.Phase, Look: in.workloads.Deploy},
 		{Name: schedule.Phase, Look: in.schedule.Keep},
 		{Name: "verify", Look: in.inspector.Verify},
 		{Name: "finish", Look: in.inspector.Finish, Ahead: true},
@@ -172,6 +177,7 @@ func (in *installation) upgradePhases() []run.Phase {
 		{Name: "images", Look: in.importer.Images},
 		{Name: "retire", Look: inOrder(in.seeder.Retire, in.front.Retire), If: in.engine.WholeCluster},
 		{Name: "liteboxd", Look: in.deployer.Deploy},
+		{Name: workload.Phase, Look: in.workloads.Deploy},
 		{Name: schedule.Phase, Look: in.schedule.Keep},
 		// k3s was started again where it changed: what ends soon all the same needs somebody.
 		{Name: "verify", Look: inOrder(in.inspector.Verify, in.renewer.WarnOfAll)},
@@ -194,6 +200,18 @@ func (in *installation) removePhases(s members.Settings) []run.Phase {
 func (in *installation) rollbackPhases(revision int) []run.Phase {
 	return []run.Phase{{Name: "rollback", Gate: true, Look: inOrder(in.reachServers,
 		func(ctx context.Context) error { return in.deployer.RollBack(ctx, revision) })}}
+}
+
+// removeWorkloadPhases take a workload off the cluster.
+func (in *installation) removeWorkloadPhases(name string, withData bool) []run.Phase {
+	return []run.Phase{{Name: workload.RemovalPhase, Gate: true, Look: inOrder(in.reachServers,
+		func(ctx context.Context) error { return in.workloads.Remove(ctx, name, withData) })}}
+}
+
+// rollBackWorkloadPhases take a workload back to a revision, or to the last good one when that is 0.
+func (in *installation) rollBackWorkloadPhases(name string, revision int) []run.Phase {
+	return []run.Phase{{Name: workload.RollbackPhase, Gate: true, Look: inOrder(in.reachServers,
+		func(ctx context.Context) error { return in.workloads.RollBack(ctx, name, revision) })}}
 }
 
 // movePhases bring LiteBoxd's database to another node.

@@ -24,9 +24,12 @@ func (r *Rendered) Objects() []*unstructured.Unstructured {
 }
 
 // YAML returns Objects as YAML documents. The same objects give the same bytes.
-func (r *Rendered) YAML() []byte {
+func (r *Rendered) YAML() []byte { return YAML(r.Objects()) }
+
+// YAML returns objects as YAML documents, in their order. The same objects give the same bytes.
+func YAML(objects []*unstructured.Unstructured) []byte {
 	var out bytes.Buffer
-	for i, object := range r.Objects() {
+	for i, object := range objects {
 		data, err := yaml.Marshal(object.Object)
 		if err != nil {
 			panic(err) // they were made from JSON

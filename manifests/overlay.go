@@ -198,17 +198,29 @@ func deletes(node *yaml.Node) bool {
 // their kind begins with Cluster, as is the custom.
 func clusterScoped(object *resource.Resource, parts []*part) bool {
 	kind, group := object.GetKind(), object.GetGvk().Group
-	namespaced, known := openapi.IsNamespaceScoped(kyaml.TypeMeta{APIVersion: object.GetApiVersion(), Kind: kind})
-	if known {
-		return !namespaced
-	}
-	for _, p := range parts {
-		for _, other := range p.objects.Resources() {
-			if other.GetKind() == "CustomResourceDefinition" && text(other, "spec", "group") == group &&
-				text(other, "spec", "names", "kind") == kind {
-				return text(other, "spec", "scope") == "Cluster"
+	return scopeOf(object.GetApiVersion(), kind, group, func() string {
+		for _, p := range parts {
+			for _, other := range p.objects.Resources() {
+				if other.GetKind() == definitionKind && text(other, "spec", "group") == group &&
+					text(other, "spec", "names", "kind") == kind {
+					return text(other, "spec", "scope")
+				}
 			}
 		}
+		return ""
+	})
+}
+
+const definitionKind = "CustomResourceDefinition"
+
+// scopeOf is clusterScoped for a kind; defined is the scope by a CustomResourceDefinition of the same site, "" where
+// there is none.
+func scopeOf(apiVersion, kind, group string, defined func() string) (isCluster bool) {
+	if namespaced, known := openapi.IsNamespaceScoped(kyaml.TypeMeta{APIVersion: apiVersion, Kind: kind}); known {
+		return !namespaced
+	}
+	if scope := defined(); scope != "" {
+		return scope == "Cluster"
 	}
 	return group == "cilium.io" && slices.Contains(ciliumClusterScoped, kind) || strings.HasPrefix(kind, "Cluster")
 }

@@ -184,14 +184,10 @@ func convert(m resmap.ResMap) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// acceptable refuses what must not be in any release, wherever it comes from.
+// acceptable refuses what must not be in LiteBoxd's release, wherever it comes from.
 func acceptable(object *unstructured.Unstructured) error {
-	if object.GroupVersionKind().GroupKind().String() == "Secret" {
-		return errors.New("secrets are not rendered, because what is rendered is printed and kept: make it in the " +
-			"cluster yourself (kubectl create secret) and only refer to it")
-	}
-	if object.IsList() {
-		return errors.New("lists are refused: write the objects one after another, with --- between them")
+	if err := keepable(object); err != nil {
+		return err
 	}
 	for _, use := range imagesOf(object) {
 		if strings.HasPrefix(use.Image, "boxlift.invalid/") {
@@ -202,6 +198,18 @@ func acceptable(object *unstructured.Unstructured) error {
 		return acceptableConfig(object)
 	}
 	return inlineSecret(object.Object)
+}
+
+// keepable refuses what must not be in any release that boxlift renders.
+func keepable(object *unstructured.Unstructured) error {
+	if object.GroupVersionKind().GroupKind().String() == "Secret" {
+		return errors.New("secrets are not rendered, because what is rendered is printed and kept: make it in the " +
+			"cluster yourself (kubectl create secret) and only refer to it")
+	}
+	if object.IsList() {
+		return errors.New("lists are refused: write the objects one after another, with --- between them")
+	}
+	return nil
 }
 
 func acceptableConfig(object *unstructured.Unstructured) error {

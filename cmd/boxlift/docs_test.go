@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io/fs"
 	"net/url"
 	"os"
@@ -362,8 +363,8 @@ var (
 	topLevel  = regexp.MustCompile(`(?m)^(\w+):`)
 )
 
-// TestExamples reads what examples/ has as boxlift does: the configurations, and the parts of
-// locks in the pages, which are put into the lock of the repository.
+// TestExamples reads what examples/ has as boxlift does: the configurations, the locks, and the
+// parts of locks in the pages, which are put into the lock of the repository.
 func TestExamples(t *testing.T) {
 	names, err := filepath.Glob(filepath.Join(repository, "examples", "*", "README.md"))
 	if err != nil || len(names) == 0 {
@@ -383,6 +384,13 @@ func TestExamples(t *testing.T) {
 			}
 			for _, w := range warnings {
 				t.Errorf("warning: %s", w)
+			}
+			own, err := os.ReadFile(filepath.Join(folder, "versions.lock"))
+			if err == nil {
+				_, err = lock.Parse("versions.lock", own)
+			}
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.Error(err)
 			}
 			page, err := os.ReadFile(name)
 			if err != nil {

@@ -111,6 +111,7 @@ network, installs k3s, Cilium and LiteBoxd from it over SSH.
 		newManifestsCommand(&o),
 		newRollbackCommand(&o),
 		newLiteBoxdCommand(&o),
+		newWorkloadCommand(&o),
 		newBackupCommand(&o),
 		newCertsCommand(&o),
 		newTokenCommand(&o),

@@ -43,6 +43,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config/schema"
 	"github.com/liteboxd/boxlift/install/config/secret"
 	"github.com/liteboxd/boxlift/install/config/timeservers"
+	"github.com/liteboxd/boxlift/install/config/workloads"
 	"github.com/liteboxd/boxlift/install/hardening"
 	"github.com/liteboxd/boxlift/internal/fault"
 )
@@ -55,6 +56,7 @@ type Config struct {
 	Seeding    Seeding
 	Registries *registries.File // nil when the file has no registries section
 	LiteBoxd   *LiteBoxd        // nil when the file has no liteboxd section
+	Workloads  []workloads.Workload
 	Authority  Authority
 	Trust      Trust
 	Runtime    Runtime
@@ -418,14 +420,15 @@ func (c *Config) Fingerprint() string {
 		Front    *front.Front      `json:",omitempty"`
 		Time     *timeservers.Time `json:",omitempty"`
 		// whether there is one, since its folder is on one operator's machine
-		Authority bool          `json:",omitempty"`
-		Backups   *backups.Plan `json:",omitempty"`
+		Authority bool                 `json:",omitempty"`
+		Backups   *backups.Plan        `json:",omitempty"`
+		Workloads []workloads.Workload `json:",omitempty"`
 	}{
 		3, c.Cluster.Name, c.Cluster.APIEndpoint, c.K3sVersion(), hosts(c.Cluster.Servers), agents, c.Network,
 		c.Registries, nil,
 		c.Runtime.RemoveAbsentAgents, c.Seeding.meaning(), c.Prepare, c.Names, c.Packages, c.Cluster.Front, c.Time,
 		c.Authority.Folder != "",
-		c.Backups.Meaning(),
+		c.Backups.Meaning(), workloads.Meaning(c.Workloads),
 	}
 	if c.LiteBoxd != nil {
 		box := *c.LiteBoxd

@@ -250,7 +250,7 @@ func rebuild(path []string, wrong string) string {
 	}
 	inner := rebuild(path[1:], wrong)
 	switch path[0] {
-	case "servers", "agents", "taints", "rewrites", "requireAttestations", "to":
+	case "servers", "agents", "workloads", "taints", "rewrites", "requireAttestations", "to":
 		return "{" + path[0] + ": [" + inner + "]}"
 	case "*":
 		return "{x: " + inner + "}"

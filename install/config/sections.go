@@ -20,6 +20,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config/registries"
 	"github.com/liteboxd/boxlift/install/config/schema"
 	"github.com/liteboxd/boxlift/install/config/timeservers"
+	"github.com/liteboxd/boxlift/install/config/workloads"
 	"github.com/liteboxd/boxlift/install/hardening"
 )
 
@@ -64,6 +65,8 @@ func (d *decoder) config(root schema.Node) *Config {
 			func(n schema.Node) { cfg.Registries = registries.Read(n) }),
 		schema.Optional("liteboxd", "What to deploy on the cluster.",
 			func(n schema.Node) { cfg.LiteBoxd = d.liteboxd(n) }),
+		schema.Optional("workloads", "What runs on the cluster besides, from charts and manifests in the bundle. Default: "+
+			"nothing.", func(n schema.Node) { cfg.Workloads = workloads.Read(n, d.parsePath) }),
 		schema.Optional("backups", "Backups that the servers make by themselves. Default: none.",
 			func(n schema.Node) { cfg.Backups = backups.Read(n, d.parsePath) }),
 		schema.Optional("authority", "The site's own certificate authority: trusted by all hosts, above the cluster's own, "+

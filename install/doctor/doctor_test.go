@@ -35,6 +35,7 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/install/workload"
 	"github.com/liteboxd/boxlift/node/facts"
 	"github.com/liteboxd/boxlift/node/reach"
 	"github.com/liteboxd/boxlift/test/kubetest"
@@ -163,6 +164,7 @@ func rooms(t *testing.T, s *site.Site) *Doctor {
 		Site: s, Engine: engine, Seeder: seeder, Cluster: cluster, Renewer: renewer, Namer: namer,
 		Importer:   &images.Importer{Site: s, Engine: engine, Seeder: seeder},
 		Deployer:   &liteboxd.Deployer{Site: s, Engine: engine, Cluster: cluster},
+		Workloads:  &workload.Room{Site: s, Engine: engine, Cluster: cluster},
 		Nameserver: &nameserver.Keeper{Site: s, Engine: engine, Namer: namer},
 		Front:      &front.Keeper{Site: s, Engine: engine},
 	}}

@@ -131,6 +131,8 @@ type Cluster struct {
 	Cilium, CiliumState string
 	// LiteBoxd is the version that runs, "" for none.
 	LiteBoxd string
+	// Workloads are the versions of the workloads of install.yaml that run, by component.
+	Workloads map[string]string
 	// Volume is what is wrong with LiteBoxd's data volume, "" for nothing.
 	Volume, VolumeWay string
 	// Drift is what of the cluster as a whole was changed since the last release.
@@ -183,8 +185,10 @@ type Trouble struct{ Found, Way string }
 // Target is what a cluster is to become.
 type Target struct {
 	K3s, Cilium, LiteBoxd string // versions; LiteBoxd's is "" when the bundle has none
-	UpgradesFrom          map[string][]string
-	Platforms             []lock.Platform
+	// Others are the versions of the other components, those of workloads among them.
+	Others       map[string]string
+	UpgradesFrom map[string][]string
+	Platforms    []lock.Platform
 	// RequiresDrain is what the lock says of k3s.
 	RequiresDrain bool
 	// Serial is the lock's, 0 for none.
@@ -200,7 +204,8 @@ const (
 
 // TargetOf is what a lock asks for.
 func TargetOf(l *lock.Lock) Target {
-	t := Target{UpgradesFrom: make(map[string][]string), Platforms: l.Platforms, Serial: l.Serial}
+	t := Target{UpgradesFrom: make(map[string][]string), Others: make(map[string]string), Platforms: l.Platforms,
+		Serial: l.Serial}
 	for _, c := range l.Components {
 		switch c.Name {
 		case k3sComponent:
@@ -209,6 +214,8 @@ func TargetOf(l *lock.Lock) Target {
 			t.Cilium = c.Version
 		case liteboxdComponent:
 			t.LiteBoxd = c.Version
+		default:
+			t.Others[c.Name] = c.Version
 		}
 		if c.UpgradesFrom != nil {
 			t.UpgradesFrom[c.Name] = c.UpgradesFrom

@@ -461,7 +461,7 @@ func TestTargetOf(t *testing.T) {
 		{Name: "cilium", Version: "1.18.6"}, {Name: "liteboxd", Version: "v0.6.10"}, {Name: "other", Version: "v1"},
 	}}
 	want := Target{
-		K3s: "v1.34.4+k3s1", Cilium: "1.18.6", LiteBoxd: "v0.6.10",
+		K3s: "v1.34.4+k3s1", Cilium: "1.18.6", LiteBoxd: "v0.6.10", Others: map[string]string{"other": "v1"},
 		UpgradesFrom: map[string][]string{"k3s": {">=1.33.0 <1.35.0"}}, Platforms: []lock.Platform{"linux/amd64"},
 	}
 	if diff := cmp.Diff(want, TargetOf(l)); diff != "" {

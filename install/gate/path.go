@@ -2,6 +2,7 @@ package gate
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 )
@@ -168,6 +169,12 @@ func (c Cluster) at(t Target) Cluster {
 	c.APIs, c.Cilium, c.CiliumState = nil, t.Cilium, ""
 	if c.LiteBoxd != "" && t.LiteBoxd != "" {
 		c.LiteBoxd = t.LiteBoxd
+	}
+	c.Workloads = maps.Clone(c.Workloads)
+	for name := range c.Workloads {
+		if to := t.Others[name]; to != "" {
+			c.Workloads[name] = to
+		}
 	}
 	return c
 }

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -55,6 +56,11 @@ func (j *judgement) components() []component {
 	if j.Cluster.LiteBoxd != "" && j.Target.LiteBoxd != "" {
 		list = append(list, component{name: liteboxdComponent, title: "LiteBoxd", from: []string{j.Cluster.LiteBoxd},
 			to: j.Target.LiteBoxd})
+	}
+	for _, name := range slices.Sorted(maps.Keys(j.Workloads)) {
+		if to := j.Others[name]; to != "" {
+			list = append(list, component{name: name, title: name, from: []string{j.Workloads[name]}, to: to})
+		}
 	}
 	return list
 }

@@ -118,6 +118,7 @@ const (
 	checkPeers       = "peers"
 	checkDeployment  = "deployment"
 	checkVolume      = "volume"
+	checkWorkload    = "workload"
 	checkIngress     = "ingress"
 	checkGateway     = "gateway-to-sandbox"
 	checkSandboxDNS  = "sandbox-dns"
@@ -138,10 +139,9 @@ const (
 // HealthChecks are the names of all checks, in the order in which they are made.
 func HealthChecks() []string {
 	return []string{
-		checkHost, CheckAPI, checkFront, checkNode, checkCilium, checkDNS, checkRegistry, checkPeers, checkDeployment, checkVolume,
-		checkIngress,
-		checkGateway, checkSandboxDNS, checkSandboxAPI, checkSandboxNet, checkTrust, checkNames, checkNameserver,
-		checkTime, checkCertificate, checkRenewal, checkBackup, CheckClock, CheckDisk,
+		checkHost, CheckAPI, checkFront, checkNode, checkCilium, checkDNS, checkRegistry, checkPeers, checkDeployment,
+		checkVolume, checkWorkload, checkIngress, checkGateway, checkSandboxDNS, checkSandboxAPI, checkSandboxNet,
+		checkTrust, checkNames, checkNameserver, checkTime, checkCertificate, checkRenewal, checkBackup, CheckClock, CheckDisk,
 	}
 }
 
@@ -177,6 +177,7 @@ func (e *examination) parts() []part {
 		{[]string{checkPeers}, needsAPI, e.checkPeers},
 		{[]string{checkDeployment}, needsLiteBoxd, e.checkDeployments},
 		{[]string{checkVolume}, needsLiteBoxd, e.checkVolume},
+		{[]string{checkWorkload}, needsAPI, e.checkSiteWorkloads},
 		{[]string{checkIngress}, needsLiteBoxd, e.checkIngress},
 		{[]string{checkGateway}, needsLiteBoxd, e.checkGateway},
 		{sandbox, needsLiteBoxd, e.checkSandbox},

@@ -17,19 +17,21 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/install/workload"
 	"github.com/liteboxd/boxlift/registry/rewrite"
 )
 
 // Inspector proves that the platform runs, and tells how it is.
 type Inspector struct {
-	Site     *site.Site
-	Engine   *run.Engine
-	Seeder   *seed.Seeder
-	Cluster  *k3s.Cluster
-	Importer *images.Importer
-	Deployer *liteboxd.Deployer
-	Renewer  *certificates.Renewer
-	Namer    *names.Namer
+	Site      *site.Site
+	Engine    *run.Engine
+	Seeder    *seed.Seeder
+	Cluster   *k3s.Cluster
+	Importer  *images.Importer
+	Deployer  *liteboxd.Deployer
+	Workloads *workload.Room
+	Renewer   *certificates.Renewer
+	Namer     *names.Namer
 	// Nameserver knows the DNS servers that are asked for.
 	Nameserver *nameserver.Keeper
 	Front      *front.Keeper

@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,9 +12,9 @@ import (
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/kube/wait"
-	"github.com/liteboxd/boxlift/install/liteboxd"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/install/workload"
 )
 
 // Verify proves that every node is Ready, and that Cilium, DNS, LiteBoxd and the ingress that
@@ -97,7 +98,7 @@ func (ins *Inspector) verifyWorkloads(ctx context.Context) error {
 				})
 			},
 		})
-		if d.Needs(liteboxd.PartTraefik) {
+		if d.Needs(workload.PartTraefik) {
 			steps = append(steps, run.Step{
 				ID: "await-traefik", Proves: true,
 				Run: func(ctx context.Context) error {
@@ -106,7 +107,41 @@ func (ins *Inspector) verifyWorkloads(ctx context.Context) error {
 			})
 		}
 	}
+	for _, w := range ins.Workloads.Workloads {
+		steps = append(steps, ins.awaitWorkload(w)...)
+	}
 	return ins.Engine.RunSteps(ctx, "verify", &ins.Engine.Cluster, steps)
+}
+
+// awaitWorkload waits until a workload runs everywhere.
+func (ins *Inspector) awaitWorkload(w *workload.Workload) []run.Step {
+	var steps []run.Step
+	awaited := w.Awaited()
+	for _, namespace := range slices.Sorted(maps.Keys(awaited)) {
+		steps = append(steps, run.Step{
+			ID: "await-" + w.Name + "-in-" + namespace, Proves: true, Needed: ins.unreadyOf(namespace, awaited[namespace]),
+			Run: func(ctx context.Context) error {
+				return ins.Site.Waiting(ctx, "wait for "+w.Name, func(ctx context.Context) error {
+					return wait.Rollouts(ctx, ins.Site.API, namespace, awaited[namespace], ins.Site.Awaits(""))
+				})
+			},
+		})
+	}
+	return steps
+}
+
+// unreadyOf says which of these workloads in a namespace do not run everywhere.
+func (ins *Inspector) unreadyOf(namespace string, of []kube.Workload) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		rollouts, err := ins.Site.API.Rollouts(ctx, namespace)
+		var texts []string
+		for _, r := range rollouts {
+			if !r.Done && slices.Contains(of, kube.Workload{Kind: r.Kind, Name: r.Name}) {
+				texts = append(texts, r.String())
+			}
+		}
+		return strings.Join(texts, "; "), err
+	}
 }
 
 // unready says which workloads in a namespace do not run everywhere.
@@ -132,12 +167,12 @@ func (ins *Inspector) awaitTraefik(ctx context.Context) error {
 		if err != nil {
 			return false, err
 		}
-		i := slices.IndexFunc(rollouts, func(r kube.Rollout) bool { return r.Name == liteboxd.PartTraefik })
+		i := slices.IndexFunc(rollouts, func(r kube.Rollout) bool { return r.Name == workload.PartTraefik })
 		if i < 0 {
 			return false, errors.New("k3s has not installed it: on a server see k3s kubectl -n kube-system describe " +
 				"helmchart traefik, and the log of the job helm-install-traefik")
 		}
-		traefik = kube.Workload{Kind: rollouts[i].Kind, Name: liteboxd.PartTraefik}
+		traefik = kube.Workload{Kind: rollouts[i].Kind, Name: workload.PartTraefik}
 		return true, nil
 	}); err != nil {
 		return err

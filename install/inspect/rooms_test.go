@@ -12,6 +12,7 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/install/workload"
 	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
@@ -39,7 +40,7 @@ func roomsOf(s *site.Site) *installation {
 	in.importer = &images.Importer{Site: in.site, Engine: in.engine, Seeder: in.seeder}
 	in.deployer = &liteboxd.Deployer{Site: in.site, Engine: in.engine, Cluster: in.cluster}
 	in.renewer = &certificates.Renewer{Site: in.site, Engine: in.engine, Cluster: in.cluster, Seeder: in.seeder}
-	in.inspector = &Inspector{Site: in.site, Engine: in.engine, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer, Deployer: in.deployer, Renewer: in.renewer,
+	in.inspector = &Inspector{Site: in.site, Engine: in.engine, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer, Deployer: in.deployer, Workloads: &workload.Room{Site: in.site, Engine: in.engine, Cluster: in.cluster}, Renewer: in.renewer,
 		Namer: &names.Namer{Site: in.site, Engine: in.engine, Cluster: in.cluster}, Front: &front.Keeper{Site: in.site, Engine: in.engine}}
 	return in
 }

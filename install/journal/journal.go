@@ -96,6 +96,8 @@ const (
 	RestoreLiteBoxd    Verb = "restore-liteboxd" // its database alone
 	ConfirmMove        Verb = "confirm-move"
 	RunPhase           Verb = "run-phase" // of an installation, alone
+	RemoveWorkload     Verb = "remove-workload"
+	RollbackWorkload   Verb = "rollback-workload"
 )
 
 // OfCommand is the verb of a command as versions before 2 of the state, and before 4 of the cluster's record, have it,

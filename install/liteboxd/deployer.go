@@ -17,11 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/name"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
 	"github.com/liteboxd/boxlift/bundle"
-	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/install/gate"
 	"github.com/liteboxd/boxlift/install/k3s"
@@ -30,6 +26,7 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/install/workload"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/manifests/lint"
 )
@@ -94,10 +91,13 @@ func (l *Deployer) RenderLiteBoxd() (*Deployment, error) {
 	if err := l.CheckImages(d.Rendered.Images()); err != nil {
 		return nil, err
 	}
-	if err := l.checkParts(d.Rendered.Objects()); err != nil {
+	if err := workload.CheckParts(d.Rendered.Objects(), l.Cluster.Disabled(),
+		"a patch in liteboxd.configDir"); err != nil {
 		return nil, err
 	}
-	if err := l.lint(d, parameters.SystemNamespace); err != nil {
+	d.Findings = lint.Check(d.Rendered.Objects(),
+		lint.Options{Known: manifests.MadeByInstaller(parameters.SystemNamespace)})
+	if err := workload.RefuseErrors(d.Findings); err != nil {
 		return nil, err
 	}
 	chart, err := helm.ChartOf(seed.LiteBoxdRelease, d.Version, d.Rendered.YAML())
@@ -110,18 +110,6 @@ func (l *Deployer) RenderLiteBoxd() (*Deployment, error) {
 		LateKinds: true, // Traefik's come with a chart that k3s installs by itself
 	}
 	return d, nil
-}
-
-// lint refuses what cannot work on a cluster, and warns of what may not.
-func (l *Deployer) lint(d *Deployment, namespace string) error {
-	d.Findings = lint.Check(d.Rendered.Objects(), lint.Options{Known: manifests.MadeByInstaller(namespace)})
-	var errs []error
-	for _, f := range d.Findings {
-		if f.Severity == lint.Error {
-			errs = append(errs, fmt.Errorf("%w: %s", site.ErrConfig, f))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // WarnOfManifests tells of what may not work on a cluster as LiteBoxd's objects are.
@@ -207,148 +195,32 @@ func (l *Deployer) ManifestParameters() (manifests.Parameters, error) {
 	return p, nil
 }
 
-// CheckImages makes sure that the bundle carries every image that is used, or that install.yaml lists besides, or
-// that install.yaml says where nodes pull it from: on the hosts there is no other place to get one from. Whether it
-// can be had there is asked on the hosts, see [Deployer.Uncarried].
-func (l *Deployer) CheckImages(uses []manifests.ImageUse) error {
+// images are those that LiteBoxd uses, or that install.yaml lists besides.
+func (l *Deployer) images(uses []manifests.ImageUse) workload.Images {
 	for _, image := range l.Site.Config.LiteBoxd.ExtraImages {
 		uses = append(uses, manifests.ImageUse{Image: image, Object: "install.yaml", Container: "liteboxd.extraImages"})
 	}
-	var errs []error
-	for _, use := range uses {
-		if _, err := l.findImage(use.Image); err != nil {
-			errs = append(errs, fmt.Errorf("%w: %s (%s) needs the image %s: %w", l.Site.Misfit, use.Object,
-				use.Container, use.Image, err))
-		}
-	}
-	return errors.Join(errs...)
+	return workload.Images{Site: l.Site, Component: seed.LiteBoxdComponent, Setting: "liteboxd.images", Uses: uses}
 }
 
-// checkParts makes sure that install.yaml leaves those parts of k3s on that objects need.
-func (l *Deployer) checkParts(objects []*unstructured.Unstructured) error {
-	off := l.Cluster.Disabled()
-	for _, o := range objects {
-		if part := neededPart(o); part != "" && slices.Contains(off, part) {
-			return fmt.Errorf("%w: the %s %s needs k3s' %s, which install.yaml turns off: leave it on, or change the "+
-				"object with a patch in liteboxd.configDir", site.ErrConfig, o.GetKind(), o.GetName(), part)
-		}
-	}
-	return nil
-}
+// CheckImages is [workload.Images.Check] for what uses images, and for those that install.yaml lists besides.
+func (l *Deployer) CheckImages(uses []manifests.ImageUse) error { return l.images(uses).Check() }
 
-// Parts of k3s, as its setting "disable" calls them.
-const (
-	PartTraefik      = "traefik"
-	partLocalStorage = "local-storage"
-)
-
-// neededPart is the part of k3s that an object is nothing without, or "".
-func neededPart(o *unstructured.Unstructured) string {
-	ingressClass, _, _ := unstructured.NestedString(o.Object, "spec", "ingressClassName")
-	storageClass, _, _ := unstructured.NestedString(o.Object, "spec", "storageClassName")
-	switch {
-	case ingressClass == "traefik", strings.HasPrefix(o.GetAPIVersion(), "traefik.io/"):
-		return PartTraefik
-	case storageClass == "local-path":
-		return partLocalStorage
-	}
-	return ""
-}
-
-// errUncarried says that the bundle does not carry an image.
-var errUncarried = errors.New("it is not carried")
-
-// findImage is carriedImage, and nil for an image that nodes pull from elsewhere by what install.yaml says.
-func (l *Deployer) findImage(reference string) (*bundle.Image, error) {
-	image, err := l.carriedImage(reference)
-	if errors.Is(err, errUncarried) {
-		where, problem := seed.Where(l.Site, reference)
-		if problem != nil {
-			return nil, problem
-		}
-		if len(where) > 0 {
-			return nil, nil //nolint:nilnil // nothing is wrong with it, and it is not here
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &image, nil
-}
-
-// Uncarried lists the images that LiteBoxd uses, or install.yaml lists besides, that the bundle does not carry, in
-// order. Nodes pull them from where install.yaml says.
+// Uncarried lists the images of the deployment, and those that install.yaml lists besides, that the bundle does not
+// carry.
 func (l *Deployer) Uncarried() []string {
 	if l.Deployment == nil {
 		return nil
 	}
-	var list []string
-	for _, reference := range l.used() {
-		if _, err := l.carriedImage(reference); errors.Is(err, errUncarried) {
-			list = append(list, reference)
-		}
-	}
-	return list
+	return l.images(l.Deployment.Rendered.Images()).Uncarried()
 }
 
-// used lists the images of the deployment and those that install.yaml lists besides, each once and in order.
-func (l *Deployer) used() []string {
-	images := slices.Clone(l.Site.Config.LiteBoxd.ExtraImages)
-	for _, use := range l.Deployment.Rendered.Images() {
-		images = append(images, use.Image)
-	}
-	slices.Sort(images)
-	return slices.Compact(images)
-}
-
-// carriedImage finds an image by a reference, as the nodes will. The error wraps errUncarried where there is none.
-func (l *Deployer) carriedImage(reference string) (bundle.Image, error) {
-	ref, digest, _ := strings.Cut(reference, "@")
-	parsed, err := name.ParseReference(ref)
-	if err != nil {
-		return bundle.Image{}, err
-	}
-	// Kubernetes and containerd complete a short name as Docker does.
-	full := strings.Replace(parsed.Name(), name.DefaultRegistry+"/", "docker.io/", 1)
-	i := slices.IndexFunc(l.Site.Contents.Images, func(i bundle.Image) bool { return i.Name == full })
-	switch {
-	case i < 0:
-		return bundle.Image{}, fmt.Errorf("%w: add `- {ref: %s}` to the images of the component %s in "+
-			"versions.lock, then run boxlift bundle lock and boxlift bundle build; or say in registries of install.yaml "+
-			"where nodes pull it from", errUncarried, full, seed.LiteBoxdComponent)
-	case digest != "" && digest != string(l.Site.Contents.Images[i].Digest):
-		return bundle.Image{}, fmt.Errorf("the bundle carries it with the digest %s: take the digest out or correct it",
-			l.Site.Contents.Images[i].Digest)
-	case digest != "" && !site.NamesDigests(l.Site.K3s):
-		return bundle.Image{}, fmt.Errorf("k3s %s gives imported images no name with a digest, so that no node would "+
-			"find it: take the digest out", l.Site.K3s)
-	}
-	return l.Site.Contents.Images[i], nil
-}
-
-// CheckPlatform makes sure that the bundle carries every image that LiteBoxd uses, and that it carries at all, for a
-// node's platform: pods may come to run on any node.
+// CheckPlatform is [workload.Images.CheckPlatform] for the deployment.
 func (l *Deployer) CheckPlatform(platform lock.Platform) error {
 	if l.Deployment == nil {
 		return nil
 	}
-	var missing []string
-	for _, reference := range l.used() {
-		image, err := l.findImage(reference)
-		if err != nil {
-			return err
-		}
-		if image != nil && !slices.ContainsFunc(image.Platforms,
-			func(p format.PlatformImage) bool { return p.Platform.Match(platform) }) {
-			missing = append(missing, image.Name)
-		}
-	}
-	if len(missing) > 0 {
-		return fmt.Errorf("the host is %s, and the bundle carries these images for other platforms only: %s; use "+
-			"hosts of those platforms, or build images for this one and name them in liteboxd.images", platform,
-			strings.Join(missing, ", "))
-	}
-	return nil
+	return l.images(l.Deployment.Rendered.Images()).CheckPlatform(platform)
 }
 
 // Deploy brings LiteBoxd to the bundle's version and install.yaml's settings, without
@@ -358,26 +230,18 @@ func (l *Deployer) Deploy(ctx context.Context) error {
 	if d == nil {
 		return l.warnOfLiteBoxd(ctx)
 	}
-	differs := sync.OnceValues(func() (string, error) { return l.differs(ctx, d) })
+	differs := sync.OnceValues(func() (string, error) { return workload.Differs(ctx, l.Site, d.Release) })
 	if err := l.checkLiteBoxd(ctx, d, differs); err != nil {
 		return err
 	}
 	u := l.UpgradeTo(d.Version)
-	steps := []run.Step{l.hostsStep(differs), l.secretsStep()}
+	steps := []run.Step{workload.RequireHosts(l.Site, "require-hosts", "LiteBoxd", differs), l.secretsStep()}
 	if l.Site.Config.Authority.Folder != "" {
 		steps = append(steps, l.ingressStep())
 	}
 	steps = append(steps, u.BackupStep(differs))
 	return l.Engine.RunSteps(ctx, "liteboxd", &l.Engine.Cluster,
 		append(steps, u.changeSteps(l.deployStep(d, differs))...))
-}
-
-// differs says why LiteBoxd is not what is asked for, "" when it is.
-func (l *Deployer) differs(ctx context.Context, d *Deployment) (string, error) {
-	if l.Site.API == nil {
-		return "there is no cluster yet", nil
-	}
-	return helm.Differs(ctx, l.Site.API, d.Release)
 }
 
 // deployStep brings LiteBoxd to what is asked for, where it differs from that.
@@ -419,10 +283,7 @@ func (d *Deployment) Workloads() []kube.Workload {
 }
 
 // Needs reports whether any object needs a part of k3s.
-func (d *Deployment) Needs(part string) bool {
-	return slices.ContainsFunc(d.Rendered.Objects(),
-		func(o *unstructured.Unstructured) bool { return neededPart(o) == part })
-}
+func (d *Deployment) Needs(part string) bool { return workload.NeedsPart(d.Rendered.Objects(), part) }
 
 // warnOfLiteBoxd tells of a LiteBoxd that install.yaml does not know of.
 func (l *Deployer) warnOfLiteBoxd(ctx context.Context) error {
@@ -467,26 +328,6 @@ func (l *Deployer) checkLiteBoxd(ctx context.Context, d *Deployment, differs fun
 			"or leave it true", site.ErrRefused, site.Counted(len(sandboxes), "sandbox pod"))
 	}
 	return err
-}
-
-// hostsStep leaves LiteBoxd as it is while a host fails.
-func (l *Deployer) hostsStep(differs func() (string, error)) run.Step {
-	return run.Step{
-		ID: "require-hosts", Proves: true,
-		Run: func(context.Context) error {
-			reason, err := differs()
-			if reason == "" || err != nil || l.Site.API == nil {
-				return err
-			}
-			for _, h := range l.Site.Hosts {
-				if h.Err != nil {
-					return fmt.Errorf("LiteBoxd is left as it is (%s), because %s failed: its pods may come to run "+
-						"there, and the images may be missing", reason, h.Name)
-				}
-			}
-			return nil
-		},
-	}
 }
 
 // runningObjects are those of LiteBoxd in the cluster, none when it was never rolled out.

@@ -15,9 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/liteboxd/boxlift/install/journal"
+	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
+	"github.com/liteboxd/boxlift/install/workload"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/test/kubetest"
 	"github.com/liteboxd/boxlift/test/steptest"
@@ -68,7 +70,13 @@ func (in *installation) deploys(t *testing.T, all ...*Deployment) {
 // deploying is the step that brings the cluster to a deployment, as a run that begins now has it.
 func (in *installation) deploying(t *testing.T, d *Deployment) run.Step {
 	t.Helper()
-	return in.deployer.deployStep(d, func() (string, error) { return in.deployer.differs(t.Context(), d) })
+	return in.deployer.deployStep(d, func() (string, error) { return workload.Differs(t.Context(), in.site, d.Release) })
+}
+
+// rollingBack is the step that takes LiteBoxd back to a revision.
+func (in *installation) rollingBack(to int) run.Step {
+	release := kube.ReleaseName{Namespace: seed.ReleasesNamespace, Name: seed.LiteBoxdRelease}
+	return (&workload.Rollback{Site: in.site, Release: release, Name: "LiteBoxd", To: to}).Step("roll-back-liteboxd")
 }
 
 // has fails the test unless the cluster has this LiteBoxd, and this on record.
@@ -220,7 +228,7 @@ func TestRollBackStep(t *testing.T) {
 		{"the one before", func(*testing.T, *installation) {}, 1, "it is asked for", true, [2]string{"old", "0.6.9"}},
 		{"the one that runs", func(*testing.T, *installation) {}, 2, "", true, [2]string{"new", "0.6.10"}},
 		{"it was taken back already", func(t *testing.T, in *installation) {
-			if err := in.deployer.rollBackStep(1).Run(t.Context()); err != nil {
+			if err := in.rollingBack(1).Run(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}, 1, "", true, [2]string{"old", "0.6.9"}},
@@ -245,7 +253,7 @@ func TestRollBackStep(t *testing.T) {
 				if first.Memory == nil {
 					first, firstSite = m, in
 				}
-				return m, func() run.Step { return in.deployer.rollBackStep(test.to) }
+				return m, func() run.Step { return in.rollingBack(test.to) }
 			}
 			if test.whole {
 				steptest.ProveIn(t, steptest.Wide{Why: test.why, Fresh: fresh})
@@ -278,7 +286,7 @@ func TestRollBackStepFails(t *testing.T) {
 	if err := helm.Apply(t.Context(), in.site.API, slow.Release, nil); err == nil {
 		t.Fatal("it is rolled out")
 	}
-	step := in.deployer.rollBackStep(2)
+	step := in.rollingBack(2)
 	err := step.Run(t.Context())
 	if !errors.Is(err, helm.ErrNoRevision) || in.site.Warnings != nil {
 		t.Errorf("to a revision that was never good: %v, warnings %q", err, in.site.Warnings)

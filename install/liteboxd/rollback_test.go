@@ -9,11 +9,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"helm.sh/helm/v4/pkg/release/common"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/install/workload"
 	"github.com/liteboxd/boxlift/manifests"
 )
 
@@ -168,14 +168,9 @@ func TestDeploymentObjects(t *testing.T) {
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Error(diff)
 	}
-	for part, needed := range map[string]bool{PartTraefik: true, partLocalStorage: true, "servicelb": false} {
+	for part, needed := range map[string]bool{workload.PartTraefik: true, "local-storage": true, "servicelb": false} {
 		if d.Needs(part) != needed {
 			t.Errorf("it needs %s: %v", part, !needed)
 		}
-	}
-	plain := &unstructured.Unstructured{Object: map[string]any{"kind": "Ingress",
-		"spec": map[string]any{"ingressClassName": 7}}}
-	if part := neededPart(plain); part != "" {
-		t.Errorf("an object of another form needs %s", part)
 	}
 }

@@ -10,7 +10,9 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/config/workloads"
 	"github.com/liteboxd/boxlift/install/site"
 )
 
@@ -28,7 +30,7 @@ func (sd *Seeder) CheckDelta() error {
 	for _, f := range sd.Site.Contents.Files {
 		isChart := f.Component == site.CiliumComponent && strings.HasSuffix(f.Name, ".tgz")
 		if isChart || f.Component == LiteBoxdComponent && f.Name == bundle.ManifestsFile &&
-			sd.Site.Config.LiteBoxd != nil {
+			sd.Site.Config.LiteBoxd != nil || sd.isOfWorkload(f) {
 			blobs = append(blobs, f.Digest)
 		}
 	}
@@ -44,6 +46,12 @@ func (sd *Seeder) CheckDelta() error {
 		}
 	}
 	return sd.Site.Bundle.Require(blobs...)
+}
+
+// isOfWorkload reports whether a workload of install.yaml is made from a file.
+func (sd *Seeder) isOfWorkload(f bundle.File) bool {
+	return (f.MediaType == format.ChartMediaType || f.Name == bundle.ManifestsFile || f.Name == bundle.ValuesFile) &&
+		slices.ContainsFunc(sd.Site.Config.Workloads, func(w workloads.Workload) bool { return w.Component == f.Component })
 }
 
 // CheckSupply compares what the bundle leaves out with what the hosts hold. It only looks. A

@@ -70,6 +70,7 @@ func (sv *Surveyor) uncarried(ctx context.Context) ([]string, error) {
 		}
 	}
 	images = append(images, sv.Deployer.Uncarried()...)
+	images = append(images, sv.Workloads.Uncarried()...)
 	slices.Sort(images)
 	return slices.Compact(images), nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/install/workload"
 	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
@@ -39,7 +40,7 @@ func roomsOf(s *site.Site) *installation {
 	in.network = &network.Network{Site: in.site, Engine: in.engine, Seeder: in.seeder}
 	in.deployer = &liteboxd.Deployer{Site: in.site, Engine: in.engine, Cluster: in.cluster}
 	in.recovery = &recovery.Recovery{Site: in.site, Engine: in.engine, Cluster: in.cluster, Deployer: in.deployer}
-	in.surveyor = &Surveyor{Site: in.site, Engine: in.engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Network: in.network, Deployer: in.deployer, Recovery: in.recovery, Packages: &packages.Room{Site: in.site, Engine: in.engine}, Front: &front.Keeper{Site: in.site, Engine: in.engine}}
+	in.surveyor = &Surveyor{Site: in.site, Engine: in.engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Network: in.network, Deployer: in.deployer, Workloads: &workload.Room{Site: in.site, Engine: in.engine, Cluster: in.cluster}, Recovery: in.recovery, Packages: &packages.Room{Site: in.site, Engine: in.engine}, Front: &front.Keeper{Site: in.site, Engine: in.engine}}
 	return in
 }
 

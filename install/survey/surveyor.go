@@ -25,6 +25,7 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/install/workload"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node/facts"
@@ -32,16 +33,17 @@ import (
 
 // Surveyor looks at all hosts before anything is changed, and judges them.
 type Surveyor struct {
-	Site     *site.Site
-	Engine   *run.Engine
-	Record   *run.Record
-	Seeder   *seed.Seeder
-	Cluster  *k3s.Cluster
-	Network  *network.Network
-	Deployer *liteboxd.Deployer
-	Recovery *recovery.Recovery
-	Packages *packages.Room
-	Front    *front.Keeper
+	Site      *site.Site
+	Engine    *run.Engine
+	Record    *run.Record
+	Seeder    *seed.Seeder
+	Cluster   *k3s.Cluster
+	Network   *network.Network
+	Deployer  *liteboxd.Deployer
+	Workloads *workload.Room
+	Recovery  *recovery.Recovery
+	Packages  *packages.Room
+	Front     *front.Keeper
 
 	Findings []preflight.Finding
 }
@@ -157,6 +159,9 @@ func (sv *Surveyor) look(ctx context.Context, h *site.Host) error {
 			"platform", h.Platform, site.PlatformsText(platforms))
 	}
 	if err := sv.Deployer.CheckPlatform(h.Platform); err != nil {
+		return err
+	}
+	if err := sv.Workloads.CheckPlatform(h.Platform); err != nil {
 		return err
 	}
 	if _, err := h.Root(ctx, "become root", "true"); err != nil {

@@ -29,6 +29,7 @@ import (
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/setup"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/install/workload"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/manifests"
@@ -224,6 +225,9 @@ func (u *planner) lookAtCluster(ctx context.Context) error {
 	}
 	c.APIs = u.upgrader.Cluster.APIVersions(ctx)
 	c.LiteBoxd = u.found.LiteBoxd
+	if c.Workloads, err = u.upgrader.Workloads.Running(ctx); err != nil {
+		return err
+	}
 	if s := u.found.Cilium; s != nil {
 		if c.Cilium = s.ChartVersion; s.Status != inspect.HelmDeployed {
 			c.CiliumState = s.Status
@@ -345,6 +349,9 @@ func (u *planner) lookForDrift(ctx context.Context) error {
 	releases := []kube.Object{{Namespace: cilium.Namespace, Name: cilium.ReleaseName}}
 	if u.is.LiteBoxd != "" {
 		releases = append(releases, kube.Object{Namespace: seed.ReleasesNamespace, Name: seed.LiteBoxdRelease})
+	}
+	for _, w := range u.upgrader.Site.Config.Workloads {
+		releases = append(releases, kube.Object{Namespace: w.Namespace, Name: w.Name})
 	}
 	for _, r := range releases {
 		drift, err := helm.Drift(ctx, u.upgrader.Site.API, r.Namespace, r.Name)
@@ -535,6 +542,9 @@ func (u *planner) componentChanges(target gate.Target) []ComponentChange {
 	if target.LiteBoxd != "" {
 		list = append(list, ComponentChange{seed.LiteBoxdComponent, some(u.found.LiteBoxd), target.LiteBoxd})
 	}
+	for _, w := range u.upgrader.Workloads.Workloads {
+		list = append(list, ComponentChange{w.Component, some(u.is.Workloads[w.Component]), w.Version})
+	}
 	return list
 }
 
@@ -609,6 +619,15 @@ func (u *planner) stepsOf(phase string, p *Plan) []Step {
 			add("deploy LiteBoxd " + c.To)
 		case c.changes():
 			add(fmt.Sprintf("upgrade LiteBoxd from %s to %s", strings.Join(c.From, ", "), c.To))
+		}
+	case workload.Phase:
+		for _, w := range u.upgrader.Workloads.Workloads {
+			switch c := change(w.Component); {
+			case len(c.From) == 0:
+				add("deploy " + w.Name + " " + c.To)
+			case c.changes():
+				add(fmt.Sprintf("upgrade %s from %s to %s", w.Name, strings.Join(c.From, ", "), c.To))
+			}
 		}
 	}
 	return steps

@@ -20,6 +20,7 @@ import (
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/install/survey"
 	"github.com/liteboxd/boxlift/install/timekeeping"
+	"github.com/liteboxd/boxlift/install/workload"
 	"github.com/liteboxd/boxlift/test/sitetest"
 )
 
@@ -32,6 +33,7 @@ type installation struct {
 	cluster   *k3s.Cluster
 	importer  *images.Importer
 	deployer  *liteboxd.Deployer
+	workloads *workload.Room
 	renewer   *certificates.Renewer
 	members   *members.Members
 	recovery  *recovery.Recovery
@@ -59,9 +61,10 @@ func roomsOf(s *site.Site) *installation {
 		Renewal: &renewal.Keeper{Site: in.site, Engine: in.engine}, Timekeeper: &timekeeping.Keeper{Site: in.site, Engine: in.engine}}
 	in.recovery = &recovery.Recovery{Site: in.site, Engine: in.engine, Cluster: in.cluster, Deployer: in.deployer}
 	in.network = &network.Network{Site: in.site, Engine: in.engine, Seeder: in.seeder}
-	in.surveyor = &survey.Surveyor{Site: in.site, Engine: in.engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Network: in.network, Deployer: in.deployer, Recovery: in.recovery, Packages: installer}
-	in.inspector = &inspect.Inspector{Site: in.site, Engine: in.engine, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer, Deployer: in.deployer, Renewer: in.renewer, Namer: namer}
-	in.upgrader = &Upgrader{Site: in.site, Engine: in.engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer, Deployer: in.deployer, Renewer: in.renewer, Members: in.members, Recovery: in.recovery, Surveyor: in.surveyor, Inspector: in.inspector}
+	in.workloads = &workload.Room{Site: in.site, Engine: in.engine, Cluster: in.cluster}
+	in.surveyor = &survey.Surveyor{Site: in.site, Engine: in.engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Network: in.network, Deployer: in.deployer, Workloads: in.workloads, Recovery: in.recovery, Packages: installer}
+	in.inspector = &inspect.Inspector{Site: in.site, Engine: in.engine, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer, Deployer: in.deployer, Workloads: in.workloads, Renewer: in.renewer, Namer: namer}
+	in.upgrader = &Upgrader{Site: in.site, Engine: in.engine, Record: in.record, Seeder: in.seeder, Cluster: in.cluster, Importer: in.importer, Deployer: in.deployer, Workloads: in.workloads, Renewer: in.renewer, Members: in.members, Recovery: in.recovery, Surveyor: in.surveyor, Inspector: in.inspector}
 	return in
 }
 

@@ -33,6 +33,7 @@ import (
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/install/survey"
+	"github.com/liteboxd/boxlift/install/workload"
 	"github.com/liteboxd/boxlift/internal/backup"
 	"github.com/liteboxd/boxlift/internal/fault"
 )
@@ -46,6 +47,7 @@ type Upgrader struct {
 	Cluster   *k3s.Cluster
 	Importer  *images.Importer
 	Deployer  *liteboxd.Deployer
+	Workloads *workload.Room
 	Renewer   *certificates.Renewer
 	Members   *members.Members
 	Recovery  *recovery.Recovery

@@ -176,7 +176,7 @@ func longBase64(line string) []span {
 	var found []span
 	for at := 0; at < len(line); at++ {
 		n := run(line[at:], isBase64)
-		if isMixed(line[at : at+n]) {
+		if n >= base64Window && isMixed(line[at:at+n]) {
 			found = append(found, span{at, at + n})
 		}
 		at += n
@@ -226,7 +226,15 @@ func isAlphanumeric(c byte) bool {
 
 func isHex(c byte) bool { return isDigit(c) || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F' }
 
-func isBase64(c byte) bool { return isAlphanumeric(c) || c == '+' || c == '/' || c == '-' || c == '_' }
+func isBase64(c byte) bool { return base64Bytes[c] }
+
+// base64Bytes are the bytes of both alphabets of base64: every byte of a log is looked up here.
+var base64Bytes = func() (is [256]bool) {
+	for c := range is {
+		is[c] = isAlphanumeric(byte(c)) || strings.IndexByte("+/-_", byte(c)) >= 0
+	}
+	return is
+}()
 
 func isSpace(c byte) bool { return c == ' ' || c == '\t' }
 

@@ -66,8 +66,11 @@ func (k *keyed) skip(line string) {
 func (k *keyed) find(line string) []span {
 	var found []span
 	for at := 0; at < len(line); at++ {
-		wide := strings.HasPrefix(line[at:], "：") // as Chinese texts have a colon
 		c := line[at]
+		if c != ':' && c != '=' && c != '-' && c < 0x80 {
+			continue
+		}
+		wide := strings.HasPrefix(line[at:], "：") // as Chinese texts have a colon
 		isFlag := c == '-' && (at == 0 || !isKey(line[at-1]) || strings.HasPrefix(line[at:], "--"))
 		switch {
 		case wide, c == ':', c == '=':

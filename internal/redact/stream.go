@@ -102,6 +102,16 @@ func (w *Writer) end(newline string) error {
 // that goes on with the next line.
 var prefix = lazyregexp.New(`^(?:\S+ std(?:out|err) ([FP]) |\d{4}-\d\d-\d\dT\S+ \S+ [^\s:\[]+(?:\[\d+\])?: )`)
 
+// prefixOf is where the prefix of a line ends, and its parts, as regexp has them; nil where there is none. Most lines
+// are seen to have none without being looked through by it, which takes long.
+func prefixOf(line string) []int {
+	isDated := len(line) > len("2006-01-02T") && isDigit(line[0]) && line[4] == '-' && line[10] == 'T'
+	if !isDated && !strings.Contains(line, " stdout ") && !strings.Contains(line, " stderr ") {
+		return nil
+	}
+	return prefix.FindStringSubmatchIndex(line)
+}
+
 // privateKey is how a private key begins in PEM.
 var privateKey = lazyregexp.New(`BEGIN [A-Z0-9 ]*PRIVATE KEY`)
 
@@ -112,7 +122,7 @@ const pemEnd = "-----END "
 func (w *Writer) mask(line string) (string, bool) {
 	head, body := "", line
 	part := false
-	if at := prefix.FindStringSubmatchIndex(line); at != nil {
+	if at := prefixOf(line); at != nil {
 		head, body = line[:at[1]], line[at[1]:]
 		part = at[2] >= 0 && line[at[2]] == 'P'
 	}
@@ -167,6 +177,9 @@ func (w *Writer) mask(line string) (string, bool) {
 
 // privateKeys are the private keys in a line. The last may go on with the next.
 func (w *Writer) privateKeys(line string) []span {
+	if !strings.Contains(line, "PRIVATE KEY") {
+		return nil
+	}
 	var found []span
 	for _, at := range privateKey.FindAllStringIndex(line, -1) {
 		end := strings.Index(line[at[1]:], pemEnd)
@@ -204,6 +217,9 @@ var escape = lazyregexp.New("\x1b\\[[0-9;?]*[A-Za-z]")
 
 // clean is a line without control characters but tabs.
 func clean(line []byte) string {
+	if isClean(line) {
+		return string(line)
+	}
 	line = escape.ReplaceAll(line, nil)
 	return strings.ToValidUTF8(strings.Map(func(r rune) rune {
 		switch {
@@ -216,8 +232,21 @@ func clean(line []byte) string {
 	}, string(line)), "\uFFFD")
 }
 
+// isClean reports whether a line is ASCII that can be printed, and tabs.
+func isClean(line []byte) bool {
+	for _, c := range line {
+		if (c < ' ' || c >= 0x7f) && c != '\t' {
+			return false
+		}
+	}
+	return true
+}
+
 // lower is a line with its ASCII letters in lower case, so that places are the same.
 func lower(line string) string {
+	if strings.IndexFunc(line, func(c rune) bool { return 'A' <= c && c <= 'Z' }) < 0 {
+		return line
+	}
 	folded := []byte(line)
 	for i, c := range folded {
 		if 'A' <= c && c <= 'Z' {

@@ -1,5 +1,5 @@
-// Package ciliumvalues reads the values of Cilium's chart that install.yaml has: a mapping of anything, in bounded
-// room.
+// Package ciliumvalues reads the values of Cilium's chart that install.yaml has, and knows which of them boxlift sets
+// itself.
 package ciliumvalues
 
 import (
@@ -7,85 +7,12 @@ import (
 	"strings"
 
 	"github.com/liteboxd/boxlift/install/config/schema"
-	"github.com/liteboxd/boxlift/internal/lazyregexp"
+	"github.com/liteboxd/boxlift/install/config/values"
 )
 
-// Helm values are bounded as everything else is: they travel in every release that the
-// cluster keeps.
-const (
-	maxValuesDepth = 20
-	maxValuesSize  = 64 << 10 // bytes of all keys and texts, after ${NAME} is replaced
-)
-
-var valuesKey = lazyregexp.New(`^[^\x00-\x1f\x7f]{1,253}$`)
-
-// Read reads a mapping of anything: mappings become map[string]any, lists []any,
-// scalars string, bool, int64, float64 or nil.
+// Read reads the values, see [values.Read], and warns of those that take the place of boxlift's own.
 func Read(n schema.Node) map[string]any {
-	if n.Describes() {
-		n.DescribeAs("object")
-		return nil
-	}
-	if !n.IsMapping() {
-		if n.Usable("a mapping") {
-			n.Fail("found %s, expected a mapping", n.Kind())
-		}
-		return nil
-	}
-	size := 0
-	values, _ := value(n, "", 0, &size).(map[string]any)
-	if size > maxValuesSize {
-		n.Fail("found more than %d KiB of values, expected less", maxValuesSize>>10)
-	}
-	if len(values) == 0 {
-		return nil
-	}
-	return values
-}
-
-// value reads one value; key is the way to it from the top of the values.
-func value(n schema.Node, key string, depth int, size *int) any {
-	if *size > maxValuesSize {
-		return nil
-	}
-	if depth > maxValuesDepth {
-		n.Fail("found more than %d mappings and lists inside each other, expected fewer", maxValuesDepth)
-		return nil
-	}
-	if key != "" {
-		warnOfOverride(n, key)
-	}
-	switch {
-	case n.IsMapping():
-		result := map[string]any{}
-		n.Entries("a key of Cilium's values", valuesKey, func(k string, _, v schema.Node) {
-			*size += len(k)
-			result[k] = value(v, below(key, k), depth+1, size)
-		})
-		return result
-	case n.IsList():
-		result := []any{}
-		n.List(func(_ int, item schema.Node) { result = append(result, value(item, key+"[]", depth+1, size)) })
-		return result
-	case n.IsNothing():
-		return nil // for Helm: without the chart's default
-	}
-	if f, ok := n.Decimal(); ok {
-		return f
-	}
-	v, _ := n.Plain(schema.AnyText, "text, a number, true or false, a list or a mapping")
-	if s, ok := v.(string); ok {
-		*size += len(s)
-	}
-	return v
-}
-
-// below is the key of a value inside another.
-func below(key, inner string) string {
-	if key == "" {
-		return inner
-	}
-	return key + "." + inner
+	return values.Read(n, "a key of Cilium's values", warnOfOverride)
 }
 
 // overrides are the values that boxlift sets itself, with what to know about them.

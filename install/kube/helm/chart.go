@@ -115,6 +115,15 @@ func asDependencies(list []*chart.Dependency) []helmchart.Dependency {
 	return all
 }
 
+// ChartVersion is the version that a chart's archive says it has.
+func ChartVersion(data []byte) (string, error) {
+	loaded, err := loadChart(data)
+	if err != nil {
+		return "", fmt.Errorf("read chart: %w", err)
+	}
+	return printable.Line(loaded.Metadata.Version), nil
+}
+
 // decoded are the files of a chart that Helm decodes when it loads it.
 var decoded = []string{"Chart.yaml", "Chart.lock", "values.yaml", "requirements.yaml", "requirements.lock"}
 

@@ -62,7 +62,7 @@ func (e *BoundError) Error() string { return "it takes more than " + e.bound }
 
 // Hint says what a user may do about the error.
 func (e *BoundError) Hint() string {
-	return "no chart of Cilium needs that: compare the chart with what upstream publishes before you use it"
+	return "few charts need that, and Cilium's does not: compare the chart with what upstream publishes before you use it"
 }
 
 // rendering is what a process is asked to render.

@@ -1,0 +1,139 @@
+package helm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"helm.sh/helm/v4/pkg/action"
+	helmkube "helm.sh/helm/v4/pkg/kube"
+	release "helm.sh/helm/v4/pkg/release/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/liteboxd/boxlift/install/kube"
+)
+
+// keptKinds are the kinds of objects that a removal leaves where they are: data goes with them, or the objects of
+// others. Secrets are not among them: what a chart renders it renders again.
+var keptKinds = slices.DeleteFunc(slices.Clone(dataKinds), func(kind string) bool { return kind == "Secret" })
+
+// Removal says how a release is removed.
+type Removal struct {
+	// WithData removes claims, volumes, namespaces and definitions of custom resources too, with all that is in them.
+	// Without it they stay, and a release of the same name takes them over again.
+	WithData bool
+	// Timeout bounds the wait for the objects to be gone, and for each hook; 10 minutes when it is 0.
+	Timeout time.Duration
+}
+
+// Kept lists the objects of a release that a removal without data leaves, as the newest revision has them. The error
+// wraps ErrNoRevision when there is no such release.
+func Kept(ctx context.Context, c *kube.Cluster, namespace, name string) ([]kube.Object, error) {
+	revisions, err := revisions(ctx, c, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	if len(revisions) == 0 {
+		return nil, noTarget(c, namespace, name, fmt.Errorf("%w: it is not installed", ErrNoRevision))
+	}
+	objects, err := decodeManifest(revisions[len(revisions)-1].Manifest)
+	if err != nil {
+		return nil, err
+	}
+	var kept []kube.Object
+	for _, o := range objects {
+		if slices.Contains(keptKinds, o.GetKind()) {
+			kept = append(kept, kube.Object{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()})
+		}
+	}
+	return kept, nil
+}
+
+// Uninstall removes a release's objects and then its revisions, and waits until they are gone. Its namespace stays. Once
+// more after it was broken off, it goes on; of a release that is not there, there is nothing to do. report is told of
+// what is done; nil is nobody.
+func Uninstall(ctx context.Context, c *kube.Cluster, namespace, name string, o Removal, report func(string)) error {
+	if report == nil {
+		report = func(string) {}
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = releaseTimeout
+	}
+	h, err := bind(ctx, c, namespace, name, report)
+	if err != nil {
+		return err
+	}
+	defer h.close()
+	revisions, err := h.revisions(name)
+	if err != nil {
+		return fmt.Errorf("%s: read release %s/%s: %w", c.Name, namespace, name, err)
+	}
+	if len(revisions) == 0 {
+		return nil
+	}
+	last := revisions[len(revisions)-1]
+	doing := fmt.Sprintf("remove release %s/%s, chart %s", namespace, name, chartVersion(last))
+	owner := kube.ReleaseName{Namespace: namespace, Name: name}
+	if !o.WithData {
+		// Helm goes by what the revision says, and not by the objects in the cluster.
+		if err := h.keepData(last); err != nil {
+			return releaseError(ctx, c, owner, doing, err, nothingChanged)
+		}
+	}
+	report(fmt.Sprintf("removing %s %s", name, chartVersion(last)))
+	un := action.NewUninstall(h.config)
+	un.Timeout, un.WaitStrategy, un.DeletionPropagation = o.Timeout, helmkube.StatusWatcherStrategy, "foreground"
+	if _, err := un.Run(name); err != nil {
+		return releaseError(ctx, c, owner, doing, err, "the same command goes on from here")
+	}
+	return nil
+}
+
+// keepPolicy is Helm's annotation of objects that it leaves when a release is removed.
+const (
+	policyAnnotation = "helm.sh/resource-policy"
+	keepPolicy       = "keep"
+)
+
+// keepData has the newest revision say that its data is kept.
+func (h *binding) keepData(last *release.Release) error {
+	objects, err := decodeManifest(last.Manifest)
+	if err != nil {
+		return err
+	}
+	changed := false
+	var manifest bytes.Buffer
+	for _, o := range objects {
+		if slices.Contains(keptKinds, o.GetKind()) && o.GetAnnotations()[policyAnnotation] != keepPolicy {
+			annotate(o, policyAnnotation, keepPolicy)
+			changed = true
+		}
+		data, err := yaml.Marshal(o.Object)
+		if err != nil {
+			return err
+		}
+		manifest.WriteString("---\n")
+		manifest.Write(data)
+	}
+	if !changed {
+		return nil
+	}
+	last.Manifest = manifest.String()
+	if err := h.config.Releases.Update(last); err != nil {
+		return errors.Join(errors.New("note which objects are kept"), err)
+	}
+	return nil
+}
+
+func annotate(o *unstructured.Unstructured, key, value string) {
+	annotations := o.GetAnnotations()
+	if annotations == nil {
+		annotations = make(map[string]string)
+	}
+	annotations[key] = value
+	o.SetAnnotations(annotations)
+}
