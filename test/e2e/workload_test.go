@@ -143,6 +143,8 @@ func TestWorkload(t *testing.T) {
 	contains(t, "the answer after that", w.answer(t, http.MethodGet, "/", nil), "v1.1.0")
 	contains(t, "its records", w.answer(t, http.MethodGet, "/records", nil), "the first record")
 
+	// What was not finished has to be, before it goes on.
+	mustRun(t, install(t.Context(), w.Site))
 	succeeded(t, "the upgrade", upgrade(t, w.Site, good))
 	contains(t, "the answer after the upgrade", w.answer(t, http.MethodGet, "/", nil), "v1.2.0", "Town hall")
 	contains(t, "its records", w.answer(t, http.MethodGet, "/records", nil), "the first record")
