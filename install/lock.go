@@ -2,27 +2,34 @@ package install
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/upstream"
+	"github.com/liteboxd/boxlift/bundle/workload"
 	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/config"
+	"github.com/liteboxd/boxlift/install/kube/helm"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/manifests"
 )
 
 // plainSite is an install.yaml that leaves everything at its default.
 const plainSite = "cluster: {servers: [{host: 192.0.2.1, agent: true}]}\nliteboxd: {}\n"
 
-// CheckLock makes sure that a lock has a LiteBoxd that its manifests are for, and pins every image
-// that a site with no settings of its own needs: those of Cilium's chart and of LiteBoxd's manifests. What a site sets
-// later is checked by [Install] and [Preflight]. chart is the archive of Cilium's chart, empty when
-// the lock has none. The error wraps [site.ErrLock].
-func CheckLock(ctx context.Context, l *lock.Lock, chart []byte) error {
+// CheckLock makes sure that a lock has a LiteBoxd that its manifests are for, and every image
+// that a site with no settings of its own needs: those of LiteBoxd's manifests, and of what other components are
+// installed from, which sources are. What a site sets later is checked by [Install] and [Preflight]. The error wraps
+// [site.ErrLock], or says what is wrong with a source.
+func CheckLock(ctx context.Context, l *lock.Lock, sources []workload.Source) error {
 	asked, _, err := config.Parse("install.yaml", []byte(plainSite), func(string) (string, bool) { return "", false })
 	if err != nil {
 		return err
@@ -30,13 +37,12 @@ func CheckLock(ctx context.Context, l *lock.Lock, chart []byte) error {
 	in := newRooms(Options{Config: asked})
 	in.site.Misfit, in.site.Contents = site.ErrLock, contentsOf(l)
 	in.site.K3s = in.site.Version(site.K3sComponent)
-	if len(chart) > 0 && in.site.K3s != "" {
-		// Without digests, which are nothing that is compared: asking whether they are known
-		// would render the chart twice.
-		values := in.network.CiliumValues(cilium.FirstMinor(nil, in.site.Version(site.CiliumComponent)), false)
-		if err := in.network.CheckReleaseImages(ctx, cilium.WithoutKeys(cilium.Release(chart, values, 0))); err != nil {
-			return err
-		}
+	var errs []error
+	for _, s := range sources {
+		errs = append(errs, in.checkSource(ctx, l, s))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
 	if in.site.Version(seed.LiteBoxdComponent) == "" {
 		return nil
@@ -53,6 +59,96 @@ func CheckLock(ctx context.Context, l *lock.Lock, chart []byte) error {
 		return fmt.Errorf("render LiteBoxd's manifests: %w", err)
 	}
 	return in.deployer.CheckImages(rendered.Images())
+}
+
+// checkSource makes sure that a lock has every image that a component names.
+func (in *installation) checkSource(ctx context.Context, l *lock.Lock, s workload.Source) error {
+	var uses []workload.Use
+	var err error
+	hint := "`boxlift bundle lock` adds the images that workloads lack"
+	if s.Component == site.CiliumComponent {
+		if in.site.K3s == "" {
+			return nil // nothing can be installed from it
+		}
+		// Without digests, which are nothing that is compared: asking whether they are known
+		// would render the chart twice.
+		values := in.network.CiliumValues(cilium.FirstMinor(nil, in.site.Version(site.CiliumComponent)), false)
+		var named []manifests.ImageUse
+		named, err = in.network.UsesOf(ctx, cilium.WithoutKeys(cilium.Release(s.Content, values, 0)))
+		uses = asUses(named)
+		hint = "add them to the images of the component cilium, or delete that component and have `boxlift bundle lock " +
+			"--cilium VERSION` write it"
+	} else {
+		uses, err = WorkloadUses(ctx, s, in.site.K3s)
+	}
+	if err != nil {
+		return err
+	}
+	lacks, err := workload.ImagesOf(l.Components...).Lacking(uses)
+	errs := []error{err}
+	for _, lack := range lacks {
+		errs = append(errs, fault.WithHint(fmt.Errorf("%w: the component %s: %s, and no component has %s", site.ErrLock,
+			s.Component, lack.Use, lack.Ref), hint))
+	}
+	return errors.Join(errs...)
+}
+
+// WorkloadUses lists where a workload names images, rendered with the values of the lock on a version of k3s. Without
+// one, the oldest Kubernetes that boxlift installs is assumed. Errors begin with the place in the lock.
+func WorkloadUses(ctx context.Context, s workload.Source, k3sVersion string) ([]workload.Use, error) {
+	if k3sVersion == "" {
+		k3sVersion = oldestKubernetes
+	}
+	objects, err := workloadObjects(ctx, s, k3sVersion)
+	if err != nil {
+		return nil, err
+	}
+	return asUses(manifests.ImagesOf(objects)), nil
+}
+
+func workloadObjects(ctx context.Context, s workload.Source, k3sVersion string) ([]*unstructured.Unstructured, error) {
+	values := map[string]any{}
+	if s.Values != nil {
+		var err error
+		if values, err = helm.ParseValues(s.ValuesContent); err != nil {
+			return nil, fault.Input.Errorf("%s: %w", s.Values.Place(), err)
+		}
+	}
+	if !s.IsChart {
+		files, err := manifests.UnpackFolder(s.Content)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.From.Place(), err)
+		}
+		objects, err := manifests.Build(files, ".")
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.From.Place(), err)
+		}
+		return objects, nil
+	}
+	kubernetes, _, _ := strings.Cut(k3sVersion, "+")
+	manifest, err := helm.Render(ctx, helm.Release{Name: s.Component, Namespace: s.Component, Chart: s.Content,
+		Values: values}, kubernetes)
+	if err != nil {
+		err = fault.Input.Errorf("%s: it cannot be rendered: %w", s.From.Place(), err)
+		if len(fault.Hints(err)) == 0 {
+			err = fault.WithHint(err, "what the chart asks for goes into a file "+bundle.ValuesFile+" of the component: "+
+				"files: [{name: "+bundle.ValuesFile+", url: \"file:...\"}]")
+		}
+		return nil, err
+	}
+	objects, err := helm.DecodeManifest(manifest)
+	if err != nil {
+		return nil, fault.Input.Errorf("%s: %w", s.From.Place(), err)
+	}
+	return objects, nil
+}
+
+func asUses(named []manifests.ImageUse) []workload.Use {
+	uses := make([]workload.Use, 0, len(named))
+	for _, use := range named {
+		uses = append(uses, workload.Use(use))
+	}
+	return uses
 }
 
 // ChartImages lists the images that Cilium's chart names for a site with no settings of its

@@ -54,7 +54,7 @@ type Result struct {
 // can tell what it has. Building the same plan again goes on from there, also inside a
 // blob of which it finds the beginning.
 func Write(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
-	defer p.Chart.Stop()
+	defer p.Check.Stop()
 	result, err := write(ctx, p, o)
 	if err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func write(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
 
 // newBuilder lays out the bundle, or the delta of it, as sign has signed it: with nil, where nobody signs.
 func newBuilder(p *plan.Plan, sign func(p *plan.Plan) (*signature.Signature, error)) (*builder, *Result, error) {
-	b := &builder{plan: p, check: p.Chart}
+	b := &builder{plan: p, check: p.Check}
 	result := &Result{Digest: p.Digest()}
 	signed, err := sign(p)
 	if err == nil && p.Since != nil {

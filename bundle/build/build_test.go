@@ -25,6 +25,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/pins"
 	"github.com/liteboxd/boxlift/bundle/plan"
+	"github.com/liteboxd/boxlift/bundle/workload"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/test/bundletest"
 	"github.com/liteboxd/boxlift/test/upstream"
@@ -247,17 +248,21 @@ func TestSameBytes(t *testing.T) {
 	}
 }
 
-// TestChartCheck looks into the chart before anything large is fetched, and fetches it once.
-func TestChartCheck(t *testing.T) {
+// TestSourceCheck looks into the chart before anything large is fetched, and fetches it once.
+func TestSourceCheck(t *testing.T) {
 	s := bundletest.UpstreamServer(t)
 	content := bundletest.SmallLock(t)
 	path := filepath.Join(t.TempDir(), "b.tar")
 	refused := errors.New("refused")
+	looked := 0
 	var charts []digest.Digest
 	check := func(component string, answer error) func(*plan.Options) {
 		return func(o *plan.Options) {
-			o.Chart = &plan.ChartCheck{Component: component, Check: func(_ context.Context, chart []byte) error {
-				charts = append(charts, digest.FromBytes(chart))
+			o.Sources = &plan.SourceCheck{Components: []string{component}, Check: func(_ context.Context, all []workload.Source) error {
+				looked++
+				for _, s := range all {
+					charts = append(charts, digest.FromBytes(s.Content))
+				}
 				return answer
 			}}
 		}
@@ -292,7 +297,7 @@ func TestChartCheck(t *testing.T) {
 		t.Errorf("a plan that cannot be made, and a chart that is refused: %v", err)
 	}
 	fetch(strings.TrimPrefix(bundletest.ChartURL, "https:/"))
-	charts = nil
+	charts, looked = nil, 0
 	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) > 0 {
 		t.Errorf("left over: %v, %v", left, err)
 	}
@@ -315,8 +320,8 @@ func TestChartCheck(t *testing.T) {
 	}
 	fetch()
 	chart := bundletest.ChartDigest(t)
-	if diff := cmp.Diff([]digest.Digest{chart, chart, digest.FromBytes(nil)}, charts); diff != "" {
-		t.Errorf("charts that were looked into (-expected +got):\n%s", diff)
+	if diff := cmp.Diff([]digest.Digest{chart, chart}, charts); diff != "" || looked != 3 {
+		t.Errorf("charts that were looked into %d times (-expected +got):\n%s", looked, diff)
 	}
 }
 
@@ -333,9 +338,9 @@ func (c *copying) Task(name string, total int64) progress.Task {
 	return c.Recorder.Task(name, total)
 }
 
-// TestChartCheckWhileCopying has a check that ends no sooner than copying begins. What it then
+// TestSourceCheckWhileCopying has a check that ends no sooner than copying begins. What it then
 // refuses is as if it had not been begun.
-func TestChartCheckWhileCopying(t *testing.T) {
+func TestSourceCheckWhileCopying(t *testing.T) {
 	s := bundletest.UpstreamServer(t)
 	refused := errors.New("refused")
 	identity := bundletest.NewIdentity(t)
@@ -372,7 +377,7 @@ func TestChartCheckWhileCopying(t *testing.T) {
 			}
 			reporter := &copying{begun: make(chan struct{})}
 			o.Reporter = reporter
-			o.Chart = &plan.ChartCheck{Component: "cilium", Check: func(ctx context.Context, _ []byte) error {
+			o.Sources = &plan.SourceCheck{Components: []string{"cilium"}, Check: func(context.Context, []workload.Source) error {
 				select {
 				case <-reporter.begun:
 				case <-time.After(time.Minute):
@@ -411,8 +416,8 @@ func TestChartCheckWhileCopying(t *testing.T) {
 	bundletest.MustWrite(t, path, bundletest.MustRead(t, bundletest.Reference(t)))
 	_, err := bundletest.Build(t.Context(), bundletest.SmallLock(t), bundletest.NewClient(s), path, nil,
 		bundletest.Reusing(t, half), func(o *plan.Options) {
-			o.Chart = &plan.ChartCheck{Component: "cilium",
-				Check: func(context.Context, []byte) error { return refused }}
+			o.Sources = &plan.SourceCheck{Components: []string{"cilium"},
+				Check: func(context.Context, []workload.Source) error { return refused }}
 		})
 	if !errors.Is(err, refused) {
 		t.Errorf("a bundle that is there: %v", err)
@@ -423,8 +428,8 @@ func TestChartCheckWhileCopying(t *testing.T) {
 	again := filepath.Join(t.TempDir(), "b.tar")
 	if _, err := bundletest.Build(t.Context(), bundletest.SmallLock(t), bundletest.NewClient(s), again, nil,
 		bundletest.Reusing(t, bundletest.Reference(t)), func(o *plan.Options) {
-			o.Chart = &plan.ChartCheck{Component: "cilium",
-				Check: func(context.Context, []byte) error { return refused }}
+			o.Sources = &plan.SourceCheck{Components: []string{"cilium"},
+				Check: func(context.Context, []workload.Source) error { return refused }}
 		}); err != nil {
 		t.Errorf("from the same bundle: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/build"
 	"github.com/liteboxd/boxlift/bundle/plan"
 	"github.com/liteboxd/boxlift/bundle/sbom"
+	"github.com/liteboxd/boxlift/bundle/workload"
 	"github.com/liteboxd/boxlift/test/bundletest"
 	"github.com/liteboxd/boxlift/test/smallbundle"
 	"github.com/liteboxd/boxlift/test/unsteady"
@@ -82,9 +83,9 @@ func TestUnsteadyOlderBundle(t *testing.T) {
 			unsteady.Check(t, old, func(ctx context.Context, r *bundle.Reader) (string, error) {
 				o := test.options(t, r)
 				o.SBOM = test.list
-				o.Chart = &plan.ChartCheck{Component: "cilium", Check: func(_ context.Context, chart []byte) error {
-					if string(chart) != "a chart" {
-						t.Errorf("%q is checked", chart)
+				o.Sources = &plan.SourceCheck{Components: []string{"cilium"}, Check: func(_ context.Context, all []workload.Source) error {
+					if len(all) != 1 || string(all[0].Content) != "a chart" {
+						t.Errorf("%v is checked", all)
 					}
 					return nil
 				}}

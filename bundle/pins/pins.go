@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/archive"
 	"github.com/liteboxd/boxlift/bundle/download"
 	"github.com/liteboxd/boxlift/bundle/format"
@@ -22,6 +23,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/pieces"
 	"github.com/liteboxd/boxlift/bundle/plan"
 	"github.com/liteboxd/boxlift/bundle/source"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/parallel"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
@@ -62,7 +64,8 @@ func Fill(ctx context.Context, o Options) error {
 		platforms := c.PlatformsIn(l)
 		for i, f := range c.Files {
 			if (f.SHA256 == "" || f.Size == 0) && format.Wanted(f.Platform, platforms) {
-				r.add(format.Label(c.Name, f.Name, f.Platform), f.URL+" "+f.SHA256, r.file(f.URL, f.SHA256),
+				r.add(format.Label(c.Name, f.Name, f.Platform), f.URL+" "+f.SHA256,
+					r.file(f.URL, f.SHA256, f.Name == bundle.ManifestsFile),
 					func(pin found) error {
 						return o.Document.SetFilePin(c.Name, i, pin.Digest.Encoded(), pin.Size)
 					})
@@ -70,7 +73,8 @@ func Fill(ctx context.Context, o Options) error {
 		}
 		for i, chart := range c.Charts {
 			if chart.SHA256 == "" || chart.Size == 0 {
-				r.add(format.Label(c.Name, chart.Name, ""), chart.URL+" "+chart.SHA256, r.file(chart.URL, chart.SHA256),
+				r.add(format.Label(c.Name, chart.Name, ""), chart.URL+" "+chart.SHA256,
+					r.file(chart.URL, chart.SHA256, false),
 					func(pin found) error {
 						return o.Document.SetChartPin(c.Name, i, pin.Digest.Encoded(), pin.Size)
 					})
@@ -243,9 +247,14 @@ func (r *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// file looks up a file or a chart.
-func (r *resolver) file(url, pinned string) finder {
+// file looks up a file or a chart. Only manifests may be a folder of this host.
+func (r *resolver) file(url, pinned string, isManifests bool) finder {
 	return func(ctx context.Context, name string) (found, error) {
+		if !isManifests && r.options.Source.IsFolder(url) {
+			return found{}, fault.WithHint(fault.Input.Errorf("%s is a folder, and only a file %s or an archive of "+
+				"images may be one", url, bundle.ManifestsFile), "name a file; `helm package --dependency-update FOLDER` "+
+				"makes one of a chart")
+		}
 		pin, err := r.download(ctx, name, url, pinned, func(content io.Reader) error {
 			_, err := io.Copy(io.Discard, content)
 			return err

@@ -36,10 +36,10 @@ type Archive struct {
 	All map[string]ocispec.Descriptor
 }
 
-// whole downloads something small.
-func (f *Fetch) whole(ctx context.Context) ([]byte, error) {
-	if f.Size > maxChart {
-		return nil, fmt.Errorf("it has %d bytes, %d is the most that a chart may have", f.Size, maxChart)
+// whole downloads something of at most so many bytes.
+func (f *Fetch) whole(ctx context.Context, most int64) ([]byte, error) {
+	if f.Size > most {
+		return nil, fmt.Errorf("it has %d bytes, %d is the most that it may have", f.Size, most)
 	}
 	stream, err := f.Open(ctx, 0)
 	if err != nil {

@@ -46,9 +46,9 @@ type Options struct {
 	SBOM func(ctx context.Context, r *bundle.Reader) ([]byte, error)
 	// AllowMovedTags accepts tags that have moved away from the digest in the lock.
 	AllowMovedTags bool
-	// Chart is looked into before anything large is fetched; nil: none is. With older bundles
+	// Sources are looked into before anything large is fetched; nil: none are. With older bundles
 	// to copy from, the build waits for that after it has copied, and can be called once only.
-	Chart *ChartCheck
+	Sources *SourceCheck
 	// Reporter is told of the work; nil discards it.
 	Reporter progress.Reporter
 }
@@ -69,8 +69,8 @@ type Plan struct {
 	Reuse    []*bundle.Reader
 	Parallel int
 	Reporter progress.Reporter
-	// Chart is the check that is under way; nil for none.
-	Chart *RunningCheck
+	// Check is what is under way; nil for none.
+	Check *RunningCheck
 	// Since is the base of a delta that is to be made of the plan; nil for a whole bundle.
 	// IsDelta says that it was (see [Plan.Delta]).
 	Since   *Base

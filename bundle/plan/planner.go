@@ -17,6 +17,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/source"
+	"github.com/liteboxd/boxlift/bundle/workload"
 )
 
 // planner collects what goes into a plan, in the order of the file.
@@ -31,17 +32,17 @@ type planner struct {
 	oldTypes map[digest.Digest]string
 }
 
-// run does everything. The chart is checked meanwhile, and when both fail, the rest is what is said: with images that
-// are not what was locked, what the chart asks for is not the point. The check may outlast the plan, which Build
+// run does everything. What components are installed from is checked meanwhile, and when both fail, the rest is what is
+// said: with images that are not what was locked, what a chart asks for is not the point. The check may outlast the plan, which Build
 // waits for before it fetches anything.
 func (p *planner) run(ctx context.Context) error {
-	var chart []byte
-	if p.options.Chart != nil {
+	var sources []workload.Source
+	if p.options.Sources != nil {
 		var err error
-		if chart, err = p.fetchChart(ctx); err != nil {
+		if sources, err = p.fetchSources(ctx); err != nil {
 			return err
 		}
-		p.plan.Chart = p.startChart(ctx, chart)
+		p.plan.Check = p.startCheck(ctx, sources)
 	}
 	p.oldTypes = p.readOldTypes()
 	images, err := p.fetchManifests(ctx)
@@ -49,14 +50,14 @@ func (p *planner) run(ctx context.Context) error {
 		err = p.layOut(ctx, images)
 	}
 	if err != nil {
-		p.plan.Chart.Stop()
+		p.plan.Check.Stop()
 		return err
 	}
-	p.keep(chart)
+	p.keep(sources)
 	if slices.ContainsFunc(p.options.Reuse, func(r *bundle.Reader) bool { return r.Digest() == p.plan.Digest() }) {
 		// An older bundle is what is planned: it was checked when it was built.
-		p.plan.Chart.Stop()
-		p.plan.Chart = nil
+		p.plan.Check.Stop()
+		p.plan.Check = nil
 	}
 	return nil
 }

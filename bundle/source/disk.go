@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -30,8 +31,8 @@ func (e *DiskError) Class() fault.Class { return fault.Source }
 
 // Hint says what a user may do about the error.
 func (e *DiskError) Hint() string {
-	return "the path in a file: address begins at the lock's folder unless it is absolute; it leads to a file, or to " +
-		"the folder of an OCI image layout"
+	return "the path in a file: address begins at the lock's folder unless it is absolute; it leads to a file, to the " +
+		"folder of an OCI image layout, or, for a file manifests.tar, to a folder with a kustomization.yaml"
 }
 
 // openDisk opens what a file: address leads to.
@@ -40,7 +41,51 @@ func (c *Client) openDisk(address string, from int64) (*Stream, error) {
 	if err != nil {
 		return nil, &DiskError{address, err}
 	}
+	if c.options.PackFolder != nil && isKustomize(path) {
+		return c.openFolder(path, from)
+	}
 	return OpenDisk(path, from)
+}
+
+// IsFolder reports whether an address is the file: address of a folder.
+func (c *Client) IsFolder(address string) bool {
+	path, ok := strings.CutPrefix(address, "file:")
+	if !ok {
+		return false
+	}
+	path, err := diskPath(c.options.Folder, path)
+	if err != nil {
+		return false
+	}
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// isKustomize reports whether a path leads to a kustomize folder that is no OCI image layout.
+func isKustomize(path string) bool {
+	_, err := os.Stat(filepath.Join(path, "kustomization.yaml"))
+	if err != nil {
+		return false
+	}
+	_, err = os.Stat(filepath.Join(path, ocitar.LayoutFile))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// openFolder reads a kustomize folder as a tar. What lies outside it stays there, whatever its files become meanwhile.
+func (c *Client) openFolder(path string, from int64) (*Stream, error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, &DiskError{path, cause(err)}
+	}
+	content, err := c.options.PackFolder(root.FS())
+	if err = errors.Join(err, root.Close()); err != nil {
+		return nil, &DiskError{path, err}
+	}
+	body := bytes.NewReader(content)
+	if _, err := body.Seek(from, io.SeekStart); err != nil {
+		return nil, &DiskError{path, err}
+	}
+	return &Stream{Size: int64(len(content)), disk: path, body: io.NopCloser(body), next: from, answers: 1}, nil
 }
 
 // diskPath returns the path that a file: address, without that prefix, has in a folder.

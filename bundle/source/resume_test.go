@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -357,6 +358,60 @@ func TestPauseForAll(t *testing.T) {
 	server.Inject(upstream.Rule{Path: "index.yaml", Fault: upstream.Status{Code: 429, RetryAfter: 6 * time.Hour}})
 	_, err = client(t).Open(t.Context(), "https://helm.cilium.io/index.yaml")
 	wantError(t, err, 429, "it asks to come back in 6h0m0s")
+}
+
+// TestFolder reads a kustomize folder as the tar that is made of it, and nothing that lies beside it.
+func TestFolder(t *testing.T) {
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"a/kustomization.yaml": "{}", "a/b/c": "inside", "secret": "outside", "bare/file": "x",
+		"both/kustomization.yaml": "{}", "both/oci-layout": `{"imageLayoutVersion":"1.0.0"}`, "both/index.json": "{}",
+	} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("../secret", filepath.Join(dir, "a", "link")); err != nil {
+		t.Fatal(err)
+	}
+	pack := "b/c"
+	packing := New(Options{Folder: dir, PackFolder: func(files fs.FS) ([]byte, error) { return fs.ReadFile(files, pack) }})
+	stream, err := packing.OpenPinned(t.Context(), "file:a", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := io.ReadAll(stream)
+	if err != nil || string(content) != "side" || stream.Size != 6 {
+		t.Errorf("got %q of %d bytes, %v", content, stream.Size, err)
+	}
+	if size, err := packing.Size(t.Context(), "file:a"); size != 6 || err != nil {
+		t.Errorf("it has %d bytes, %v", size, err)
+	}
+	if _, err := packing.File(t.Context(), "file:a", 5); err == nil || !strings.Contains(err.Error(), "larger than 5 bytes") {
+		t.Errorf("a bound: %v", err)
+	}
+	for address, want := range map[string]bool{"file:a": true, "file:bare": true, "file:secret": false, "file:none": false, "https://a": false} {
+		if got := packing.IsFolder(address); got != want {
+			t.Errorf("%s is a folder: %v", address, got)
+		}
+	}
+	wantDisk := func(c *Client, address, want string) {
+		t.Helper()
+		_, err := c.Open(t.Context(), address)
+		if !errors.As(err, new(*DiskError)) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", address, err, want)
+		}
+	}
+	wantDisk(packing, "file:bare", "it is not the folder of an OCI image layout")
+	wantDisk(New(Options{Folder: dir}), "file:a", "it is not the folder of an OCI image layout")
+	pack = "link"
+	wantDisk(packing, "file:a", "path escapes from parent")
+	pack = "none"
+	wantDisk(packing, "file:a", "no such file")
+	if stream, err := packing.Open(t.Context(), "file:both"); err != nil || stream.Size != 3072 {
+		t.Errorf("an OCI image layout: %v", err)
+	}
 }
 
 // TestDisk reads what lies on this host.

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"math"
 	"net"
@@ -112,6 +113,9 @@ type Options struct {
 	// Folder is where the paths of file: addresses begin that are not absolute; empty
 	// means the working directory.
 	Folder string
+	// PackFolder makes a tar of a small folder, the same one of the same files: that of a kustomize folder, which a
+	// file: address may lead to. Nil: there are no such addresses.
+	PackFolder func(fs.FS) ([]byte, error)
 	// MaxTries bounds the attempts at one request; 0 means 8, which takes about a
 	// minute with the pauses between them.
 	MaxTries uint
@@ -256,7 +260,7 @@ func (c *Client) rest(endpoint string, resting bool) {
 }
 
 // Open starts the download of an https URL, or opens what a file: URL leads to (see
-// [OpenDisk]). Where the connection breaks, the stream goes on only when the server vouches
+// [OpenDisk]; a kustomize folder is read as the tar that [Options].PackFolder makes of it). Where the connection breaks, the stream goes on only when the server vouches
 // by a strong ETag that it has the same bytes still; otherwise its error wraps [ErrAnew].
 func (c *Client) Open(ctx context.Context, url string) (*Stream, error) {
 	return c.openFile(ctx, url, &Stream{})

@@ -2,18 +2,22 @@ package upstream
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ospackages"
+	"github.com/liteboxd/boxlift/bundle/pieces"
 )
 
 // Outdated compares a lock with what upstream has now: tags that stand for another digest
@@ -21,7 +25,7 @@ import (
 // of which there is a newer patch of the same minor version. Each change says what is
 // locked and what is new. OS packages are resolved anew, for which the indexes of their
 // archives are fetched. Nothing else that is large is fetched: tags and files are asked about
-// with HEAD. It makes at most parallelism requests at a time, and reports all that it could not
+// with HEAD; what lies on this host is read. It makes at most parallelism requests at a time, and reports all that it could not
 // find out beside what it could.
 func (f *Finder) Outdated(ctx context.Context, l *lock.Lock, parallelism int) ([]lock.Change, error) {
 	o := &outdated{finder: f, packages: &ospackages.Finder{Source: f.Source}}
@@ -52,6 +56,7 @@ type outdated struct {
 	questions []question
 	digests   memo[string]            // of tags, by reference
 	sizes     memo[int64]             // of files, by address
+	disk      memo[string]            // checksums of what lies on this host, by address
 	sums      memo[map[string]string] // published checksums, by address
 	charts    memo[[]chartVersion]    // by address of their index
 }
@@ -148,16 +153,22 @@ func (o *outdated) add(component, entry, locked string, ask func(context.Context
 }
 
 // file asks for the published checksum where there is one, and for the size otherwise.
-func (o *outdated) file(component, entry, address, sha256 string, size int64) {
+func (o *outdated) file(component, entry, address, pinned string, size int64) {
+	if strings.HasPrefix(address, "file:") {
+		o.add(component, entry, "sha256:"+pinned, func(ctx context.Context) (string, error) {
+			return o.disk.get(address, func() (string, error) { return o.hash(ctx, address) })
+		})
+		return
+	}
 	if folder, name, ok := cutRelease(address); ok {
-		o.add(component, entry, "sha256:"+sha256, func(ctx context.Context) (string,
+		o.add(component, entry, "sha256:"+pinned, func(ctx context.Context) (string,
 			error) {
 			return o.checksum(ctx, folder, name)
 		})
 		return
 	}
 	if strings.HasPrefix(address, ciliumCLIReleases) {
-		o.add(component, entry, "sha256:"+sha256, func(ctx context.Context) (string, error) {
+		o.add(component, entry, "sha256:"+pinned, func(ctx context.Context) (string, error) {
 			return o.sum(ctx, address+ciliumCLISum, path.Base(address))
 		})
 		return
@@ -169,6 +180,17 @@ func (o *outdated) file(component, entry, address, sha256 string, size int64) {
 		}
 		return strconv.FormatInt(now, 10) + " bytes", nil
 	})
+}
+
+// hash reads what lies on this host.
+func (o *outdated) hash(ctx context.Context, address string) (string, error) {
+	stream, err := o.finder.Source.Open(ctx, address)
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	_, err = io.Copy(h, pieces.Until(ctx, stream))
+	return digest.NewDigest(digest.SHA256, h).String(), errors.Join(err, stream.Close())
 }
 
 // cutRelease takes the address of a file of a k3s release apart.

@@ -28,6 +28,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/bundle/trust"
+	"github.com/liteboxd/boxlift/bundle/workload"
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
@@ -77,10 +78,11 @@ func (o *sourceOptions) client(reporter progress.Reporter, log *slog.Logger) (*s
 		return nil, fault.Usage.Errorf("--parallelism %d: expected 1 to 64", o.parallelism)
 	}
 	options := source.Options{
-		UserAgent: "boxlift/" + version,
-		Folder:    filepath.Dir(o.lock),
-		MaxTries:  o.tries,
-		Log:       log,
+		UserAgent:  "boxlift/" + version,
+		Folder:     filepath.Dir(o.lock),
+		PackFolder: manifests.Pack,
+		MaxTries:   o.tries,
+		Log:        log,
 		Retrying: func(err error, pause time.Duration) {
 			reporter.Message(fmt.Sprintf("%v; trying again in %s", err, progress.Duration(pause)))
 		},
@@ -291,9 +293,13 @@ func (o *bundleBuildOptions) planOptions(global *globalOptions, reporter progres
 	if err != nil {
 		return plan.Options{}, err
 	}
+	complete, err := checkComplete(o.lock, l)
+	if err != nil {
+		return plan.Options{}, err
+	}
 	planned := plan.Options{
 		Lock: l, LockName: o.lock, LockContent: content, Programs: programs, Source: client, Version: version,
-		Parallelism: o.parallelism, AllowMovedTags: o.allowMovedTags, Chart: checkComplete(o.lock, l),
+		Parallelism: o.parallelism, AllowMovedTags: o.allowMovedTags, Sources: complete,
 		Reporter: reporter,
 	}
 	if o.sbom {
@@ -400,14 +406,22 @@ func (o *readOptions) openOlder(
 }
 
 // checkComplete makes sure, before anything large is fetched, that the lock has every image
-// that the chart and the manifests ask for.
-func checkComplete(lockName string, l *lock.Lock) *plan.ChartCheck {
-	return &plan.ChartCheck{Component: site.CiliumComponent, Check: func(ctx context.Context, chart []byte) error {
-		if err := install.CheckLock(ctx, l, chart); err != nil {
+// that charts and manifests ask for.
+func checkComplete(lockName string, l *lock.Lock) (*plan.SourceCheck, error) {
+	workloads, err := workload.Find(lockName, l)
+	if err != nil {
+		return nil, err
+	}
+	components := []string{site.CiliumComponent}
+	for _, w := range workloads {
+		components = append(components, w.Component)
+	}
+	return &plan.SourceCheck{Components: components, Check: func(ctx context.Context, sources []workload.Source) error {
+		if err := install.CheckLock(ctx, l, sources); err != nil {
 			return fmt.Errorf("%s: %w", lockName, err)
 		}
 		return nil
-	}}
+	}}, nil
 }
 
 // findPrograms finds boxlift's own programs for the node platforms. `make build` lays

@@ -18,7 +18,9 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/pins"
 	"github.com/liteboxd/boxlift/bundle/plan"
+	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/bundle/upstream"
+	"github.com/liteboxd/boxlift/bundle/workload"
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
@@ -55,7 +57,8 @@ there stay, and so does everything else in the file. An image that another compo
 has pinned gets that pin, wherever its tag has moved since. An image that is not
 published for all platforms of its component is an error; registries are asked for the
 indexes of images that are pinned to find that out. OS packages get all that they depend
-on, from archives whose signatures are checked.
+on, from archives whose signatures are checked. Of a component with a chart or with
+manifests, the images that these name are added to its images where they are missing.
 
 With --k3s, --cilium and --liteboxd, make a lock from nothing, or add the components
 that it lacks: what a release is made of is taken from upstream, k3s' checksums and its
@@ -357,8 +360,18 @@ func (l *locking) resolve(ctx context.Context, o pins.Options) error {
 
 // complete fills in the pins. What was found is written even when not all was.
 func (l *locking) complete(ctx context.Context) error {
+	if _, err := workload.Find(l.lock, l.document.Lock()); err != nil {
+		return err
+	}
 	missing := len(l.document.Lock().Unpinned())
 	resolveErr := l.resolve(ctx, pins.Options{Document: l.document, CheckPinned: true})
+	unpinned := len(l.document.Lock().Unpinned())
+	isAdded, err := l.addImages(ctx, missing == 0)
+	missing += len(l.document.Lock().Unpinned()) - unpinned
+	if isAdded {
+		resolveErr = l.resolve(ctx, pins.Options{Document: l.document, CheckPinned: true})
+	}
+	resolveErr = errors.Join(resolveErr, err)
 	if err := l.checkArchives(l.document.Lock()); err != nil {
 		return errors.Join(err, resolveErr)
 	}
@@ -384,6 +397,55 @@ func (l *locking) complete(ctx context.Context) error {
 		text = "every pin is there"
 	}
 	return l.say(text)
+}
+
+// addImages adds the images that workloads name and their components lack, and reports whether there are any. A workload
+// of which it is not known what it is installed from is left out, and so is, where all was pinned before, one whose
+// server does not answer: such a lock needs no network.
+func (l *locking) addImages(ctx context.Context, allPinned bool) (isAdded bool, err error) {
+	workloads, err := workload.Find(l.lock, l.document.Lock())
+	if err != nil {
+		return false, err
+	}
+	var errs []error
+	for _, w := range workloads {
+		if !w.IsPinned() {
+			continue
+		}
+		task := l.reporter.Task("find the images of "+w.Component, 0)
+		images, err := l.lacking(ctx, w)
+		if err == nil && len(images) > 0 {
+			next := *l.document.Lock().Component(w.Component)
+			next.Images = slices.Concat(next.Images, images)
+			err = fault.Input.Wrap(l.document.Update(next))
+			isAdded = isAdded || err == nil
+		}
+		task.Done(err)
+		if allPinned && ctx.Err() == nil && errors.As(err, new(*source.Error)) {
+			l.reporter.Message(fmt.Sprintf("%s: it is pinned, and whether all its images are there is not known: %v",
+				w.Component, err))
+			continue
+		}
+		errs = append(errs, err)
+	}
+	return isAdded, errors.Join(errs...)
+}
+
+// lacking lists the images that a workload names and its component lacks.
+func (l *locking) lacking(ctx context.Context, w workload.Workload) ([]lock.Image, error) {
+	s, err := w.Read(func(e workload.Entry) ([]byte, error) { return l.finder.Source.File(ctx, e.URL, e.Most) })
+	if err != nil {
+		return nil, err
+	}
+	uses, err := install.WorkloadUses(ctx, s, l.k3sVersion())
+	if err != nil {
+		return nil, err
+	}
+	images, err := workload.Additions(l.document.Lock(), w.Component, uses)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", w.From.Place(), err)
+	}
+	return images, nil
 }
 
 // update moves components. Nothing is written unless every one of them can be.

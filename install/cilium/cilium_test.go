@@ -21,6 +21,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/kube/helm"
+	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/test/need"
 	"github.com/liteboxd/boxlift/test/upstream"
 )
@@ -176,11 +177,16 @@ func blocksWithDigest(values map[string]any, prefix string) []string {
 
 func images(t *testing.T, chart []byte, values map[string]any) []string {
 	t.Helper()
-	images, err := helm.Images(render(t, chart, values))
+	objects, err := helm.DecodeManifest(render(t, chart, values))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return images
+	var images []string
+	for _, use := range manifests.ImagesOf(objects) {
+		images = append(images, use.Image)
+	}
+	slices.Sort(images)
+	return slices.Compact(images)
 }
 
 func render(t *testing.T, chart []byte, values map[string]any) []byte {

@@ -18,6 +18,7 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/manifests"
 )
 
 // Network brings Cilium to what is asked for.
@@ -27,7 +28,7 @@ type Network struct {
 	Seeder *seed.Seeder
 
 	// releaseImages are the images that charts ask for, by the digest of chart and values.
-	releaseImages map[[sha256.Size]byte][]string
+	releaseImages map[[sha256.Size]byte][]manifests.ImageUse
 }
 
 // Network brings Cilium to the bundle's version and install.yaml's values.
@@ -153,31 +154,46 @@ func (n *Network) knowsDigests(ctx context.Context, release helm.Release) (bool,
 	return true, nil
 }
 
-// ImagesOf lists the images that a release asks for. It is asked for the same release
-// several times in a run, and each time that Cilium's chart is rendered it makes new RSA keys.
+// ImagesOf lists the images that a release asks for, each once and in order.
 func (n *Network) ImagesOf(ctx context.Context, release helm.Release) ([]string, error) {
+	uses, err := n.UsesOf(ctx, release)
+	if err != nil {
+		return nil, err
+	}
+	var images []string
+	for _, use := range uses {
+		images = append(images, use.Image)
+	}
+	slices.Sort(images)
+	return slices.Compact(images), nil
+}
+
+// UsesOf lists where a release names images. It is asked for the same release
+// several times in a run, and each time that Cilium's chart is rendered it makes new RSA keys.
+func (n *Network) UsesOf(ctx context.Context, release helm.Release) ([]manifests.ImageUse, error) {
 	values, err := json.Marshal(release.Values)
 	if err != nil {
 		return nil, fmt.Errorf("%w: values of the chart: %w", site.ErrConfig, err)
 	}
 	key := sha256.Sum256(slices.Concat(release.Chart, values))
-	if images, ok := n.releaseImages[key]; ok {
-		return slices.Clone(images), nil
+	if uses, ok := n.releaseImages[key]; ok {
+		return slices.Clone(uses), nil
 	}
 	kubernetes, _, _ := strings.Cut(n.Site.K3s, "+")
 	manifest, err := helm.Render(ctx, release, kubernetes)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", site.ErrConfig, err)
 	}
-	images, err := helm.Images(manifest)
+	objects, err := helm.DecodeManifest(manifest)
 	if err != nil {
 		return nil, err
 	}
 	if n.releaseImages == nil {
-		n.releaseImages = make(map[[sha256.Size]byte][]string)
+		n.releaseImages = make(map[[sha256.Size]byte][]manifests.ImageUse)
 	}
-	n.releaseImages[key] = images
-	return slices.Clone(images), nil
+	uses := manifests.ImagesOf(objects)
+	n.releaseImages[key] = uses
+	return slices.Clone(uses), nil
 }
 
 // CheckChart makes sure that the bundle carries every image that Cilium's chart names with these values, or that

@@ -11,12 +11,15 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	"helm.sh/helm/v4/pkg/action"
+	helmchart "helm.sh/helm/v4/pkg/chart"
 	"helm.sh/helm/v4/pkg/chart/loader/archive"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/liteboxd/boxlift/install/kube"
+	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/printable"
 )
 
@@ -90,7 +93,26 @@ func loadChart(data []byte) (*chart.Chart, error) {
 	if err := checkCharts(files, nested); err != nil {
 		return nil, err
 	}
-	return loader.LoadFiles(files)
+	loaded, err := loader.LoadFiles(files)
+	if err != nil {
+		return nil, err
+	}
+	// Helm's library renders a chart without those that it depends on, and without a word.
+	if err := action.CheckDependencies(loaded, asDependencies(loaded.Metadata.Dependencies)); err != nil {
+		return nil, fault.WithHint(fmt.Errorf("its archive lacks charts that it depends on: %w", err),
+			"`helm package --dependency-update FOLDER` makes an archive with them")
+	}
+	return loaded, nil
+}
+
+func asDependencies(list []*chart.Dependency) []helmchart.Dependency {
+	all := make([]helmchart.Dependency, 0, len(list))
+	for _, one := range list {
+		if one != nil {
+			all = append(all, one)
+		}
+	}
+	return all
 }
 
 // ChartVersion is the version that a chart's archive says it has.

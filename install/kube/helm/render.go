@@ -3,7 +3,6 @@ package helm
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -108,50 +107,6 @@ func (r Release) renderBounded(
 	return out, nil
 }
 
-// Images returns the images of all containers in a manifest of YAML documents, sorted,
-// each once, as they are written there.
-func Images(manifest []byte) ([]string, error) {
-	found := map[string]bool{}
-	for document, err := range bounded.Documents(manifest) {
-		var content any
-		if err == nil {
-			err = document.Decode(&content)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("images of a manifest: %w", err)
-		}
-		findImages(content, found)
-	}
-	return slices.Sorted(maps.Keys(found)), nil
-}
-
 // What charts make is printed in a process of bounded memory, and read in this one; what a release has made before
 // comes from the cluster. Helm, and decodeManifest as well, take the last one of a key that is there several times.
-var (
-	bounded = outsideyaml.Reader{MaxSize: maxRendered, MaxNodes: maxRenderedNodes}
-	lenient = outsideyaml.Reader{MaxSize: maxRendered, MaxNodes: maxRenderedNodes, AnyKeys: true}
-)
-
-// findImages looks for lists of containers wherever they are: custom resources have pod
-// templates too.
-func findImages(value any, found map[string]bool) {
-	switch value := value.(type) {
-	case []any:
-		for _, v := range value {
-			findImages(v, found)
-		}
-	case map[string]any:
-		for key, v := range value {
-			if containers, ok := v.([]any); ok && (key == "containers" || key == "initContainers") {
-				for _, container := range containers {
-					if m, ok := container.(map[string]any); ok {
-						if image, ok := m["image"].(string); ok && image != "" {
-							found[image] = true
-						}
-					}
-				}
-			}
-			findImages(v, found)
-		}
-	}
-}
+var lenient = outsideyaml.Reader{MaxSize: maxRendered, MaxNodes: maxRenderedNodes, AnyKeys: true}

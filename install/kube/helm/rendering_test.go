@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	chartcommon "helm.sh/helm/v4/pkg/chart/common"
 
+	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/test/kubetest"
 )
 
@@ -36,11 +38,15 @@ func TestRender(t *testing.T) {
 		t.Fatal(err)
 	}
 	kubetest.Contains(t, string(manifest), "kind: CustomResourceDefinition", "kind: Job", "kind: Deployment")
-	images, err := Images(manifest)
+	objects, err := DecodeManifest(manifest)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"registry.test/a:1", "registry.test/b:2@sha256:00"}, images); diff != "" {
+	var images []string
+	for _, use := range manifests.ImagesOf(objects) {
+		images = append(images, use.Image)
+	}
+	if diff := cmp.Diff([]string{"registry.test/b:2@sha256:00", "registry.test/a:1"}, images); diff != "" {
 		t.Errorf("images (-want +got):\n%s", diff)
 	}
 	if _, err := Render(t.Context(), r, "v1.29.0"); err == nil {
@@ -64,30 +70,24 @@ func TestHostileManifest(t *testing.T) {
 		fmt.Fprintf(&keys, "key%d: v\n", i)
 	}
 	long := "a: &a " + strings.Repeat("x", 1<<19) + "\nb: [" + strings.Repeat("*a, ", 1<<16) + "]\n"
-	for name, test := range map[string]struct{ manifest, images, objects string }{
-		"one key again and again": {strings.Repeat("a: b\n", 900), "line 2: a key is there already, on line 1", ""},
-		"very many keys":          {keys.String(), "line 1: a mapping has more than 1000 keys", ""},
-		"a long text again and again": {long, "line 2: aliases make more than 8388608 bytes of it",
-			"line 2: aliases make more than 8388608 bytes of it"},
-		"behind a separator": {"--- |\n " + strings.ReplaceAll(long, "\nb", "\n b"), "",
+	for name, test := range map[string]struct{ manifest, want string }{
+		"one key again and again":     {strings.Repeat("a: b\n", 900), ""},
+		"very many keys":              {keys.String(), ""},
+		"a long text again and again": {long, "line 2: aliases make more than 8388608 bytes of it"},
+		"behind a separator": {"--- |\n " + strings.ReplaceAll(long, "\nb", "\n b"),
 			"invalid Yaml document separator: |"},
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, images := Images([]byte(test.manifest))
-		_, objects := decodeManifest(test.manifest)
+		objects, err := decodeManifest(test.manifest)
+		manifests.ImagesOf(objects)
 		runtime.ReadMemStats(&after)
 		if got := after.TotalAlloc - before.TotalAlloc; got > 256<<20 {
 			t.Errorf("%s: %d MiB for %d kB", name, got>>20, len(test.manifest)>>10)
 		}
-		for _, read := range []struct {
-			err  error
-			want string
-		}{{images, test.images}, {objects, test.objects}} {
-			if err, want := read.err, read.want; want == "" && err != nil ||
-				want != "" && (err == nil || !strings.HasSuffix(err.Error(), ": "+want)) {
-				t.Errorf("%s: got %v, want %q", name, err, want)
-			}
+		if want := test.want; want == "" && err != nil ||
+			want != "" && (err == nil || !strings.HasSuffix(err.Error(), ": "+want)) {
+			t.Errorf("%s: got %v, want %q", name, err, want)
 		}
 	}
 }
@@ -117,20 +117,43 @@ func TestHostileChart(t *testing.T) {
 	}
 }
 
+// FuzzImages: whatever a manifest says, its images are found where they are named.
 func FuzzImages(f *testing.F) {
 	f.Add([]byte("spec: {containers: [{image: a}], initContainers: [{image: b}]}\n---\n[{containers: 1}]"))
+	f.Add([]byte("kind: ConfigMap\ndata: {A_IMAGE: 1}\nmetadata: [1]\n---\nvolumes: [{image: {reference: a}}, {image: b}]"))
 	f.Add([]byte("a: &a [*a]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		images, err := Images(data)
+		objects, err := DecodeManifest(data)
 		if err != nil {
 			return
 		}
-		for i := 1; i < len(images); i++ {
-			if images[i-1] >= images[i] {
-				t.Errorf("not sorted, or twice: %q", images)
+		for _, use := range manifests.ImagesOf(objects) {
+			if use.Image == "" || use.Object == "" {
+				t.Errorf("%+v", use)
 			}
 		}
 	})
+}
+
+// A chart without those that it depends on is refused: it would be rendered as if it had none.
+func TestRenderDependencies(t *testing.T) {
+	const description = "apiVersion: v2\nname: demo\nversion: 1.0.0\ndependencies: [{name: inner, version: 2.0.0, " +
+		"repository: 'https://charts.test'}]\n"
+	r := Release{Name: "demo", Namespace: "demo", Chart: kubetest.Chart(t, "1.0.0", map[string]string{"Chart.yaml": description})}
+	_, err := Render(t.Context(), r, "v1.34.4")
+	if err == nil || !strings.Contains(err.Error(), "its archive lacks charts that it depends on") ||
+		!strings.Contains(err.Error(), "inner") || len(fault.Hints(err)) != 1 {
+		t.Errorf("got %v", err)
+	}
+	r.Chart = kubetest.Chart(t, "1.0.0", map[string]string{
+		"Chart.yaml": description, "charts/inner/Chart.yaml": "apiVersion: v2\nname: inner\nversion: 2.0.0\n",
+		"charts/inner/templates/main.yaml": "apiVersion: v1\nkind: Pod\nmetadata: {name: inner}\n",
+	})
+	manifest, err := Render(t.Context(), r, "v1.34.4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubetest.Contains(t, string(manifest), "kind: Pod")
 }
 
 // TestRenderBounds has charts of a few hundred bytes that take all memory, or all time.
