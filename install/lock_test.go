@@ -89,7 +89,7 @@ func TestChartWithoutEnd(t *testing.T) {
 		},
 		"workload": func() error {
 			_, err := WorkloadUses(t.Context(), workload.Source{
-				Workload: workload.Workload{Component: "web", IsChart: true}, Content: chart}, "")
+				Workload: workload.Workload{Component: "web", Version: "v1.0.0", IsChart: true}, Content: chart}, "")
 			return err
 		},
 		"install": func() error { return in.network.CheckReleaseImages(t.Context(), cilium.Release(chart, nil, 0)) },
@@ -173,6 +173,15 @@ components:
 	if err != nil {
 		t.Fatal(err)
 	}
+	another := source("web", "tag: '1.27'")
+	another.Version = "v1.0.1"
+	secret, err := manifests.Pack(fstest.MapFS{"kustomization.yaml": {Data: []byte("resources: [a.yaml]\n")},
+		"a.yaml": {Data: []byte("apiVersion: v1\nkind: Secret\nmetadata: {name: password}\n")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	withSecret := broken
+	withSecret.Content = secret
 	outside := broken
 	outside.Content = other
 	for _, test := range []struct {
@@ -198,6 +207,10 @@ components:
 		}},
 		{"values that are none", more, source("web", "- a\n"), []string{
 			"versions.lock:9: components.web.files values.yaml: read values: they are no mapping"}},
+		{"another version", more, another, []string{
+			"versions.lock:11: components.web.charts web: the chart's version is 1.0.0, and that of the component v1.0.1: "}},
+		{"a secret", more, withSecret, []string{
+			"versions.lock:17: components.gov.files manifests.tar: invalid kustomize folder: Secret gov/password: "}},
 		{"no tar", more, broken, []string{"versions.lock:17: components.gov.files manifests.tar: unpack manifests: "}},
 		{"a folder that leaves itself", more, outside, []string{"versions.lock:17: components.gov.files manifests.tar: invalid kustomize folder: "}},
 	} {

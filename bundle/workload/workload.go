@@ -21,7 +21,6 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/source"
 	"github.com/liteboxd/boxlift/bundle/upstream"
-	"github.com/liteboxd/boxlift/bundle/vulnerability"
 	"github.com/liteboxd/boxlift/internal/fault"
 )
 
@@ -35,6 +34,7 @@ const (
 // Workload is a component with what it is installed from.
 type Workload struct {
 	Component string // its name
+	Version   string // the component's
 	// IsChart says that From is a Helm chart, and otherwise a tar of a kustomize folder.
 	IsChart bool
 	From    Entry
@@ -112,7 +112,7 @@ func (w Workload) IsPinned() bool {
 // Of is what a component is installed from, whether it is boxlift's own or not: the first chart or else the tar of
 // manifests. ok is false when it has neither. name is the lock's, for errors.
 func Of(name string, c lock.Component) (w Workload, ok bool) {
-	w.Component = c.Name
+	w.Component, w.Version = c.Name, c.Version
 	if i := indexOf(c, bundle.ValuesFile); i >= 0 {
 		values := fileEntry(name, c, i, maxValues)
 		w.Values = &values
@@ -147,7 +147,7 @@ func chartEntry(name string, c lock.Component, i int) Entry {
 
 // Find lists the workloads of a lock, in its order. name is the lock's, for errors, which are [lock.Errors].
 func Find(name string, l *lock.Lock) ([]Workload, error) {
-	own := append(upstream.Names(), vulnerability.Component)
+	own := append(upstream.Names(), "vulnerabilities") // whose files `boxlift bundle scan` goes by
 	var list []Workload
 	var errs lock.Errors
 	for _, c := range l.Components {

@@ -46,14 +46,14 @@ func TestFind(t *testing.T) {
 	}
 	want := []Workload{
 		{
-			Component: "web", IsChart: true,
+			Component: "web", Version: "v1", IsChart: true,
 			From: Entry{Name: "web-1.0.0.tgz", URL: "https://a/web-1.0.0.tgz", Most: maxChart, path: "components.web.charts web",
 				file: "versions.lock", line: 13},
 			Values: &Entry{Name: "values.yaml", URL: "file:values.yaml", SHA256: someSum, Size: 9, Most: maxValues,
 				path: "components.web.files values.yaml", file: "versions.lock", line: 12},
 		},
 		{
-			Component: "gov",
+			Component: "gov", Version: "v1",
 			From: Entry{Name: "manifests.tar", URL: "file:gov", SHA256: someSum, Size: 10240, Most: maxManifests,
 				path: "components.gov.files manifests.tar", file: "versions.lock", line: 14},
 		},
