@@ -163,8 +163,11 @@ func (r *Reader) assemble(by Verifier) error {
 		if m.Digest() != "" {
 			return r.find(m)
 		}
-		if m.Name == ocitar.LayoutFile {
+		switch m.Name {
+		case ocitar.LayoutFile:
 			return strings.NewReader(ocitar.LayoutContent), nil
+		case ocitar.TrustFile:
+			return bytes.NewReader(r.trust.content), nil
 		}
 		content, ok := d.outline.Open(m.Name)
 		if !ok {
@@ -293,7 +296,15 @@ func PackOutline(content io.Reader) ([]byte, error) {
 func (d *delta) layout(file *ocitar.Reader) (*ocitar.Layout, error) {
 	var members []ocitar.Member
 	for _, e := range d.outline.Layout().Entries {
+		if e.Name == ocitar.TrustFile {
+			return nil, fmt.Errorf("the outline has the member %s, which stands in the delta itself", e.Name)
+		}
 		if e.Digest() == "" {
+			members = append(members, e.Member)
+		}
+	}
+	for _, e := range file.Layout().Entries {
+		if e.Name == ocitar.TrustFile {
 			members = append(members, e.Member)
 		}
 	}
@@ -385,7 +396,7 @@ func (r *Reader) find(m ocitar.Member) (*supply, error) {
 			return s, nil
 		}
 	}
-	return nil, r.missing(MissingBlob{Digest: m.Digest(), Size: m.Size})
+	return nil, errNotSupplied(r, MissingBlob{Digest: m.Digest(), Size: m.Size})
 }
 
 // Unproven returns what lies where a blob should be, for who proves it by the blob's digest and
@@ -408,7 +419,7 @@ func (r *Reader) DeltaIndex() ([]byte, *format.DeltaIndex) {
 	return r.delta.index, &r.delta.parsed
 }
 
-func (r *Reader) missing(blobs ...MissingBlob) *MissingError {
+func errNotSupplied(r *Reader, blobs ...MissingBlob) *MissingError {
 	return &MissingError{Path: r.path, Since: r.delta.parsed.Since, Blobs: blobs}
 }
 
@@ -464,7 +475,7 @@ func (r *Reader) Require(blobs ...digest.Digest) error {
 	if missing == nil {
 		return nil
 	}
-	return r.missing(missing...)
+	return errNotSupplied(r, missing...)
 }
 
 // RequireAll is Require for all blobs of the bundle.
@@ -473,7 +484,7 @@ func (r *Reader) RequireAll() error {
 		return nil
 	}
 	if missing := r.Delta().Missing; len(missing) > 0 {
-		return r.missing(missing...)
+		return errNotSupplied(r, missing...)
 	}
 	return nil
 }

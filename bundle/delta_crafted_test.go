@@ -17,11 +17,13 @@ import (
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/test/bundletest"
 	"github.com/liteboxd/boxlift/test/ocilayout"
+	"github.com/liteboxd/boxlift/test/trusttest"
 )
 
 // craftedDelta is a delta made by hand, which can be made wrong.
 type craftedDelta struct {
 	index format.DeltaIndex
+	trust []byte // nil for none
 	// outline is that of index, not compressed, and unpacked what its tar has.
 	outline []byte
 	blobs   []bundletest.CraftedBlob
@@ -63,7 +65,7 @@ func (d *craftedDelta) tar(t testing.TB, signer *signature.Signer) []byte {
 		t.Fatal(err)
 	}
 	outline := packed.Bytes()
-	c := &bundletest.Crafted{Blobs: append([]bundletest.CraftedBlob{{Name: digest.FromBytes(outline),
+	c := &bundletest.Crafted{Trust: d.trust, Blobs: append([]bundletest.CraftedBlob{{Name: digest.FromBytes(outline),
 		Content: outline}}, d.blobs...)}
 	if d.index.Manifests == nil {
 		d.index.Manifests = []ocispec.Descriptor{format.DescriptorOf(format.OutlineMediaType, outline)}
@@ -170,6 +172,15 @@ func TestRefusedDeltas(t *testing.T) {
 		"nothing left out": {func(_ *testing.T, d *craftedDelta) { d.index.LeftOut = nil },
 			"which is not left out"},
 		"a manifest that is nowhere": {func(t *testing.T, d *craftedDelta) { reoutline(t, d) }, "incomplete bundle"},
+		"a trust file in the outline": {func(t *testing.T, d *craftedDelta) {
+			whole := bundletest.Craft()
+			index, err := json.Marshal(whole.Index)
+			if err != nil {
+				t.Fatal(err)
+			}
+			outline := bundletest.Crafted{Trust: trustFile(t, trusttest.First(t)), Blobs: whole.Blobs[:1]}
+			d.outline = outline.TarWith(t, index, nil)
+		}, "the outline has the member trust.json, which stands in the delta itself"},
 		"something else in the outline": {func(t *testing.T, d *craftedDelta) {
 			reoutline(t, d, "x")
 		}, "which is not left out"},

@@ -15,6 +15,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/bundle/trust"
 	"github.com/liteboxd/boxlift/bundle/volume"
 )
 
@@ -32,6 +33,7 @@ type Reader struct {
 	validity lock.Validity
 	signed   *signature.Signature  // over index, nil for none; of a delta, that in the outline
 	beside   []signature.Signature // from the file beside it, over whatever
+	trust    *carriedTrust         // nil for none; a delta has that of its bundle
 	delta    *delta                // nil for a whole bundle
 	bases    []*Reader
 }
@@ -46,13 +48,16 @@ func Open(path string, identities ...age.Identity) (*Reader, error) {
 
 // OpenSigned is Open for a bundle that has to be signed with the key. The signature is checked
 // before anything that it covers is decoded: until then, only the headers of the tar are looked
-// at. Where it is why the bundle is not opened, the error is a [*SignatureError].
+// at, and the trust file, which no signature of the bundle covers. Where it is why the bundle is not opened, the error is a [*SignatureError].
 func OpenSigned(path string, key *signature.PublicKey, identities ...age.Identity) (*Reader, error) {
 	return OpenVerified(path, SignedWith(key), identities...)
 }
 
 // Verifier proves who signed a bundle.
 type Verifier interface {
+	// TakeTrust is told of the trust file that travels in the bundle, nil for none, before it is asked for
+	// the signatures: a key that only this file names may have made them. Where it fails, the bundle is refused.
+	TakeTrust(f *trust.File) error
 	// VerifySignatures proves that an index.json is signed by whom it has to be signed by. The
 	// signatures are in the form that [signature.Signature.CheckForm] asks for. It is asked twice for
 	// a delta: for its own index.json, and for that of its bundle.
@@ -81,6 +86,9 @@ func SignedWith(key *signature.PublicKey) Verifier {
 	}
 	return oneKey{key}
 }
+
+// TakeTrust is that of [Verifier]. Who knows one key has no use for others.
+func (o oneKey) TakeTrust(*trust.File) error { return nil }
 
 // VerifySignatures is that of [Verifier]. What others have signed beside the key is not looked at.
 func (o oneKey) VerifySignatures(index []byte, signatures []signature.Signature) error {
@@ -139,6 +147,10 @@ func newReader(
 	if r.stored, err = ocitar.NewReader(source, size); err != nil {
 		return nil, err
 	}
+	// First, as it takes several times its size to decode it: what that leaves is room for index.json.
+	if r.trust, err = readTrust(r.stored); err != nil {
+		return nil, err
+	}
 	if r.index, err = r.stored.ReadAll(ocitar.IndexFile, format.MaxIndexSize); err != nil {
 		return nil, err
 	}
@@ -146,6 +158,9 @@ func newReader(
 		return nil, err
 	}
 	if by != nil {
+		if err := by.TakeTrust(r.TrustFile()); err != nil {
+			return nil, err
+		}
 		if err := (&payload{r.index, r.signed}).verify(by, beside); err != nil {
 			return nil, err
 		}
@@ -226,6 +241,9 @@ func (r *Reader) Fixed() map[string][]byte {
 	if signed != nil {
 		fixed[ocitar.SigstoreBundleFile], fixed[ocitar.SignatureFile] = signed.Bundle, signed.Base64
 	}
+	if r.trust != nil {
+		fixed[ocitar.TrustFile] = r.trust.content
+	}
 	return fixed
 }
 
@@ -246,6 +264,9 @@ func (r *Reader) VerifySignature(key *signature.PublicKey) error {
 
 // VerifySignatures is VerifySignature for whoever a verifier takes. The errors wrap those of the verifier.
 func (r *Reader) VerifySignatures(by Verifier) error {
+	if err := by.TakeTrust(r.TrustFile()); err != nil {
+		return fmt.Errorf("bundle %s: %w", r.path, err)
+	}
 	s := r.Signatures()
 	for i := range s.over {
 		p := &s.over[len(s.over)-1-i] // the delta's own first

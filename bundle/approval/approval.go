@@ -5,12 +5,13 @@
 // are used of it. The result is an [Approval]: who counts, by which version of the trust file. Nothing is asked of a
 // network or of a host.
 //
-// A trust file comes from up to three places: the operator names one, one travels with the bundle ([Demand.Carried]),
-// and a site keeps one. Only the first and the last are taken because of where they come from. What travels counts if
-// it follows on one of them; so whoever carries the bundle can leave it away, and do no more.
+// A trust file comes from up to four places: the operator names one, one travels in the bundle, one beside it
+// ([Demand.Carried]), and a site keeps one. Only the first and the last are taken because of where they come from. What
+// travels counts if it follows on one of them; so whoever carries the bundle can leave it away, and do no more.
 package approval
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -27,8 +28,8 @@ type Demand struct {
 	Key *signature.PublicKey
 	// Policy is the trust file that it is judged by; nil for none.
 	Policy *trust.Policy
-	// Carried is the trust file that travels with the bundle, nil for none. It asks for nothing by itself: it takes the
-	// policy's place where it follows on it and is newer.
+	// Carried is the trust file that lies beside the bundle, nil for none. It asks for nothing by itself, as that in the
+	// bundle does: it takes the policy's place where it follows on it and is newer.
 	Carried *trust.File
 	// Names is how many keys of different names have to have signed, 0 for as many as the trust file says.
 	Names int
@@ -73,21 +74,6 @@ func (s Signer) String() string {
 // IsNone reports whether nothing is asked for.
 func (d Demand) IsNone() bool { return d.Key == nil && d.Policy == nil }
 
-// newest is the policy, or what travels with the bundle where that follows on it.
-func (d Demand) newest(now time.Time) (*trust.Policy, error) {
-	if d.Policy == nil || d.Carried == nil {
-		return d.Policy, nil
-	}
-	p, err := d.Policy.Accept(d.Carried, now)
-	switch {
-	case errors.Is(err, trust.ErrOlder): // the bundle is from before
-		return d.Policy, nil
-	case err != nil:
-		return nil, fmt.Errorf("the trust file beside the bundle: %w", err)
-	}
-	return p, nil
-}
-
 // Under is the demand at a site that keeps a version of the trust file, and what there is to tell of it. The site's
 // version counts, or a newer one that follows on it, in place of the operator's. An older one that the operator names
 // is left aside, and told of. The errors are those of [trust.Policy.Accept], but for [trust.ErrOlder].
@@ -110,30 +96,54 @@ func (d Demand) Under(held *trust.Policy, now time.Time) (_ Demand, warnings []s
 	return d, warnings, nil
 }
 
-// Judge is a new judge of one bundle, nil where nothing is asked for. The clock is read now. The error says that the
-// trust file that travels with the bundle does not follow on the policy.
-func (d Demand) Judge() (*Judge, error) {
+// Judge is a new judge of one bundle, nil where nothing is asked for. The clock is read now.
+func (d Demand) Judge() *Judge {
 	if d.IsNone() {
-		return nil, nil //nolint:nilnil // nothing is asked for
+		return nil
 	}
-	now := time.Now()
-	p, err := d.newest(now)
-	if err != nil {
-		return nil, err
-	}
-	return &Judge{demand: d, policy: p, now: now}, nil
+	return &Judge{demand: d, policy: d.Policy, now: time.Now()}
 }
 
-// Judge judges one bundle: first its signatures, for [bundle.OpenVerified], since nothing of a bundle is decoded before
-// they are proven; then, with [Judge.Approve], what is in it.
+// Judge judges one bundle: first its signatures, for [bundle.OpenVerified], since nothing that they cover is decoded
+// before they are proven; then, with [Judge.Approve], what is in it.
 type Judge struct {
 	demand   Demand
-	policy   *trust.Policy // the demand's, or a newer one; nil for none
+	policy   *trust.Policy // the demand's, or a newer one that travels; nil for none
 	now      time.Time
 	verdicts []*trust.Verdict // of a delta, the bundle's after its own
 }
 
 var _ bundle.Verifier = (*Judge)(nil)
+
+// TakeTrust is that of [bundle.Verifier]. The newest of what is asked for and what travels, in the bundle and beside it,
+// is what the bundle is judged by. It fails where what travels does not follow, with the errors of [trust.Policy.Accept]
+// but for [trust.ErrOlder]: the bundle may be from before.
+func (j *Judge) TakeTrust(in *trust.File) error {
+	if j.policy == nil {
+		return nil
+	}
+	type travelling struct {
+		file  *trust.File
+		where string
+	}
+	files := slices.DeleteFunc([]travelling{{in, "in"}, {j.demand.Carried, "beside"}},
+		func(t travelling) bool { return t.file == nil })
+	// The older one first: the newer one may leave out what that has, and follow on it alone.
+	slices.SortStableFunc(files, func(a, b travelling) int {
+		return cmp.Compare(a.file.Newest().Number, b.file.Newest().Number)
+	})
+	for _, t := range files {
+		p, err := j.policy.Accept(t.file, j.now)
+		switch {
+		case errors.Is(err, trust.ErrOlder):
+		case err != nil:
+			return fmt.Errorf("the trust file %s the bundle: %w", t.where, err)
+		default:
+			j.policy = p
+		}
+	}
+	return nil
+}
 
 // VerifySignatures is that of [bundle.Verifier].
 func (j *Judge) VerifySignatures(index []byte, signatures []signature.Signature) error {
@@ -180,10 +190,7 @@ func (j *Judge) Approve(r *bundle.Reader) (*Approval, error) {
 // Approve judges an open bundle, signatures and all. Something has to be asked for. The errors wrap
 // [bundle.SignatureError] or those of [Judge.Approve].
 func (d Demand) Approve(r *bundle.Reader) (*Approval, error) {
-	j, err := d.Judge()
-	if err != nil {
-		return nil, err
-	}
+	j := d.Judge()
 	if err := r.VerifySignatures(j); err != nil {
 		return nil, err
 	}

@@ -12,16 +12,15 @@ import (
 	"github.com/liteboxd/boxlift/internal/ownfile"
 )
 
-// TrustSuffix ends the name of the file beside a bundle that is the trust file which travels with it. It lies beside
-// the bundle for the reason that further signatures do, and for two more: what was revoked between the build and the
-// journey travels too, in a bundle that stays as it is, and a key that only a newer version names is known before
-// anything that it has signed is read.
+// TrustSuffix ends the name of the file beside a bundle that is a trust file which travels with it: one that is newer
+// than the one in the bundle, which is that of the build. What was revoked between the build and the journey travels so
+// in a bundle that stays as it is, for the reason that further signatures lie beside it.
 const TrustSuffix = ".trust"
 
-// CarriedPath is where the trust file lies that travels with a bundle, which a path stands for as in [bundle.Open].
+// CarriedPath is where the trust file lies that travels beside a bundle, which a path stands for as in [bundle.Open].
 func CarriedPath(path string) string { return volume.Name(path) + TrustSuffix }
 
-// ReadCarried reads the trust file that travels with a bundle; nil when there is none.
+// ReadCarried reads the trust file that travels beside a bundle; nil when there is none.
 func ReadCarried(path string) (*trust.File, error) {
 	at := CarriedPath(path)
 	content, err := boundedfile.Read(at, trust.MaxSize)
@@ -41,7 +40,7 @@ func ReadCarried(path string) (*trust.File, error) {
 	return f, nil
 }
 
-// Carry has a trust file travel with a bundle, and returns where it lies. What lies there is replaced, unless it is
+// Carry has a trust file travel beside a bundle, and returns where it lies. What lies there is replaced, unless it is
 // newer.
 func Carry(path string, f *trust.File) (string, error) {
 	at := CarriedPath(path)

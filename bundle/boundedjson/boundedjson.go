@@ -3,7 +3,6 @@
 package boundedjson
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,19 +34,56 @@ func UnmarshalExact(content []byte, v any, most int) error {
 	if err := Unmarshal(content, v, most); err != nil {
 		return err
 	}
-	var got bytes.Buffer
-	if err := json.Compact(&got, content); err != nil {
+	s := &spelling{rest: content}
+	if err := json.NewEncoder(s).Encode(v); err != nil {
 		return err
 	}
-	want, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	if !bytes.Equal(got.Bytes(), want) {
-		return errors.New("it has unknown or repeated fields, or values in another spelling")
+	if s.skipSpace(); len(s.rest) > 0 {
+		return errSpelling
 	}
 	return nil
 }
+
+var errSpelling = errors.New("it has unknown or repeated fields, or values in another spelling")
+
+// spelling takes what is written to it if it is how JSON goes on, white space outside of strings aside. There is no
+// second copy of either.
+type spelling struct {
+	rest              []byte
+	inString, escaped bool
+}
+
+// Write is that of [io.Writer]. It fails where the JSON goes on otherwise.
+func (s *spelling) Write(p []byte) (int, error) {
+	for i, c := range p {
+		if !s.inString {
+			if s.skipSpace(); isSpace(c) {
+				continue
+			}
+		}
+		if len(s.rest) == 0 || s.rest[0] != c {
+			return i, errSpelling
+		}
+		s.rest = s.rest[1:]
+		switch {
+		case s.escaped:
+			s.escaped = false
+		case s.inString && c == '\\':
+			s.escaped = true
+		case c == '"':
+			s.inString = !s.inString
+		}
+	}
+	return len(p), nil
+}
+
+func (s *spelling) skipSpace() {
+	for len(s.rest) > 0 && isSpace(s.rest[0]) {
+		s.rest = s.rest[1:]
+	}
+}
+
+func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
 
 // Count returns how many values JSON has at most: one for each object, array, and comma outside
 // of strings. It does not matter whether the content is valid.

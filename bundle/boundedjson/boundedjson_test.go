@@ -1,6 +1,7 @@
 package boundedjson_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -80,6 +81,37 @@ func FuzzCount(f *testing.F) {
 	})
 }
 
+// FuzzUnmarshalExact compares it with what it says: the content, without white space, is what is written of its value.
+func FuzzUnmarshalExact(f *testing.F) {
+	for _, content := range []string{` {"a": 1,"b":"x y\\\" ","c":[ ],"d":{"e" : " "}}`, `{"a":1,"b":"x","d":null}`, `{"a":1.0}`, `{"d":"<"}`} {
+		f.Add([]byte(content))
+	}
+	type value struct {
+		A int             `json:"a"`
+		B string          `json:"b"`
+		C []string        `json:"c,omitempty"`
+		D json.RawMessage `json:"d,omitempty"`
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		var v, again value
+		err := boundedjson.UnmarshalExact(content, &v, 100)
+		if boundedjson.Unmarshal(content, &again, 100) != nil {
+			if err == nil {
+				t.Errorf("%q is taken, and cannot be decoded", content)
+			}
+			return
+		}
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, content); err != nil {
+			t.Fatal(err)
+		}
+		written, writeErr := json.Marshal(again)
+		if want := writeErr == nil && bytes.Equal(compact.Bytes(), written); want != (err == nil) {
+			t.Errorf("%q: %v, and what is written is %q", content, err, written)
+		}
+	})
+}
+
 func TestUnmarshalExact(t *testing.T) {
 	for name, test := range map[string]struct {
 		content string
@@ -94,13 +126,17 @@ func TestUnmarshalExact(t *testing.T) {
 		"another order":       {`{"b":"x","a":1}`, "another spelling"},
 		"too many values":     {`{"a":1,"b":"x","c":[1,2,3,4]}`, "too much JSON"},
 		"something behind it": {`{"a":1,"b":"x"}{}`, "invalid character"},
+		"white space within":  {`{"a":1,"b":"x "}`, ""},
+		"a quote within":      {`{"a":1,"b":"\" \\"}`, ""},
+		"less":                {`{"a":1}`, "unknown or repeated"},
+		"nothing":             {``, "unexpected end"},
 	} {
 		var v struct {
 			A int    `json:"a"`
 			B string `json:"b"`
 		}
 		err := boundedjson.UnmarshalExact([]byte(test.content), &v, 4)
-		if test.says == "" && (err != nil || v.A != 1 || v.B != "x") {
+		if test.says == "" && (err != nil || v.A != 1 || v.B == "") {
 			t.Errorf("%s: %+v, %v", name, v, err)
 		}
 		if test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)) {

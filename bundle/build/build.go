@@ -24,6 +24,9 @@ type Options struct {
 	Path string
 	// Signer signs index.json; nil leaves the bundle unsigned.
 	Signer *signature.Signer
+	// Trust is the trust file that travels in the bundle, as [trust.File.Encode] writes it; nil for none. The bundle
+	// digest does not depend on it.
+	Trust []byte
 	Output
 }
 
@@ -66,15 +69,18 @@ func write(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
 	if p.SBOM != nil {
 		return buildWithSBOM(ctx, p, o)
 	}
-	b, result, err := newBuilder(p, o.sign)
+	b, result, err := newBuilder(p, o.sign, o.Trust)
 	if err != nil {
 		return nil, err
 	}
 	return b.build(ctx, o, result)
 }
 
-// newBuilder lays out the bundle, or the delta of it, as sign has signed it: with nil, where nobody signs.
-func newBuilder(p *plan.Plan, sign func(p *plan.Plan) (*signature.Signature, error)) (*builder, *Result, error) {
+// newBuilder lays out the bundle, or the delta of it, as sign has signed it: with nil, where nobody signs. The trust
+// file is that of [Options].
+func newBuilder(
+	p *plan.Plan, sign func(p *plan.Plan) (*signature.Signature, error), trustFile []byte,
+) (*builder, *Result, error) {
 	b := &builder{plan: p, check: p.Check}
 	result := &Result{Digest: p.Digest()}
 	signed, err := sign(p)
@@ -85,7 +91,7 @@ func newBuilder(p *plan.Plan, sign func(p *plan.Plan) (*signature.Signature, err
 		signed, err = sign(b.plan)
 	}
 	if err == nil {
-		err = b.layOut(signed)
+		err = b.layOut(signed, trustFile)
 	}
 	if err != nil {
 		return nil, nil, err

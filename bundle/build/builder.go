@@ -90,10 +90,10 @@ type builder struct {
 	done map[string]bool // members that are verified and in place
 }
 
-// layOut lays the members out, with the signature.
-func (b *builder) layOut(s *signature.Signature) error {
+// layOut lays the members out, with the signature and the trust file.
+func (b *builder) layOut(s *signature.Signature, trustFile []byte) error {
 	var err error
-	if b.layout, b.fixed, err = plan.LayOut(b.plan.Index, b.plan.Members, s); err != nil {
+	if b.layout, b.fixed, err = plan.LayOut(b.plan.Index, b.plan.Members, s, trustFile); err != nil {
 		return err
 	}
 	b.places = make(map[string]ocitar.Entry, len(b.layout.Entries))
@@ -105,7 +105,7 @@ func (b *builder) layOut(s *signature.Signature) error {
 }
 
 // isAt reports whether the finished bundle lies at the path already, with this signature
-// and in the form that is asked for.
+// and trust file and in the form that is asked for.
 func (b *builder) isAt(ctx context.Context, o Options, result *Result) bool {
 	r, err := bundle.Open(o.Path, o.Identities...)
 	if err != nil {
@@ -160,7 +160,7 @@ func (b *builder) prepare(ctx context.Context) (reused int64, err error) {
 		if !ok || b.done[e.Name] {
 			continue
 		}
-		// With its padding: a longer signature may have stood here before.
+		// With its padding: a longer signature or trust file may have stood here before.
 		padded := append(bytes.Clone(content), make([]byte, e.End()-e.Offset-e.Size)...)
 		if _, err := b.file.WriteAt(padded, e.Offset); err != nil {
 			return 0, b.writeError(err)

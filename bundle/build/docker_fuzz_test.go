@@ -86,7 +86,7 @@ func buildListed(t *testing.T, content []byte, contents *lock.Contents) {
 		b.plan.Members = append(b.plan.Members, ocitar.Blob(blob.Digest, blob.Size))
 	}
 	archive.All = archive.Blobs
-	if err := b.layOut(nil); err != nil {
+	if err := b.layOut(nil, nil); err != nil {
 		t.Fatalf("what is listed cannot be laid out: %v", err)
 	}
 	draft, err := volume.NewDraft(

@@ -36,7 +36,7 @@ func Join(ctx context.Context, r *bundle.Reader, o JoinOptions) (*Result, error)
 }
 
 // Copy writes the whole bundle that a reader reads, whatever it lies in, which is, byte for byte, what was built
-// on the other side, signature included. The reader of a delta has been given the bundles that hold
+// on the other side, signature and trust file included. The reader of a delta has been given the bundles that hold
 // what the delta leaves out (see [bundle.Reader.Use]); otherwise it fails with a [*bundle.MissingError].
 // Every blob is proven at its place, and a copy that was ended goes on where it was.
 func Copy(ctx context.Context, r *bundle.Reader, o JoinOptions) (*Result, error) {
@@ -53,8 +53,9 @@ func writeWhole(ctx context.Context, r *bundle.Reader, o JoinOptions) (*Result, 
 	}
 	p := &plan.Plan{Index: r.Index(), Reuse: []*bundle.Reader{r}, Reporter: o.Reporter}
 	for _, e := range r.Tar().Layout().Entries {
-		// The builder adds the signature.
-		if e.Name != ocitar.SigstoreBundleFile && e.Name != ocitar.SignatureFile {
+		switch e.Name {
+		case ocitar.SigstoreBundleFile, ocitar.SignatureFile, ocitar.TrustFile: // the builder adds them
+		default:
 			p.Members = append(p.Members, e.Member)
 		}
 	}
@@ -62,7 +63,7 @@ func writeWhole(ctx context.Context, r *bundle.Reader, o JoinOptions) (*Result, 
 		return nil, err
 	}
 	b := &builder{plan: p, isCopy: true}
-	if err := b.layOut(r.Signature()); err != nil {
+	if err := b.layOut(r.Signature(), r.Fixed()[ocitar.TrustFile]); err != nil {
 		return nil, err
 	}
 	return b.build(ctx, Options{Path: o.Path, Output: o.Output}, &Result{Digest: r.Digest()})

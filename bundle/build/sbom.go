@@ -16,7 +16,7 @@ import (
 
 // buildWithSBOM builds the bundle of the plan with the list of its software.
 func buildWithSBOM(ctx context.Context, p *plan.Plan, o Options) (*Result, error) {
-	step, result, err := newBuilder(p, unsigned)
+	step, result, err := newBuilder(p, unsigned, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func buildWithSBOM(ctx context.Context, p *plan.Plan, o Options) (*Result, error
 	if err != nil {
 		return nil, err
 	}
-	b, final, err := builderWithSBOM(p, document, o.sign)
+	b, final, err := builderWithSBOM(p, document, o.sign, o.Trust)
 	if err != nil {
 		return nil, err
 	}
@@ -63,13 +63,13 @@ func buildWithSBOM(ctx context.Context, p *plan.Plan, o Options) (*Result, error
 }
 
 func builderWithSBOM(
-	p *plan.Plan, document []byte, sign func(*plan.Plan) (*signature.Signature, error),
+	p *plan.Plan, document []byte, sign func(*plan.Plan) (*signature.Signature, error), trustFile []byte,
 ) (*builder, *Result, error) {
 	full, err := p.WithSBOM(document)
 	if err != nil {
 		return nil, nil, err
 	}
-	return newBuilder(full, sign)
+	return newBuilder(full, sign, trustFile)
 }
 
 // withoutSBOM is the unfinished file of the first step. It is cut like the bundle, as the disk
@@ -96,7 +96,7 @@ func isAtWithSBOM(ctx context.Context, p *plan.Plan, o Options) *Result {
 	if err != nil || !ok {
 		return nil
 	}
-	b, result, err := builderWithSBOM(p, document, o.signAgain)
+	b, result, err := builderWithSBOM(p, document, o.signAgain, o.Trust)
 	if err != nil {
 		return nil
 	}

@@ -10,8 +10,8 @@
 //     added or missing byte outside the contents is found in doing so ([NewReader]).
 //
 // Members come in this order: oci-layout, index.json, then both or neither of
-// index.json.sigstore.json and index.json.sig, then blobs/sha256/<hex> without
-// repetition. Headers are ustar with mode 0644, uid, gid and mtime 0 and no names; a
+// index.json.sigstore.json and index.json.sig, then trust.json or not, then
+// blobs/sha256/<hex> without repetition. Headers are ustar with mode 0644, uid, gid and mtime 0 and no names; a
 // member of 8 GiB or more has the GNU form of the size field. Contents are padded with
 // zeros to 512 bytes; two blocks of zeros end the file, and nothing follows them.
 //
@@ -37,6 +37,7 @@ const (
 	IndexFile          = "index.json"
 	SigstoreBundleFile = "index.json.sigstore.json"
 	SignatureFile      = "index.json.sig"
+	TrustFile          = "trust.json"
 )
 
 // LayoutContent is the whole content of the oci-layout member (OCI image-spec 1.1,
@@ -185,8 +186,9 @@ func (c *orderCheck) next(m Member) error {
 	if wanted != "" && m.Name != wanted {
 		return fmt.Errorf("%w: expected the member %s here", ErrMalformed, wanted)
 	}
-	afterIndex := c.last == IndexFile && m.Name == SigstoreBundleFile
-	if wanted == "" && !afterIndex {
+	isSignature := c.last == IndexFile && m.Name == SigstoreBundleFile
+	isTrust := (c.last == IndexFile || c.last == SignatureFile) && m.Name == TrustFile
+	if wanted == "" && !isSignature && !isTrust {
 		if err := c.blob(m.Name); err != nil {
 			return err
 		}
@@ -196,6 +198,9 @@ func (c *orderCheck) next(m Member) error {
 }
 
 func (c *orderCheck) blob(name string) error {
+	if name == TrustFile {
+		return fmt.Errorf("%w: the member is there twice, or behind others: it stands once, before the blobs", ErrMalformed)
+	}
 	encoded, ok := strings.CutPrefix(name, blobPrefix)
 	if !ok || digest.SHA256.Validate(encoded) != nil {
 		return fmt.Errorf("%w: expected a member named %s<64 hexadecimal digits>", ErrMalformed, blobPrefix)

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/test/ocilayout"
 )
 
 // file writes a whole bundle file into memory the way a writer does: every member at
@@ -168,6 +169,7 @@ func TestForeignTarsAreRefused(t *testing.T) {
 		{"executable", func() *tar.Header { h := blob(""); h.Mode = 0o755; return h }(), "differs from the one"},
 		{"owner", func() *tar.Header { h := blob(""); h.Uid = 1000; return h }(), "differs from the one"},
 		{"twice", blob("known"), "the member is there twice"},
+		{"trust file behind a blob", &tar.Header{Typeflag: tar.TypeReg, Name: ocitar.TrustFile, Mode: 0o644}, "it stands once, before the blobs"},
 		{"index again", &tar.Header{Typeflag: tar.TypeReg, Name: ocitar.IndexFile, Mode: 0o644}, "expected a member named"},
 	}
 	for _, test := range tests {
@@ -190,6 +192,43 @@ func TestForeignTarsAreRefused(t *testing.T) {
 				t.Errorf("got %v, want ErrMalformed with %q", err, test.want)
 			}
 		})
+	}
+}
+
+// TestOrder has members in each order that they may have, and in others.
+func TestOrder(t *testing.T) {
+	const l, i, sigstore, sig, trust = ocitar.LayoutFile, ocitar.IndexFile, ocitar.SigstoreBundleFile, ocitar.SignatureFile,
+		ocitar.TrustFile
+	blob := ocitar.BlobName(digest.FromString("blob"))
+	for _, test := range []struct {
+		names []string
+		want  string // in the error
+	}{
+		{[]string{l, i}, ""},
+		{[]string{l, i, blob}, ""},
+		{[]string{l, i, trust}, ""},
+		{[]string{l, i, trust, blob}, ""},
+		{[]string{l, i, sigstore, sig, blob}, ""},
+		{[]string{l, i, sigstore, sig, trust, blob}, ""},
+		{[]string{l, trust, i, blob}, "expected the member index.json here"},
+		{[]string{trust, l, i, blob}, "expected the member oci-layout here"},
+		{[]string{l, i, trust, sigstore, sig, blob}, "expected a member named blobs/sha256/"},
+		{[]string{l, i, sigstore, trust, sig, blob}, "expected the member index.json.sig here"},
+		{[]string{l, i, sig, trust}, "expected a member named blobs/sha256/"},
+		{[]string{l, i, trust, trust, blob}, "lay out trust.json: malformed bundle file: the member is there twice, or behind"},
+		{[]string{l, i, sigstore, sig, blob, trust}, "it stands once, before the blobs"},
+		{[]string{l, i, sigstore, sig, trust, blob, trust}, "it stands once, before the blobs"},
+		{[]string{l, i, sigstore}, "it ends too early"},
+	} {
+		var members []ocitar.Member
+		for _, name := range test.names {
+			members = append(members, ocitar.Member{Name: name, Size: 1})
+		}
+		_, err := ocitar.NewLayout(members)
+		if test.want == "" && err != nil || test.want != "" && (!errors.Is(err, ocitar.ErrMalformed) ||
+			!strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%v: %v", test.names, err)
+		}
 	}
 }
 
@@ -245,6 +284,8 @@ func TestLargeBlobs(t *testing.T) {
 
 func FuzzReader(f *testing.F) {
 	f.Add(file(f, true, "one", "two"))
+	f.Add(ocilayout.Tar(f, []ocitar.Member{{Name: ocitar.LayoutFile, Size: 30}, {Name: ocitar.IndexFile, Size: 2},
+		{Name: ocitar.TrustFile, Size: 2}}, [][]byte{[]byte(ocitar.LayoutContent), []byte("{}"), []byte("{}")}))
 	f.Add(file(f, false))
 	f.Add(make([]byte, ocitar.TrailerSize))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
@@ -91,7 +92,7 @@ func (p *Plan) Delta(signed *signature.Signature) (*Plan, bundle.Amount, error) 
 
 // outline makes the outline of the bundle with these small blobs.
 func (p *Plan) outline(signed *signature.Signature, blobs []ocitar.Member) ([]byte, error) {
-	layout, fixed, err := LayOut(p.Index, append(p.Members[:2:2], blobs...), signed)
+	layout, fixed, err := LayOut(p.Index, append(p.Members[:2:2], blobs...), signed, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -110,21 +111,24 @@ func (p *Plan) outline(signed *signature.Signature, blobs []ocitar.Member) ([]by
 	return bundle.PackOutline(io.NewSectionReader(whole, 0, whole.Size()))
 }
 
-// LayOut adds the signature to the members, if there is one, and lays them out. It also
-// returns the contents of the members that are no blobs.
+// LayOut adds the signature and the trust file to the members, each unless it is nil, and lays them out. It
+// also returns the contents of the members that are no blobs.
 func LayOut(
-	index []byte, all []ocitar.Member, s *signature.Signature,
+	index []byte, all []ocitar.Member, s *signature.Signature, trustFile []byte,
 ) (layout *ocitar.Layout, fixed map[string][]byte, err error) {
 	fixed = map[string][]byte{ocitar.LayoutFile: []byte(ocitar.LayoutContent), ocitar.IndexFile: index}
-	members := all
-	if s != nil {
-		fixed[ocitar.SigstoreBundleFile] = s.Bundle
-		fixed[ocitar.SignatureFile] = s.Base64
-		members = append(append([]ocitar.Member{}, all[:2]...),
-			ocitar.Member{Name: ocitar.SigstoreBundleFile, Size: int64(len(s.Bundle))},
-			ocitar.Member{Name: ocitar.SignatureFile, Size: int64(len(s.Base64))})
-		members = append(members, all[2:]...)
+	members := slices.Clone(all[:2])
+	add := func(name string, content []byte) {
+		fixed[name] = content
+		members = append(members, ocitar.Member{Name: name, Size: int64(len(content))})
 	}
-	layout, err = ocitar.NewLayout(members)
+	if s != nil {
+		add(ocitar.SigstoreBundleFile, s.Bundle)
+		add(ocitar.SignatureFile, s.Base64)
+	}
+	if trustFile != nil {
+		add(ocitar.TrustFile, trustFile)
+	}
+	layout, err = ocitar.NewLayout(append(members, all[2:]...))
 	return layout, fixed, err
 }

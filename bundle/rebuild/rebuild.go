@@ -93,7 +93,7 @@ func (e *OtherBuilderError) Hint() string {
 }
 
 // Prove fails unless the bundle is the one that a build from the lock makes, signatures
-// aside: it plans that build with the bundle as the only registry, without a network and
+// and the trust file aside: it plans that build with the bundle as the only registry, without a network and
 // without writing anything, and compares index.json, which must be the same bytes, and the
 // sequence of all members with their places. Every other byte of a bundle is either content,
 // which its name says the sha256 of and [bundle.Reader.Verify] proves, or follows from the sequence
@@ -459,8 +459,8 @@ func bytesAt(content []byte, at int) string {
 	return quoted(content[at:min(len(content), at+32)])
 }
 
-// compareMembers compares the sequence of members, the signature's aside. names are those of
-// blobs.
+// compareMembers compares the sequence of members, those of the signature and the trust file aside. names
+// are those of blobs.
 func compareMembers(want []ocitar.Member, tar *ocitar.Places, names map[digest.Digest]string) error {
 	describe := func(m ocitar.Member) string {
 		text := fmt.Sprintf("%s with %d bytes", m.Name, m.Size)
@@ -471,7 +471,8 @@ func compareMembers(want []ocitar.Member, tar *ocitar.Places, names map[digest.D
 	}
 	i := 0
 	for _, e := range tar.Layout().Entries {
-		if e.Name == ocitar.SigstoreBundleFile || e.Name == ocitar.SignatureFile {
+		switch e.Name {
+		case ocitar.SigstoreBundleFile, ocitar.SignatureFile, ocitar.TrustFile:
 			continue
 		}
 		expected := "the end of the file"

@@ -124,7 +124,7 @@ func (s *Store) has(name string, entry *volume.Entry) (bool, error) {
 	case bytes.Equal(there.Encode(), entry.Encode()):
 		return true, nil
 	case there.Bundle() == entry.Bundle():
-		err = fault.Input.Errorf("%s is there, the same bundle with another signature in it", name)
+		err = fault.Input.Errorf("%s is there, the same bundle with another signature or trust file in it", name)
 	default:
 		err = fault.Input.Errorf("%s is there, and is the bundle %s", name, there.Bundle())
 	}
@@ -147,6 +147,9 @@ func heldOf(r *bundle.Reader) map[string][]byte {
 	held := map[string][]byte{ocitar.IndexFile: r.Index()}
 	if signed := r.Signature(); signed != nil {
 		held[ocitar.SigstoreBundleFile], held[ocitar.SignatureFile] = signed.Bundle, signed.Base64
+	}
+	if content, ok := r.Fixed()[ocitar.TrustFile]; ok {
+		held[ocitar.TrustFile] = content
 	}
 	return held
 }

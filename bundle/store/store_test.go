@@ -20,10 +20,12 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/build"
 	"github.com/liteboxd/boxlift/bundle/store"
+	"github.com/liteboxd/boxlift/bundle/trust"
 	"github.com/liteboxd/boxlift/bundle/volume"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/test/bundletest"
 	"github.com/liteboxd/boxlift/test/smallbundle"
+	"github.com/liteboxd/boxlift/test/trusttest"
 )
 
 func TestMain(m *testing.M) {
@@ -196,6 +198,47 @@ func TestForms(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestTrustFile keeps a bundle with a trust file, and does not take another one for the same.
+func TestTrustFile(t *testing.T) {
+	one := trusttest.First(t)
+	m := bundletest.NewMaker(t)
+	old, _ := m.Build("old.tar", release("old"), nil)
+	of := release("new")
+	of.Trust = one.File()
+	whole, _ := m.Build("new.tar", of, nil)
+	delta, _ := m.Build("delta.tar", of, m.Since(old))
+	dir := filepath.Join(m.Dir, "store")
+	mustAdd(t, dir, old)
+	mustAdd(t, dir, whole)
+	mustAdd(t, dir, delta)
+	for _, name := range []string{"new.tar", "delta.tar"} {
+		mustHold(t, filepath.Join(dir, name), whole)
+		r := mustOpen(t, filepath.Join(dir, name))
+		if f := r.TrustFile(); f == nil || f.Newest().Number != 1 {
+			t.Errorf("%s has the trust file %v", name, f)
+		}
+		r.Close()
+	}
+	if added := mustAdd(t, dir, whole); !added.Unchanged {
+		t.Errorf("once more: %+v", added)
+	}
+	of.Trust = trusttest.Next(t, one, func(*trust.Version) {}).File()
+	other, _ := m.Build("other.tar", of, nil)
+	s, err := store.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := mustOpen(t, other)
+	defer r.Close()
+	if _, err := s.Add(t.Context(), r, store.AddOptions{Name: "new.tar"}); err == nil ||
+		!strings.Contains(err.Error(), "the same bundle with another signature or trust file in it") {
+		t.Errorf("with another trust file: %v", err)
+	}
+	if _, err := s.Check(t.Context(), nil); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -3,6 +3,7 @@ package volume
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,27 +35,38 @@ func TestParseEntry(t *testing.T) {
 		change(e)
 		return string(e.Encode())
 	}
+	trusting := func(e *Entry) {
+		trust := ocitar.Member{Name: ocitar.TrustFile, Size: 2}
+		e.Members = slices.Insert(e.Members, 3, StoredMember{trust, digest.FromString("{}")})
+	}
+	if e, err := ParseEntry([]byte(seal(trusting))); err != nil || e.Members[3].Name != ocitar.TrustFile {
+		t.Errorf("with a trust file: %v, %v", e, err)
+	}
 	other := digest.FromString("other")
 	before, _, _ := strings.Cut(good, "end ")
 	for name, test := range map[string]struct{ content, want string }{
-		"empty":           {"", "no entry"},
-		"another kind":    {strings.Replace(good, "Stored", "Moved", 1), "no entry"},
-		"cut off":         {good[:len(good)-20], "cut off"},
-		"no end":          {before, "cut off"},
-		"more":            {good + "x\n", "cut off"},
-		"another size":    {strings.Replace(good, " 4 ", " 5 ", 1), "changed"},
-		"leading zero":    {strings.Replace(good, " 4 ", " 04 ", 1), "changed"},
-		"upper case":      {strings.ToUpper(good), "no entry"},
-		"a field less":    {strings.Replace(good, " 4 ", " ", 1), "2 fields"},
-		"no size":         {strings.Replace(good, " 4 ", " four ", 1), "invalid syntax"},
-		"no digest":       {entryMagic + "abc 4 index.json\nend ", "checksum"},
-		"no index":        {seal(func(e *Entry) { e.Members = e.Members[1:] }), "expected the member index.json"},
-		"one signature":   {seal(func(e *Entry) { e.Members = e.Members[:2] }), "ends too early"},
-		"nothing":         {seal(func(e *Entry) { e.Members = nil }), "ends too early"},
-		"twice":           {seal(func(e *Entry) { e.Members = append(e.Members, e.Members[3]) }), "twice"},
-		"another blob":    {seal(func(e *Entry) { e.Members[3].SHA256 = other }), "has the digest " + other.String()},
-		"out of the tar":  {seal(func(e *Entry) { e.Members[3].Name = "../x" }), "expected a member named"},
-		"a huge index":    {seal(func(e *Entry) { e.Members[0].Size = maxHeld + 1 }), "is the most"},
+		"empty":              {"", "no entry"},
+		"another kind":       {strings.Replace(good, "Stored", "Moved", 1), "no entry"},
+		"cut off":            {good[:len(good)-20], "cut off"},
+		"no end":             {before, "cut off"},
+		"more":               {good + "x\n", "cut off"},
+		"another size":       {strings.Replace(good, " 4 ", " 5 ", 1), "changed"},
+		"leading zero":       {strings.Replace(good, " 4 ", " 04 ", 1), "changed"},
+		"upper case":         {strings.ToUpper(good), "no entry"},
+		"a field less":       {strings.Replace(good, " 4 ", " ", 1), "2 fields"},
+		"no size":            {strings.Replace(good, " 4 ", " four ", 1), "invalid syntax"},
+		"no digest":          {entryMagic + "abc 4 index.json\nend ", "checksum"},
+		"no index":           {seal(func(e *Entry) { e.Members = e.Members[1:] }), "expected the member index.json"},
+		"one signature":      {seal(func(e *Entry) { e.Members = e.Members[:2] }), "ends too early"},
+		"nothing":            {seal(func(e *Entry) { e.Members = nil }), "ends too early"},
+		"twice":              {seal(func(e *Entry) { e.Members = append(e.Members, e.Members[3]) }), "twice"},
+		"another blob":       {seal(func(e *Entry) { e.Members[3].SHA256 = other }), "has the digest " + other.String()},
+		"out of the tar":     {seal(func(e *Entry) { e.Members[3].Name = "../x" }), "expected a member named"},
+		"a huge index":       {seal(func(e *Entry) { e.Members[0].Size = maxHeld + 1 }), "is the most"},
+		"a trust file twice": {seal(func(e *Entry) { trusting(e); trusting(e) }), "twice"},
+		"a trust file behind a blob": {seal(func(e *Entry) {
+			e.Members = append(e.Members, StoredMember{ocitar.Member{Name: ocitar.TrustFile, Size: 2}, digest.FromString("{}")})
+		}), "before the blobs"},
 		"a negative size": {seal(func(e *Entry) { e.Members[3].Size = -1 }), "out of bounds"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -71,6 +83,10 @@ func FuzzEntry(f *testing.F) {
 	good := someEntry().Encode()
 	f.Add(good)
 	f.Add(good[:len(good)-1])
+	trusting := someEntry()
+	trusting.Members[1] = StoredMember{ocitar.Member{Name: ocitar.TrustFile, Size: 2}, digest.FromString("{}")}
+	trusting.Members = slices.Delete(trusting.Members, 2, 3)
+	f.Add(trusting.Encode())
 	f.Add(bytes.ReplaceAll(good, []byte(" "), []byte("  ")))
 	f.Add([]byte(entryMagic))
 	f.Add([]byte(entryMagic + entryEnd))

@@ -164,8 +164,8 @@ With --sbom the bundle carries the list of its software, as "boxlift bundle sbom
 What is in the layers is known when they are there, and the list is named at the beginning
 of the file: so the bundle is written twice, and takes its room twice until it is done.
 
-With --trust, the trust file travels with the bundle, as NAME` + approval.TrustSuffix + ` beside it. A key that it does not
-have as a builder's is refused before anything is fetched.
+With --trust, the trust file travels in the bundle, which has the same digest with and
+without it. A key that it does not have as a builder's is refused before anything is fetched.
 
 With --split the bundle is written in volumes, which all commands read as they are. With
 --encrypt-to or --passphrase it is encrypted in age's format when it is complete; until
@@ -225,6 +225,11 @@ func runBundleBuild(
 	if err != nil {
 		return err
 	}
+	if policy != nil {
+		if output.Trust, err = policy.File().Encode(); err != nil {
+			return err
+		}
+	}
 	if planned.Manifests, err = manifests.Pack(manifests.Embedded()); err != nil {
 		return fmt.Errorf("pack the manifests that every bundle carries: %w", err)
 	}
@@ -249,7 +254,11 @@ func runBundleBuild(
 		return err
 	}
 	w := &errorWriter{w: out}
-	return errors.Join(o.print(w, result, output, time.Since(start)), carry(w, o.output, policy))
+	if err := o.print(w, result, output, time.Since(start)); err != nil || policy == nil {
+		return err
+	}
+	w.printf("trust:  version %d of the trust file is in it\n", policy.Version().Number)
+	return w.err
 }
 
 // target says where the bundle goes, and makes sure that it can.
@@ -471,7 +480,7 @@ A delta is proven without what it leaves out, and how much that is gets told; wi
 which names the bundle that has it, nothing may be missing.
 
 --rebuild proves beyond that that the bundle is the one that a build from the given lock
-makes, byte for byte but for the signature: it makes the build's plan from the lock and the
+makes, byte for byte but for signature and trust file: it makes the build's plan from the lock and the
 bundle, and compares. Needs the version of boxlift that built the bundle, and its programs.
 
 FILE is the bundle, or the first of its volumes, or what their names have in common. When
@@ -564,7 +573,7 @@ func runBundleVerify(
 		w.printf("warning: %s\n", text)
 	}
 	if o.rebuild != "" {
-		w.printf("built:  it is what boxlift %s makes of %s, byte for byte, signatures aside\n", r.Version(), o.rebuild)
+		w.printf("built:  it is what boxlift %s makes of %s, byte for byte, signatures and trust file aside\n", r.Version(), o.rebuild)
 	}
 	switch d := r.Delta(); {
 	case d == nil:
@@ -643,13 +652,14 @@ type inspection struct {
 	Size    int64  `json:"size"`
 	Builder string `json:"builder"`
 	Signed  bool   `json:"signed"`
-	// SignedBy are the keys, with the names that the trust file has for them which travels with the bundle, and Trust
-	// is the version of that, 0 for none. None of it is proven.
-	SignedBy  []approval.Signer `json:"signedBy,omitempty"`
-	Trust     int64             `json:"trust,omitempty"`
-	Volumes   int               `json:"volumes,omitempty"`
-	Encrypted bool              `json:"encrypted,omitempty"`
-	Delta     *bundle.Delta     `json:"delta,omitempty"`
+	// SignedBy are the keys, with the names that the newest trust file has for them which travels with the bundle. Trust
+	// is the version of the one in the bundle, and TrustBeside of the one beside it, 0 for none. None of it is proven.
+	SignedBy    []approval.Signer `json:"signedBy,omitempty"`
+	Trust       int64             `json:"trust,omitempty"`
+	TrustBeside int64             `json:"trustBeside,omitempty"`
+	Volumes     int               `json:"volumes,omitempty"`
+	Encrypted   bool              `json:"encrypted,omitempty"`
+	Delta       *bundle.Delta     `json:"delta,omitempty"`
 	lock.Validity
 	Attestations []attestationView  `json:"attestations,omitempty"` // not proven
 	Components   []bundle.Component `json:"components"`
@@ -680,17 +690,24 @@ func runBundleInspect(ctx context.Context, out io.Writer, path string, o readOpt
 		Delta: r.Delta(), Validity: r.Validity(),
 		Components: contents.Describe(), Files: contents.Files, Images: contents.Images,
 	}
-	carried, err := approval.ReadCarried(path)
+	beside, err := approval.ReadCarried(path)
 	if err != nil {
 		return err
 	}
-	if carried != nil {
-		i.Trust = carried.Newest().Number
+	var newest *trust.Version
+	if in := r.TrustFile(); in != nil {
+		newest = in.Newest()
+		i.Trust = newest.Number
+	}
+	if beside != nil {
+		if i.TrustBeside = beside.Newest().Number; i.TrustBeside > i.Trust {
+			newest = beside.Newest()
+		}
 	}
 	for _, id := range r.Signatures().Keys() {
 		s := approval.Signer{Key: id}
-		if carried != nil {
-			if k := carried.Newest().Key(id); k != nil {
+		if newest != nil {
+			if k := newest.Key(id); k != nil {
 				s.Name = k.Name
 			}
 		}
@@ -715,7 +732,10 @@ func (i *inspection) print(out io.Writer) error {
 		w.printf("signer:\t%s\n", s)
 	}
 	if i.Trust != 0 {
-		w.printf("trust:\tversion %d of the trust file travels with it (not checked here)\n", i.Trust)
+		w.printf("trust:\tversion %d of the trust file is in it (not checked here)\n", i.Trust)
+	}
+	if i.TrustBeside != 0 {
+		w.printf("trust:\tversion %d of the trust file lies beside it (not checked here)\n", i.TrustBeside)
 	}
 	for _, a := range i.Attestations {
 		w.printf("stated:\t%s\n", a)

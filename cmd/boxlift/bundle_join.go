@@ -33,8 +33,8 @@ read volumes as they are. An encrypted bundle stays encrypted.
 
 With --base, make the whole bundle of a delta and the bundle that holds what it leaves
 out: byte for byte what "boxlift bundle build" writes without --since, signature
-included. Further signatures, statements and the trust file that lie beside it are copied. Every
-blob is proven, and who signed it is for "boxlift bundle verify" to say. What is written has
+and trust file included. Further signatures, statements and a trust file that lie beside it are
+copied. Every blob is proven, and who signed it is for "boxlift bundle verify" to say. What is written has
 the form that --split, --encrypt-to and --passphrase ask for, whatever that of the delta is.`,
 		Example: `  boxlift bundle join bundle.tar.000
   boxlift bundle join --base old.tar delta.tar -o new.tar`,

@@ -11,6 +11,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/approval"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
+	"github.com/liteboxd/boxlift/bundle/trust"
 	"github.com/liteboxd/boxlift/bundle/volume"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/progress"
@@ -65,10 +66,7 @@ func (o *readOptions) openDemanded(ctx context.Context, path string, demand appr
 	if err != nil {
 		return nil, nil, err
 	}
-	judge, err := demand.Judge()
-	if err != nil {
-		return nil, nil, err
-	}
+	judge := demand.Judge()
 	r, err := openOne(ctx, path, judge, identities)
 	if err != nil {
 		return nil, nil, err
@@ -139,7 +137,7 @@ func openOne(
 		return nil, signatureHint(err)
 	}
 	var damaged *volume.Fault
-	if isDamage(err) && !errors.As(err, &damaged) {
+	if (isDamage(err) || errors.Is(err, trust.ErrInvalid)) && !errors.As(err, &damaged) {
 		err = errors.Join(err, volume.Check(ctx, path, progress.Discard))
 	}
 	return nil, damagedHint(identityHint(err))

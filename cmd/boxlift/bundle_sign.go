@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,7 +34,8 @@ func newBundleSignCommand() *cobra.Command {
 encrypted too: the signature goes into the file NAME` + bundle.SignaturesSuffix + ` beside it, which travels
 with it. A key signs once; nothing is written the second time. Of a delta, both it and the
 bundle that it is of are signed. With --trust, the trust file travels with the bundle
-too, as NAME` + approval.TrustSuffix + `; one that lies there already is replaced by a newer one.
+too, as NAME` + approval.TrustSuffix + `, so that what was revoked since the build is known where it goes; one
+that lies there already is replaced by a newer one.
 
 The signature covers all of the bundle through index.json. Prove first that the bundle is
 the one you mean, with "boxlift bundle verify", and name its digest with --expect-digest.`,
@@ -70,6 +73,9 @@ func runBundleSign(ctx context.Context, out io.Writer, path string, o bundleSign
 	if err != nil {
 		return err
 	}
+	if err := checkBeside(policy, r.TrustFile()); err != nil {
+		return err
+	}
 	signatures := r.Signatures()
 	added, err := signatures.Add(signer)
 	if err != nil {
@@ -83,7 +89,34 @@ func runBundleSign(ctx context.Context, out io.Writer, path string, o bundleSign
 	}
 	w.printf("digest: %s\n", r.Digest())
 	printSigners(w, signatures, nil)
-	return errors.Join(carry(w, path, policy), w.err)
+	if policy == nil {
+		return w.err
+	}
+	at, err := approval.Carry(path, policy.File())
+	if err != nil {
+		return err
+	}
+	w.printf("trust:  version %d of the trust file: %s goes where the bundle goes\n", policy.Version().Number, at)
+	return w.err
+}
+
+// checkBeside refuses a trust file, nil for none, to lie beside a bundle with another one in it, nil for none, where
+// readers would refuse or pass over it.
+func checkBeside(policy *trust.Policy, in *trust.File) error {
+	if policy == nil || in == nil {
+		return nil
+	}
+	newest, err := policy.Accept(in, time.Now())
+	switch {
+	case errors.Is(err, trust.ErrOlder):
+		return nil
+	case err != nil:
+		return fmt.Errorf("the trust file in the bundle: %w", err)
+	case newest != policy:
+		return fault.WithHint(fault.Input.Errorf("the trust file in the bundle has version %d, and the one that is named "+
+			"version %d", newest.Version().Number, policy.Version().Number), "name the newer one")
+	}
+	return nil
 }
 
 // printSigners lists the keys that say that they have signed, but for those of an approval, nil for none.

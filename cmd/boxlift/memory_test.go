@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,9 +19,11 @@ import (
 	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/ocitar"
 	"github.com/liteboxd/boxlift/bundle/signature"
+	"github.com/liteboxd/boxlift/bundle/trust"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/test/ocilayout"
 	"github.com/liteboxd/boxlift/test/smallbundle"
+	"github.com/liteboxd/boxlift/test/trusttest"
 )
 
 // peakVariable names the file that a measured boxlift writes its peak to.
@@ -67,6 +71,12 @@ const (
 // hostile makes a bundle or delta whose index.json is JSON, with a signature of nobody's.
 func hostile(t *testing.T, index string, blobs ...string) []byte {
 	t.Helper()
+	return hostileWith(t, index, nil, blobs...)
+}
+
+// hostileWith is hostile with a trust file, nil for none.
+func hostileWith(t *testing.T, index string, trustFile []byte, blobs ...string) []byte {
+	t.Helper()
 	key := bytes.Repeat([]byte("A"), 96)
 	members := []ocitar.Member{
 		{Name: ocitar.LayoutFile, Size: int64(len(ocitar.LayoutContent))},
@@ -74,6 +84,10 @@ func hostile(t *testing.T, index string, blobs ...string) []byte {
 		{Name: ocitar.SigstoreBundleFile, Size: 2}, {Name: ocitar.SignatureFile, Size: int64(len(key))},
 	}
 	contents := [][]byte{[]byte(ocitar.LayoutContent), []byte(index), []byte("{}"), key}
+	if trustFile != nil {
+		members = append(members, ocitar.Member{Name: ocitar.TrustFile, Size: int64(len(trustFile))})
+		contents = append(contents, trustFile)
+	}
 	for _, b := range blobs {
 		members = append(members, ocitar.Blob(digest.FromString(b), int64(len(b))))
 		contents = append(contents, []byte(b))
@@ -98,6 +112,30 @@ func numbered(begin, value, end string, size int) string {
 		fmt.Fprintf(&b, value, i)
 	}
 	return b.String() + end
+}
+
+// largeTrustFile is one that is signed and revokes as much as it may, in as many versions as fit.
+func largeTrustFile(t *testing.T) []byte {
+	t.Helper()
+	reason := strings.Repeat("r", 100)
+	p := trusttest.First(t)
+	for i := range 40 {
+		p = trusttest.Next(t, p, func(v *trust.Version) {
+			v.RevokedKeys, v.RevokedBundles = nil, nil
+			for j := range trust.MaxRevoked {
+				sum := sha256.Sum256(fmt.Append(nil, i, j))
+				v.RevokedKeys = append(v.RevokedKeys,
+					trust.RevokedKey{ID: base64.StdEncoding.EncodeToString(sum[:]), Reason: reason, Date: trusttest.Today})
+				v.RevokedBundles = append(v.RevokedBundles, trust.RevokedBundle{
+					Digest: digest.NewDigestFromBytes(digest.SHA256, sum[:]), Reason: reason[:60], Date: trusttest.Today})
+			}
+		})
+	}
+	for from := int64(1); ; from++ {
+		if content, err := p.File().Since(from).Encode(); err == nil {
+			return content
+		}
+	}
 }
 
 func TestMemoryBeforeTheSignature(t *testing.T) {
@@ -189,6 +227,7 @@ func TestMemoryBeforeTheSignature(t *testing.T) {
 		"outline, one long name":     outline(head + `"` + strings.Repeat("a", room-200) + `":1,"manifests":[]}`),
 		"delta, all left out":        outlineOf(list+"]}", leftOut),
 		"headers":                    headers.String(),
+		"trust file":                 string(hostileWith(t, numbered(list, oneOf, `]}`, 7<<20), largeTrustFile(t))),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if len(file) > hostileSize {

@@ -67,7 +67,7 @@ func (o *verifyOptions) demanded(ctx context.Context) (approval.Demand, error) {
 	return o.signed, nil
 }
 
-// withCarried is what is asked of one bundle, with the trust file that travels with it.
+// withCarried is what is asked of one bundle, with the trust file that travels beside it.
 func (o *readOptions) withCarried(path string) (approval.Demand, error) {
 	d := o.signed
 	if d.IsNone() {
@@ -96,7 +96,7 @@ func printPolicy(w *errorWriter, p *trust.Policy) {
 	w.printf("trust:  version %d of the trust file, %s\n", p.Version().Number, p.Digest())
 }
 
-// carryOptions is the flag of commands that make or sign bundles, and have a trust file travel with them.
+// carryOptions is the flag of commands that make or sign bundles, and have a trust file travel in them or beside them.
 type carryOptions struct{ trust string }
 
 func (o *carryOptions) addCarryFlag(c *cobra.Command) {
@@ -114,16 +114,4 @@ func (o *carryOptions) policy(id string, roles ...trust.Role) (*trust.Policy, er
 		return p, err
 	}
 	return p, p.CheckSigner(id, roles...)
-}
-
-// carry has a trust file, nil for none, travel with a bundle.
-func carry(w *errorWriter, path string, p *trust.Policy) error {
-	if p == nil {
-		return nil
-	}
-	at, err := approval.Carry(path, p.File())
-	if err == nil {
-		w.printf("trust:  version %d of the trust file: %s goes where the bundle goes\n", p.Version().Number, at)
-	}
-	return err
 }

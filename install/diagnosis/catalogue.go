@@ -37,6 +37,7 @@ const (
 	IDFront            = "front"
 	IDIngress          = "ingress"
 	IDLiteBoxd         = "liteboxd"
+	IDWorkload         = "workload"
 	IDSandboxes        = "sandboxes"
 	IDVersions         = "version-mismatch"
 	IDQuorumThin       = "quorum-thin"
@@ -91,7 +92,7 @@ func Catalogue() []Entry {
 				"`boxlift health -f install.yaml --only host` tries again. The cause is in the message: see " +
 					"docs/operations/troubleshooting.md#ssh."},
 			[]string{IDQuorumLost, IDQuorumThin, IDAPIDown, IDNodeNotReady, IDFront, IDRegistryDown, IDClusterDNS,
-				IDNames, IDNetworkNotReady, IDLiteBoxd, IDIngress},
+				IDNames, IDNetworkNotReady, IDLiteBoxd, IDWorkload, IDIngress},
 			Provoked, noted(func(h Host) string { return h.Error })},
 		{IDDiskFull, Critical, "Pods are evicted or do not start, images vanish, k3s or etcd stops: a disk is full.",
 			"health's check `disk`, preflight's rule `inodes`, and `no space left on device` in k3s' journal.",
@@ -113,7 +114,7 @@ func Catalogue() []Entry {
 				"/var/lib/rancher` how it is mounted.",
 				"Replace a disk that has errors before anything else. Of one that has none: `mount -o " +
 					"remount,rw MOUNTPOINT`, and correct its line in /etc/fstab."},
-			[]string{IDK3sDown, IDAPIDown, IDQuorumLost, IDQuorumThin, IDNodeNotReady, IDCrashLoop, IDLiteBoxd},
+			[]string{IDK3sDown, IDAPIDown, IDQuorumLost, IDQuorumThin, IDNodeNotReady, IDCrashLoop, IDLiteBoxd, IDWorkload},
 			Provoked, findings("read-only")},
 		{IDClockWrong, Critical, "Certificates are said not to be valid yet, logins fail, etcd complains.",
 			"health's checks `clock` and `time`; in k3s' journal `certificate ... is not yet valid ... is " +
@@ -245,7 +246,7 @@ func Catalogue() []Entry {
 				"On HOST: `systemctl reset-failed UNIT` and `systemctl start UNIT`. After a wrong setting: " +
 					"correct it in install.yaml, and run `boxlift install`."},
 			[]string{IDAPIDown, IDQuorumThin, IDQuorumLost, IDNodeNotReady, IDNetworkNotReady, IDFront,
-				IDRegistryDown, IDClusterDNS, IDLiteBoxd, IDIngress, IDVolume},
+				IDRegistryDown, IDClusterDNS, IDLiteBoxd, IDWorkload, IDIngress, IDVolume},
 			Provoked, serviceDown},
 		{IDAPIDown, Critical, "kubectl and boxlift do not reach the cluster.",
 			"No server's API answers.",
@@ -261,7 +262,7 @@ func Catalogue() []Entry {
 			[]string{"On HOST: `journalctl -u UNIT -n 100` shows which server it does not reach, and why.",
 				"`boxlift preflight -f install.yaml --bundle platform.tar --key boxlift.pub` lets the hosts try " +
 					"each other's ports."},
-			[]string{IDNodeNotReady, IDNetworkNotReady, IDLiteBoxd},
+			[]string{IDNodeNotReady, IDNetworkNotReady, IDLiteBoxd, IDWorkload},
 			Provoked, cutOff},
 		{IDNetworkNotReady, Critical, "Pods stay in ContainerCreating; nodes are not Ready.",
 			"A node says `cni plugin not initialized`, events say that a pod's sandbox cannot be set up, and " +
@@ -273,7 +274,7 @@ func Catalogue() []Entry {
 					"kubectl -n kube-system rollout restart ds/cilium`.",
 				"`boxlift install -f install.yaml --bundle platform.tar --key boxlift.pub` brings back what is " +
 					"missing."},
-			[]string{IDNodeNotReady, IDClusterDNS, IDLiteBoxd, IDIngress, IDSandboxes, IDCrashLoop},
+			[]string{IDNodeNotReady, IDClusterDNS, IDLiteBoxd, IDWorkload, IDIngress, IDSandboxes, IDCrashLoop},
 			Provoked, either(networkNotReady, checks(nil, "cilium"))},
 		{IDNodeNotReady, Critical, "A node is NotReady, or does not appear; its pods are moved or hang.",
 			"health's check `node`.",
@@ -282,7 +283,7 @@ func Catalogue() []Entry {
 				"On HOST: `journalctl -u UNIT -n 100`. `boxlift install` brings the node back.",
 				"Of a host that is gone for good: `boxlift node remove -f install.yaml --hosts NODE " +
 					"--forget-unreachable-host`."},
-			[]string{IDLiteBoxd, IDIngress, IDClusterDNS, IDUnschedulable},
+			[]string{IDLiteBoxd, IDWorkload, IDIngress, IDClusterDNS, IDUnschedulable},
 			Provoked, checks(notCordoned, "node")},
 		{IDDiskPressure, Critical, "Pods are evicted, and none comes to the node.",
 			"The node's condition DiskPressure is True.",
@@ -291,7 +292,7 @@ func Catalogue() []Entry {
 				"install.yaml --dry-run` says what can go.",
 				"On a server: `k3s kubectl describe node NODE` shows when the condition is gone: some minutes " +
 					"after there is room."},
-			[]string{IDEvicted, IDImageMissing, IDUnschedulable, IDLiteBoxd},
+			[]string{IDEvicted, IDImageMissing, IDUnschedulable, IDLiteBoxd, IDWorkload},
 			Provoked, condition("DiskPressure")},
 		{IDMemoryPressure, Critical, "Pods are evicted, and none without a request comes to the node.",
 			"The node's condition MemoryPressure is True.",
@@ -299,7 +300,7 @@ func Catalogue() []Entry {
 			[]string{"On HOST: `free -m`, and `ps aux --sort=-rss` shows what takes it.",
 				"On a server: `k3s kubectl describe node NODE` lists requests and limits of its pods. Give pods " +
 					"limits, or the host more memory; a PriorityClass says which pods stay."},
-			[]string{IDEvicted, IDOutOfMemory, IDUnschedulable, IDLiteBoxd},
+			[]string{IDEvicted, IDOutOfMemory, IDUnschedulable, IDLiteBoxd, IDWorkload},
 			Provoked, condition("MemoryPressure")},
 		{IDPIDPressure, Critical, "Pods are evicted, and programs cannot start others.",
 			"The node's condition PIDPressure is True.",
@@ -307,7 +308,7 @@ func Catalogue() []Entry {
 			[]string{"On HOST: `ps -eo cgroup= | sort | uniq -c | sort -n | tail -5` shows which pod has most. " +
 				"End it.",
 				"`kubelet-arg: pod-max-pids=4096` in the k3s settings of install.yaml bounds each pod."},
-			[]string{IDEvicted, IDUnschedulable, IDLiteBoxd},
+			[]string{IDEvicted, IDUnschedulable, IDLiteBoxd, IDWorkload},
 			Provoked, condition("PIDPressure")},
 		{IDEvicted, Warning, "Pods are Evicted.",
 			"Pods with the reason Evicted, and events of that.",
@@ -322,7 +323,7 @@ func Catalogue() []Entry {
 			"It needs more memory than its limit, or leaks.",
 			[]string{"On a server: `k3s kubectl -n NAMESPACE describe pod POD` shows the limit.",
 				"Raise the limit where the pod comes from. For LiteBoxd: see docs/manifests.md."},
-			[]string{IDLiteBoxd, IDIngress, IDClusterDNS, IDNetworkNotReady},
+			[]string{IDLiteBoxd, IDWorkload, IDIngress, IDClusterDNS, IDNetworkNotReady},
 			Provoked, outOfMemory},
 		{IDUnschedulable, Critical, "Pods stay Pending.",
 			"The scheduler's condition on the pod.",
@@ -331,7 +332,7 @@ func Catalogue() []Entry {
 			[]string{"On a server: `k3s kubectl describe nodes` shows under Allocated resources what is left.",
 				"Lower requests, end other pods, or add a host: `boxlift node add`. A cordoned node: `k3s " +
 					"kubectl uncordon NODE`."},
-			[]string{IDLiteBoxd, IDClusterDNS, IDNetworkNotReady, IDIngress},
+			[]string{IDLiteBoxd, IDWorkload, IDClusterDNS, IDNetworkNotReady, IDIngress},
 			Provoked, unschedulable},
 		{IDRegistryDown, Critical, "ImagePullBackOff: nodes do not reach the registry.",
 			"health's check `registry`, and pulls from a registry of install.yaml that end with a failed connection.",
@@ -341,7 +342,7 @@ func Catalogue() []Entry {
 				"`boxlift health -f install.yaml --only registry` asks all of them with each node's own login.",
 				"`boxlift install -f install.yaml --bundle platform.tar --key boxlift.pub` brings boxlift's " +
 					"registries back."},
-			[]string{IDImageMissing, IDLiteBoxd, IDNetworkNotReady, IDClusterDNS},
+			[]string{IDImageMissing, IDLiteBoxd, IDWorkload, IDNetworkNotReady, IDClusterDNS},
 			Provoked, either(checks(nil, "registry"), pulls(noRegistry))},
 		{IDPullRefused, Critical, "ImagePullBackOff: the registry does not let the node in.",
 			"Pulls from a registry of install.yaml that end with 401, 403 or `x509:`.",
@@ -350,7 +351,7 @@ func Catalogue() []Entry {
 				"registries.yaml differs.",
 				"`boxlift install -f install.yaml --bundle platform.tar --key boxlift.pub` writes it again. For " +
 					"a registry of your own: correct `seeding.external` in install.yaml first."},
-			[]string{IDLiteBoxd, IDNetworkNotReady, IDClusterDNS},
+			[]string{IDLiteBoxd, IDWorkload, IDNetworkNotReady, IDClusterDNS},
 			Provoked, pulls(pullRefused)},
 		{IDImageMissing, Critical, "ImagePullBackOff or ErrImagePull: nobody in the LAN has the image.",
 			"Pods that wait for an image that is not on the node, and that no registry of install.yaml has; " +
@@ -362,7 +363,7 @@ func Catalogue() []Entry {
 					"install -f install.yaml --bundle platform.tar --key boxlift.pub` imports it again.",
 				"If not: add the image to versions.lock, build a bundle, and `boxlift upgrade` with it. See " +
 					"docs/versions-lock.md."},
-			[]string{IDLiteBoxd, IDNetworkNotReady, IDClusterDNS, IDIngress, IDVolume},
+			[]string{IDLiteBoxd, IDWorkload, IDNetworkNotReady, IDClusterDNS, IDIngress, IDVolume},
 			Provoked, pulls(notPulled)},
 		{IDClusterDNS, Critical, "Names are not found in pods.",
 			"health's check `dns`: CoreDNS' rollout, and a lookup from a pod.",
@@ -372,7 +373,7 @@ func Catalogue() []Entry {
 				"`Loop ... detected` or `no nameservers found` in its log: correct /etc/resolv.conf of the " +
 					"host, or set resolv-conf, as the entry `resolvers` says.",
 				"On a server: `k3s kubectl -n kube-system rollout restart deployment/coredns`."},
-			[]string{IDLiteBoxd, IDSandboxes, IDCrashLoop},
+			[]string{IDLiteBoxd, IDWorkload, IDSandboxes, IDCrashLoop},
 			Provoked, checks(nil, "dns")},
 		{IDNames, Critical, "Hosts do not find each other's names, or those of install.yaml.",
 			"health's checks `names` and `nameserver`.",
@@ -393,7 +394,7 @@ func Catalogue() []Entry {
 				"On a server: `k3s kubectl -n kube-system logs deployment/local-path-provisioner --tail 50`.",
 				"The node is gone for good: LiteBoxd comes back from a backup: " +
 					"docs/operations/backup.md#liteboxd-alone."},
-			[]string{IDLiteBoxd, IDIngress},
+			[]string{IDLiteBoxd, IDWorkload, IDIngress},
 			Provoked, either(checks(nil, "volume"), volumeLost)},
 		{IDCrashLoop, Critical, "CrashLoopBackOff: a container ends at each start.",
 			"Containers that wait with CrashLoopBackOff.",
@@ -402,7 +403,7 @@ func Catalogue() []Entry {
 			[]string{"On a server: `k3s kubectl -n NAMESPACE logs POD -c CONTAINER --previous --tail 50`.",
 				"On a server: `k3s kubectl -n NAMESPACE describe pod POD`. For LiteBoxd after a change: " +
 					"`boxlift rollback liteboxd -f install.yaml`."},
-			[]string{IDLiteBoxd, IDNetworkNotReady, IDClusterDNS, IDIngress, IDSandboxes},
+			[]string{IDLiteBoxd, IDWorkload, IDNetworkNotReady, IDClusterDNS, IDIngress, IDSandboxes},
 			Provoked, crashing},
 		{IDFront, Critical, "Nobody reaches the API by the address that servers have in turn.",
 			"health's check `front`.",
@@ -426,6 +427,14 @@ func Catalogue() []Entry {
 					"brings back what is missing; `boxlift rollback liteboxd -f install.yaml` goes back to the " +
 					"version before."},
 			[]string{IDIngress}, Provoked, checks(nil, "deployment", "gateway-to-sandbox")},
+		{IDWorkload, Critical, "A workload beside LiteBoxd does not work, or not all of it.",
+			"health's check `workload`.",
+			"Its release was not deployed, or one of its Deployments, DaemonSets and StatefulSets is not rolled out.",
+			[]string{"On a server: `k3s kubectl -n NAMESPACE get pods -o wide`, and `k3s kubectl -n NAMESPACE describe pod " +
+				"POD`.",
+				"`boxlift install -f install.yaml --bundle platform.tar --key boxlift.pub` brings back what is missing; " +
+					"`boxlift workload rollback` goes back to the revision before."},
+			nil, Recorded, checks(nil, "workload")},
 		{IDSandboxes, Critical, "Sandboxes find no names, or reach what they must not reach.",
 			"health's checks `sandbox-dns`, `sandbox-to-api` and `sandbox-to-internet`.",
 			"Cilium does not enforce policies, or LiteBoxd's policies are gone or were changed.",

@@ -94,8 +94,10 @@ func (e *holdersError) Unwrap() []error { return []error{ErrHolders, e.err} }
 // Hint says what to do.
 func (e *holdersError) Hint() string { return Hint }
 
-// occupantWait is how long somebody who has the VIP may take to answer.
-const occupantWait = 2 * time.Second
+// occupantWait is how long somebody who has the VIP may take to answer. A kernel asks three times for a neighbour, a
+// second apart, and says then that there is no way (arp(7): mcast_solicit, retrans_time): until it has, nobody knows that
+// the VIP is free.
+const occupantWait = 5 * time.Second
 
 // Occupant is the hardware address of whoever answers at the VIP and is none of the hosts, "" for nobody. It is asked
 // from the first host of the front that was reached, by trying to connect, after which the kernel knows.

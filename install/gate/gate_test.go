@@ -455,6 +455,48 @@ func TestVia(t *testing.T) {
 	}
 }
 
+// Workloads go by the lock's upgradesFrom, and not back, as everything else does. One that the bundle does not have is
+// nobody's concern here: it is left alone.
+func TestWorkloads(t *testing.T) {
+	for _, test := range []struct {
+		name, from, to string
+		accept         Accept
+		want           []string
+	}{
+		{name: "a step", from: "v1.0.0", to: "v1.1.0"},
+		{name: "the same", from: "v1.1.0", to: "v1.1.0"},
+		{name: "not in the bundle", from: "v1.1.0"},
+		{name: "back", from: "v1.2.0", to: "v1.1.0", want: []string{
+			"downgrade refused gov: gov v1.2.0 runs, and the bundle has the older v1.1.0",
+			"upgrades-from refused gov: the lock lets gov v1.1.0 be reached from >=1.0.0 <1.2.0, and v1.2.0 runs"}},
+		{name: "back on purpose", from: "v1.2.0", to: "v1.1.0", accept: Accept{Downgrade: true}, want: []string{
+			"downgrade accepted gov: gov goes back from v1.2.0 to v1.1.0"}},
+		{name: "too far", from: "v0.9.0", to: "v1.1.0", want: []string{
+			"upgrades-from refused gov: the lock lets gov v1.1.0 be reached from >=1.0.0 <1.2.0, and v0.9.0 runs"}},
+	} {
+		c, to := running(), target()
+		c.Workloads = map[string]string{"gov": test.from}
+		to.UpgradesFrom["gov"] = []string{">=1.0.0 <1.2.0"}
+		if to.Others = map[string]string{}; test.to != "" {
+			to.Others["gov"] = test.to
+		}
+		if diff := cmp.Diff(test.want, said(Judge(c, to, test.accept))); diff != "" {
+			t.Errorf("%s: %s", test.name, diff)
+		}
+	}
+	c, first, second := running(), target(), target()
+	c.Workloads = map[string]string{"gov": "v1.0.0"}
+	first.Others, second.Others = map[string]string{"gov": "v1.1.0"}, map[string]string{"gov": "v1.2.0"}
+	first.UpgradesFrom["gov"], second.UpgradesFrom["gov"] = []string{"=1.0.0"}, []string{"=1.1.0"}
+	way := Via(c, Candidate{Name: "second", Target: second}, []Candidate{{Name: "first", Target: first}}, Accept{})
+	if len(way) != 2 || way[0].Bundle != "first" {
+		t.Errorf("by way of %+v", way)
+	}
+	if c.Workloads["gov"] != "v1.0.0" {
+		t.Error("looking for a way changes what runs")
+	}
+}
+
 func TestTargetOf(t *testing.T) {
 	l := &lock.Lock{Platforms: []lock.Platform{"linux/amd64"}, Components: []lock.Component{
 		{Name: "k3s", Version: "v1.34.4+k3s1", UpgradesFrom: []string{">=1.33.0 <1.35.0"}},

@@ -18,12 +18,13 @@ func (e *examination) checkSiteWorkloads(ctx context.Context) []HealthCheck {
 	}
 	var checks []HealthCheck
 	for _, w := range e.inspector.Site.Config.Workloads {
-		checks = append(checks, e.checkWorkload(ctx, w)...)
+		checks = append(checks, checkRelease(ctx, e, w)...)
 	}
 	return checks
 }
 
-func (e *examination) checkWorkload(ctx context.Context, w workloads.Workload) []HealthCheck {
+// checkRelease looks at one of them.
+func checkRelease(ctx context.Context, e *examination, w workloads.Workload) []HealthCheck {
 	api := e.inspector.Site.API
 	c := HealthCheck{Check: checkWorkload, Subject: w.Name, State: HealthFailed}
 	state, err := helm.Current(ctx, api, w.Namespace, w.Name)

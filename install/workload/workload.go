@@ -363,15 +363,18 @@ func (r *Room) Fingerprint() string {
 	return text.String()
 }
 
-// Running are the versions of the workloads of install.yaml that run, by component.
+// Running are the versions of the workloads of install.yaml that run, by component; nil where none does.
 func (r *Room) Running(ctx context.Context) (map[string]string, error) {
-	versions := make(map[string]string)
+	var versions map[string]string
 	for _, w := range r.Site.Config.Workloads {
 		state, err := helm.Current(ctx, r.Site.API, w.Namespace, w.Name)
 		if err != nil {
 			return nil, err
 		}
 		if state != nil {
+			if versions == nil {
+				versions = make(map[string]string)
+			}
 			versions[w.Component] = state.ChartVersion
 		}
 	}

@@ -20,6 +20,8 @@ import (
 // Crafted is a bundle made by hand, which can be made wrong before it is signed.
 type Crafted struct {
 	Index ocispec.Index
+	// Trust is the trust file in it; nil for none.
+	Trust []byte
 	Blobs []CraftedBlob
 }
 
@@ -134,6 +136,9 @@ func (c *Crafted) TarWith(t testing.TB, index []byte, signer *signature.Signer) 
 		contents = append(contents, s.Bundle, s.Base64)
 		members = append(members, ocitar.Member{Name: ocitar.SigstoreBundleFile},
 			ocitar.Member{Name: ocitar.SignatureFile})
+	}
+	if c.Trust != nil {
+		contents, members = append(contents, c.Trust), append(members, ocitar.Member{Name: ocitar.TrustFile})
 	}
 	for _, b := range c.Blobs {
 		contents = append(contents, b.Content)

@@ -29,6 +29,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/plan"
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/bundle/source"
+	"github.com/liteboxd/boxlift/bundle/trust"
 	"github.com/liteboxd/boxlift/test/ocilayout"
 )
 
@@ -39,6 +40,8 @@ type Bundle struct {
 	Components []Component
 	// Signer signs it; nil leaves it unsigned.
 	Signer *signature.Signer
+	// Trust is the trust file that travels in it; nil for none.
+	Trust *trust.File
 }
 
 // Component is one component of the lock.
@@ -166,10 +169,24 @@ func Write(t testing.TB, path string, b Bundle) {
 			ocitar.Member{Name: ocitar.SignatureFile, Size: int64(len(s.Base64))})
 		contents = append(contents, s.Bundle, s.Base64)
 	}
+	if b.Trust != nil {
+		content := encode(t, b.Trust)
+		members = append(members, ocitar.Member{Name: ocitar.TrustFile, Size: int64(len(content))})
+		contents = append(contents, content)
+	}
 	if err := os.WriteFile(path, ocilayout.Tar(t, append(members, w.members...), append(contents, w.contents...)),
 		0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func encode(t testing.TB, f *trust.File) []byte {
+	t.Helper()
+	content, err := f.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
 }
 
 const (
@@ -374,6 +391,9 @@ func Build(t testing.TB, path string, b Bundle, since *plan.Base, change ...func
 		t.Fatal(err)
 	}
 	output := build.Options{Path: path, Signer: signer}
+	if b.Trust != nil {
+		output.Trust = encode(t, b.Trust)
+	}
 	for _, f := range change {
 		f(&output)
 	}
