@@ -152,7 +152,8 @@ func newBundleBuildCommand(global *globalOptions) *cobra.Command {
 digests, and write it into one signed file. The file gets its name only when it is
 complete. An interrupted build goes on where it was when it is run again, also inside
 a file or layer. With --reuse, nothing is fetched that an older bundle holds; what is
-copied is proven all the same.
+copied is proven all the same. A lock without an image that a chart or manifests name is
+refused before anything large is fetched.
 
 With --since the bundle is a delta: it leaves out what the other side holds, which is an
 older bundle, or what "boxlift have" wrote down there. All commands read it as the bundle
