@@ -13,6 +13,7 @@ import (
 	"testing/fstest"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
 
 	"github.com/liteboxd/boxlift/bundle/lock"
 	"github.com/liteboxd/boxlift/bundle/upstream"
@@ -229,6 +230,47 @@ components:
 				}
 			}
 		})
+	}
+}
+
+// A chart of somebody's that names its images with tags and digests: each is added with that digest.
+func TestWorkloadWithDigests(t *testing.T) {
+	chart, err := standin.Chart("1.20.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	uses, err := WorkloadUses(t.Context(), workload.Source{
+		Workload: workload.Workload{Component: "net", Version: "1.20.0", IsChart: true}, Content: chart}, "v1.36.4+k3s1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := lock.Parse("versions.lock", []byte("apiVersion: boxlift.dev/v1\nkind: Lock\nplatforms: [linux/amd64]\n"+
+		"components:\n  net: {version: 1.20.0}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := workload.Additions(l, "net", uses)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refs []string
+	for _, e := range entries {
+		if refs = append(refs, e.Ref); e.Digest == "" {
+			t.Errorf("%s has no digest", e.Ref)
+		}
+	}
+	slices.Sort(refs)
+	want := []string{
+		"quay.io/cilium/cilium-envoy:v1.37.5-1782911245-7cffc778c923f68a77954a53b1a98d6b5353f004",
+		"quay.io/cilium/cilium:v1.20.0", "quay.io/cilium/operator-generic:v1.20.0",
+	}
+	if diff := gocmp.Diff(want, refs); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	l.Component("net").Images = entries
+	l.Component("net").Images[0].Digest = digest.Digest("sha256:" + strings.Repeat("a", 64))
+	if _, err := workload.Additions(l, "net", uses); err == nil || !strings.Contains(err.Error(), "with the digest sha256:aaaa") {
+		t.Errorf("with another digest: %v", err)
 	}
 }
 

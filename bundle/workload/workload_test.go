@@ -194,3 +194,28 @@ func TestAdditions(t *testing.T) {
 		}
 	}
 }
+
+// FuzzLacking: whatever charts call an image, it is refused, or completed to a name that a lock takes.
+func FuzzLacking(f *testing.F) {
+	for _, image := range []string{"nginx", "a/b:1", "localhost:5000/a@" + string(one), "a:1@sha512:0", "A", "$(X)", "", "a.b/c:d@" + string(two)} {
+		f.Add(image)
+	}
+	f.Fuzz(func(t *testing.T, image string) {
+		l := &lock.Lock{Components: []lock.Component{{Name: "web", Version: "1"}}}
+		entries, err := Additions(l, "web", []Use{{image, "Pod a", "main"}})
+		if err != nil {
+			if len(entries) > 0 {
+				t.Errorf("%v besides %v", entries, err)
+			}
+			return
+		}
+		if len(entries) != 1 {
+			t.Fatalf("%q became %v", image, entries)
+		}
+		_, err = lock.Compose("versions.lock", "", []lock.Platform{"linux/amd64"},
+			[]lock.Component{{Name: "web", Version: "1", Images: entries}})
+		if err != nil {
+			t.Errorf("%q became %v, which no lock takes: %v", image, entries, err)
+		}
+	})
+}

@@ -365,17 +365,13 @@ func (l *locking) complete(ctx context.Context) error {
 	}
 	missing := len(l.document.Lock().Unpinned())
 	resolveErr := l.resolve(ctx, pins.Options{Document: l.document, CheckPinned: true})
-	unpinned := len(l.document.Lock().Unpinned())
-	isAdded, err := l.addImages(ctx, missing == 0)
-	missing += len(l.document.Lock().Unpinned()) - unpinned
-	if isAdded {
-		resolveErr = l.resolve(ctx, pins.Options{Document: l.document, CheckPinned: true})
-	}
+	added, unknown, err := l.addImages(ctx, missing == 0)
+	missing += added + unknown
 	resolveErr = errors.Join(resolveErr, err)
 	if err := l.checkArchives(l.document.Lock()); err != nil {
 		return errors.Join(err, resolveErr)
 	}
-	left := len(l.document.Lock().Unpinned())
+	left := len(l.document.Lock().Unpinned()) + unknown
 	if err := l.write(); err != nil {
 		return err
 	}
@@ -399,13 +395,13 @@ func (l *locking) complete(ctx context.Context) error {
 	return l.say(text)
 }
 
-// addImages adds the images that workloads name and their components lack, and reports whether there are any. A workload
-// of which it is not known what it is installed from is left out, and so is, where all was pinned before, one whose
-// server does not answer: such a lock needs no network.
-func (l *locking) addImages(ctx context.Context, allPinned bool) (isAdded bool, err error) {
+// addImages adds the images that workloads name and their components lack, as far as upstream has them, and counts those
+// that it added and those that it could not find. A workload of which it is not known what it is installed from is left
+// out, and so is, where all was pinned before, one whose server does not answer: such a lock needs no network.
+func (l *locking) addImages(ctx context.Context, allPinned bool) (added, unknown int, err error) {
 	workloads, err := workload.Find(l.lock, l.document.Lock())
 	if err != nil {
-		return false, err
+		return 0, 0, err
 	}
 	var errs []error
 	for _, w := range workloads {
@@ -414,21 +410,43 @@ func (l *locking) addImages(ctx context.Context, allPinned bool) (isAdded bool, 
 		}
 		task := l.reporter.Task("find the images of "+w.Component, 0)
 		images, err := l.lacking(ctx, w)
-		if err == nil && len(images) > 0 {
-			next := *l.document.Lock().Component(w.Component)
-			next.Images = slices.Concat(next.Images, images)
-			err = fault.Input.Wrap(l.document.Update(next))
-			isAdded = isAdded || err == nil
-		}
 		task.Done(err)
-		if allPinned && ctx.Err() == nil && errors.As(err, new(*source.Error)) {
+		switch {
+		case allPinned && ctx.Err() == nil && errors.As(err, new(*source.Error)):
 			l.reporter.Message(fmt.Sprintf("%s: it is pinned, and whether all its images are there is not known: %v",
 				w.Component, err))
-			continue
+		case err != nil:
+			errs = append(errs, err)
+		case len(images) > 0:
+			found, err := l.add(ctx, w.Component, images)
+			added, unknown = added+found, unknown+len(images)-found
+			errs = append(errs, err)
 		}
-		errs = append(errs, err)
 	}
-	return isAdded, errors.Join(errs...)
+	return added, unknown, errors.Join(errs...)
+}
+
+// add adds images to a component, and counts them. Their pins are looked up in a lock of its own: one that upstream does
+// not have is not left behind in the file.
+func (l *locking) add(ctx context.Context, component string, images []lock.Image) (added int, err error) {
+	now := l.document.Lock()
+	next := *now.Component(component)
+	alone, err := lock.Compose(l.lock, "", now.Platforms, []lock.Component{
+		{Name: next.Name, Version: next.Version, Platforms: next.Platforms, Images: images},
+	})
+	if err != nil {
+		return 0, err
+	}
+	resolveErr := l.resolve(ctx, pins.Options{Document: alone, Elsewhere: now, CheckPinned: true})
+	found := slices.DeleteFunc(alone.Lock().Components[0].Images, func(m lock.Image) bool { return m.Digest == "" })
+	if len(found) == 0 {
+		return 0, resolveErr
+	}
+	next.Images = slices.Concat(next.Images, found)
+	if err := l.document.Update(next); err != nil {
+		return 0, errors.Join(fault.Input.Wrap(err), resolveErr)
+	}
+	return len(found), resolveErr
 }
 
 // lacking lists the images that a workload names and its component lacks.
