@@ -48,7 +48,8 @@ func Open(path string, identities ...age.Identity) (*Reader, error) {
 
 // OpenSigned is Open for a bundle that has to be signed with the key. The signature is checked
 // before anything that it covers is decoded: until then, only the headers of the tar are looked
-// at, and the trust file, which no signature of the bundle covers. Where it is why the bundle is not opened, the error is a [*SignatureError].
+// at, and the trust file, which no signature of the bundle covers. Where it is why the bundle is not opened, the error is
+// a [*SignatureError].
 func OpenSigned(path string, key *signature.PublicKey, identities ...age.Identity) (*Reader, error) {
 	return OpenVerified(path, SignedWith(key), identities...)
 }

@@ -173,7 +173,8 @@ func (j *Judge) Approve(r *bundle.Reader) (*Approval, error) {
 	}
 	a := &Approval{Policy: j.policy, Warnings: slices.Clone(j.policy.Warnings())}
 	for _, k := range j.verdicts[0].Signers {
-		if !slices.ContainsFunc(j.verdicts[1:], func(other *trust.Verdict) bool { return !slices.Contains(other.Signers, k) }) {
+		if !slices.ContainsFunc(j.verdicts[1:],
+			func(other *trust.Verdict) bool { return !slices.Contains(other.Signers, k) }) {
 			a.Signers = append(a.Signers, Signer{Name: k.Name, Key: k.ID})
 		}
 	}

@@ -49,8 +49,8 @@ func Carry(path string, f *trust.File) (string, error) {
 		return "", err
 	}
 	if there != nil && there.Newest().Number > f.Newest().Number {
-		return "", fault.WithHint(fault.Input.Errorf("the trust file beside the bundle, %s, has version %d, and the one that "+
-			"is named version %d", at, there.Newest().Number, f.Newest().Number), "name the newer one")
+		return "", fault.WithHint(fault.Input.Errorf("the trust file beside the bundle, %s, has version %d, and the one "+
+			"that is named version %d", at, there.Newest().Number, f.Newest().Number), "name the newer one")
 	}
 	content, err := f.Encode()
 	if err != nil {

@@ -28,6 +28,7 @@ import (
 	"oras.land/oras-go/v2/content/oci"
 
 	"github.com/liteboxd/boxlift/bundle"
+	"github.com/liteboxd/boxlift/bundle/build"
 	"github.com/liteboxd/boxlift/bundle/extract"
 	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
@@ -37,6 +38,7 @@ import (
 	"github.com/liteboxd/boxlift/test/debian"
 	"github.com/liteboxd/boxlift/test/need"
 	"github.com/liteboxd/boxlift/test/toolbin"
+	"github.com/liteboxd/boxlift/test/trusttest"
 )
 
 // program returns the path of a program of Debian's.
@@ -77,6 +79,20 @@ func mustRun(t *testing.T, args ...string) string {
 	return out
 }
 
+// trusting is the reference with a trust file in it, which other programs have no use for.
+func trusting(t *testing.T) string {
+	t.Helper()
+	content, err := trusttest.First(t).File().Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "trusting.tar")
+	if _, err := buildAs(t, path, func(o *build.Options) { o.Trust = content }); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // TestSkopeo reads every image of a bundle, and of the packs cut from it.
 func TestSkopeo(t *testing.T) {
 	skopeo := program(t, "skopeo", "skopeo")
@@ -85,8 +101,9 @@ func TestSkopeo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
+	dir, withTrust := t.TempDir(), trusting(t)
 	for _, image := range contents.Images {
+		skopeoReads(t, skopeo, "oci-archive:"+withTrust+":"+image.Name, image)
 		from := "oci-archive:" + bundletest.Reference(t) + ":" + image.Name
 		skopeoReads(t, skopeo, from, image)
 		for _, p := range image.Platforms {
@@ -147,7 +164,9 @@ func TestContainerd(t *testing.T) {
 	if err := extract.Archive(t.Context(), r, taken, []bundle.Image{pause}); err != nil {
 		t.Fatal(err)
 	}
-	for path, images := range map[string][]bundle.Image{bundletest.Reference(t): contents.Images, taken: {pause}} {
+	for path, images := range map[string][]bundle.Image{
+		bundletest.Reference(t): contents.Images, trusting(t): contents.Images, taken: {pause},
+	} {
 		d := containerd.Start(t)
 		ctr := func(args ...string) string {
 			t.Helper()
@@ -181,11 +200,18 @@ func TestContainerd(t *testing.T) {
 
 // TestORASLayout has the library of oras read every image and file of a bundle as it is.
 func TestORASLayout(t *testing.T) {
-	store, err := oci.NewFromTar(t.Context(), bundletest.Reference(t))
+	for name, path := range map[string]string{"the reference": bundletest.Reference(t), "with a trust file": trusting(t)} {
+		t.Run(name, func(t *testing.T) { orasReads(t, path) })
+	}
+}
+
+func orasReads(t *testing.T, path string) {
+	t.Helper()
+	store, err := oci.NewFromTar(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	contents, err := bundletest.MustOpen(t, bundletest.Reference(t)).Contents()
+	contents, err := bundletest.MustOpen(t, path).Contents()
 	if err != nil {
 		t.Fatal(err)
 	}

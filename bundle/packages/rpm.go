@@ -148,7 +148,8 @@ func querySQLite(path string, visit func(header []byte) error) (err error) {
 	defer func() { err = errors.Join(err, db.Close()) }()
 	var tables int
 	if err := db.QueryRowContext(ctx,
-		`SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'Packages' AND rootpage > 0`).Scan(&tables); err != nil {
+		`SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'Packages' AND rootpage > 0`,
+	).Scan(&tables); err != nil {
 		return err
 	}
 	if tables != 1 {

@@ -33,8 +33,8 @@ type planner struct {
 }
 
 // run does everything. What components are installed from is checked meanwhile, and when both fail, the rest is what is
-// said: with images that are not what was locked, what a chart asks for is not the point. The check may outlast the plan, which Build
-// waits for before it fetches anything.
+// said: with images that are not what was locked, what a chart asks for is not the point. The check may outlast the
+// plan, which Build waits for before it fetches anything.
 func (p *planner) run(ctx context.Context) error {
 	var sources []workload.Source
 	if p.options.Sources != nil {

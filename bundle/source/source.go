@@ -260,8 +260,9 @@ func (c *Client) rest(endpoint string, resting bool) {
 }
 
 // Open starts the download of an https URL, or opens what a file: URL leads to (see
-// [OpenDisk]; a kustomize folder is read as the tar that [Options].PackFolder makes of it). Where the connection breaks, the stream goes on only when the server vouches
-// by a strong ETag that it has the same bytes still; otherwise its error wraps [ErrAnew].
+// [OpenDisk]; a kustomize folder is read as the tar that [Options].PackFolder makes of it). Where the connection breaks,
+// the stream goes on only when the server vouches by a strong ETag that it has the same bytes still; otherwise its error
+// wraps [ErrAnew].
 func (c *Client) Open(ctx context.Context, url string) (*Stream, error) {
 	return c.openFile(ctx, url, &Stream{})
 }

@@ -25,8 +25,8 @@ import (
 // of which there is a newer patch of the same minor version. Each change says what is
 // locked and what is new. OS packages are resolved anew, for which the indexes of their
 // archives are fetched. Nothing else that is large is fetched: tags and files are asked about
-// with HEAD; what lies on this host is read. It makes at most parallelism requests at a time, and reports all that it could not
-// find out beside what it could.
+// with HEAD; what lies on this host is read. It makes at most parallelism requests at a time, and reports all that it
+// could not find out beside what it could.
 func (f *Finder) Outdated(ctx context.Context, l *lock.Lock, parallelism int) ([]lock.Change, error) {
 	o := &outdated{finder: f, packages: &ospackages.Finder{Source: f.Source}}
 	for _, c := range l.Components {

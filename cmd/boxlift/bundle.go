@@ -574,7 +574,8 @@ func runBundleVerify(
 		w.printf("warning: %s\n", text)
 	}
 	if o.rebuild != "" {
-		w.printf("built:  it is what boxlift %s makes of %s, byte for byte, signatures and trust file aside\n", r.Version(), o.rebuild)
+		w.printf("built:  it is what boxlift %s makes of %s, byte for byte, signatures and trust file aside\n",
+			r.Version(), o.rebuild)
 	}
 	switch d := r.Delta(); {
 	case d == nil:
@@ -611,7 +612,8 @@ func runRebuild(ctx context.Context, r *bundle.Reader, o bundleVerifyOptions, re
 
 func signatureHint(err error) error {
 	switch {
-	case slices.ContainsFunc([]error{trust.ErrUntrusted, trust.ErrRevoked, trust.ErrTooFew, trust.ErrForked, trust.ErrSignature},
+	case slices.ContainsFunc([]error{trust.ErrUntrusted, trust.ErrRevoked, trust.ErrTooFew, trust.ErrForked,
+		trust.ErrSignature},
 		func(kind error) bool { return errors.Is(err, kind) }):
 		return err // they say themselves what can be done
 	case errors.Is(err, signature.ErrNotSigned):

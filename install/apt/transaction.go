@@ -48,7 +48,8 @@ func ParseTransaction(text string) (Transaction, error) {
 		wrong := fmt.Errorf("apt-get printed %q", printable.Short(line, 100))
 		if isInstall {
 			m := installLine.FindStringSubmatch(line)
-			if m == nil || !isInstalledName(m[1]) || m[2] != "" && !isVersion(m[2]) || !isVersion(m[3]) || !IsArchitecture(m[4]) {
+			if m == nil || !isInstalledName(m[1]) || m[2] != "" && !isVersion(m[2]) || !isVersion(m[3]) ||
+				!IsArchitecture(m[4]) {
 				return Transaction{}, wrong
 			}
 			t.Install = append(t.Install, Change{Name: m[1], Old: m[2], New: m[3], Architecture: m[4]})

@@ -673,8 +673,8 @@ func (d *decoder) trust(n schema.Node, t *Trust) {
 			func(n schema.Node) { t.RequireSignatures = n.Number(1, 32) }),
 		schema.Optional("forbidSkipSignature", "Refuse --insecure-skip-signature. Default: false.",
 			func(n schema.Node) { t.ForbidSkipSignature = n.Boolean() }),
-		schema.Optional("requireAttestations", "Statements about a bundle that have to be there, each by somebody with a role "+
-			"of the trust file.", func(n schema.Node) { t.RequireAttestations = readRequirements(n) }),
+		schema.Optional("requireAttestations", "Statements about a bundle that have to be there, each by somebody with a "+
+			"role of the trust file.", func(n schema.Node) { t.RequireAttestations = readRequirements(n) }),
 	)
 	_, named := present["file"]
 	if at, ok := present["requireAttestations"]; ok && !named {
@@ -688,7 +688,8 @@ func readRequirements(n schema.Node) []trust.Requirement {
 		var r trust.Requirement
 		if !item.Sound(func() {
 			item.Mapping(
-				schema.Required("type", "Type of the predicate: a URI, or one of "+strings.Join(attestation.TypeNames(), ", ")+".",
+				schema.Required("type", "Type of the predicate: a URI, or one of "+
+					strings.Join(attestation.TypeNames(), ", ")+".",
 					func(n schema.Node) { r.Type = schema.Text(n, attestation.ParseType) }),
 				schema.Required("role", "Role that its maker's key has in the trust file.",
 					func(n schema.Node) { r.Role = schema.OneOf(n, trust.Makers()...) }),

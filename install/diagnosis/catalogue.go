@@ -433,7 +433,7 @@ func Catalogue() []Entry {
 			[]string{"On a server: `k3s kubectl -n NAMESPACE get pods -o wide`, and `k3s kubectl -n NAMESPACE describe pod " +
 				"POD`.",
 				"`boxlift install -f install.yaml --bundle platform.tar --key boxlift.pub` brings back what is missing; " +
-					"`boxlift workload rollback` goes back to the revision before."},
+					"`boxlift workload rollback NAME -f install.yaml` goes back to the revision before."},
 			nil, Recorded, checks(nil, "workload")},
 		{IDSandboxes, Critical, "Sandboxes find no names, or reach what they must not reach.",
 			"health's checks `sandbox-dns`, `sandbox-to-api` and `sandbox-to-internet`.",

@@ -248,6 +248,7 @@ func (f *Figures) addBackups(p *page) {
 	each(p, "boxlift_backup_size_bytes", "The size of that backup.", all, server,
 		newest(func(k *backups.Kept) float64 { return float64(k.Bytes) }))
 	each(p, "boxlift_backup_target_timestamp_seconds",
-		"What the server's newest backup is of in a place that it carries them to.", targets, func(t target) []string { return []string{"server", t.server, "target", t.Name} },
+		"What the server's newest backup is of in a place that it carries them to.", targets,
+		func(t target) []string { return []string{"server", t.server, "target", t.Name} },
 		func(t target) (float64, bool) { return seconds(t.Newest), !t.Newest.IsZero() })
 }

@@ -25,10 +25,7 @@ const BoxConfig = `cluster:
 liteboxd: {extraImages: ["registry.lan/team/python:3.13"]}
 `
 
-var (
-	ones = strings.Repeat("1", 64)
-	twos = strings.Repeat("2", 64)
-)
+var ones = strings.Repeat("1", 64)
 
 // Images of install.yaml are what its workloads run: LiteBoxd's network controller is in the image of its API.
 func TestImagesOfTheSite(t *testing.T) {

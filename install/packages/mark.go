@@ -105,8 +105,9 @@ func (m mark) write(ctx context.Context, h machine.Host) error {
 	return machine.Write(ctx, h, MarkFile, 0o600, append(content, '\n'))
 }
 
-// noteAdded notes, before it happens, which packages come to a host, which ones of the host's go for them, and which of those that came because another one
-// needed them are asked for by name now: apt-get makes them manually installed ones, which nobody else has done then.
+// noteAdded notes, before it happens, which packages come to a host, which ones of the host's go for them, and which of
+// those that came because another one needed them are asked for by name now: apt-get makes them manually installed ones,
+// which nobody else has done then.
 // manual are the packages that apt has as asked for by name before.
 func (m mark) noteAdded(ctx context.Context, h machine.Host, o apt.Outlook, manual map[string]bool) (mark, error) {
 	lacking := o.Lacking()

@@ -19,7 +19,8 @@ func (r *Record) History(now time.Time) (*history.History, error) {
 	for i := range r.Releases {
 		one := &r.Releases[i]
 		exported := history.Release{Number: one.Number, State: string(one.State), Bundle: one.Bundle, Serial: one.Serial,
-			Components: make([]history.Component, 0, len(one.Components)), Started: plain(one.Started), Ended: plain(one.Ended)}
+			Components: make([]history.Component, 0, len(one.Components)), Started: plain(one.Started),
+			Ended: plain(one.Ended)}
 		for _, c := range one.Components {
 			exported.Components = append(exported.Components, history.Component{Name: c.Name, Version: c.Version})
 		}

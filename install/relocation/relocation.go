@@ -97,7 +97,8 @@ type relocating struct {
 
 // find finds out where the database is, and how far a relocation has come. Nothing is changed.
 func (r *Relocation) find(ctx context.Context, phase string, source *Source) (*relocating, error) {
-	m := &relocating{relocation: r, site: r.Site, engine: r.Engine, phase: phase, source: source, change: r.Deployer.UpgradeTo("")}
+	m := &relocating{relocation: r, site: r.Site, engine: r.Engine, phase: phase, source: source,
+		change: r.Deployer.UpgradeTo("")}
 	var err error
 	if m.users, err = m.change.DatabaseUsers(ctx); err != nil {
 		return nil, err

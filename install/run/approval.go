@@ -143,6 +143,7 @@ func (rec *Record) keepApproval(ctx context.Context) {
 		return nil
 	})
 	if err != nil && !errors.Is(err, errNothingNew) {
-		rec.Site.Warn("the cluster could not be told of version %d of the trust file, and who has signed: %v", a.Version(), err)
+		rec.Site.Warn("the cluster could not be told of version %d of the trust file, and who has signed: %v", a.Version(),
+			err)
 	}
 }

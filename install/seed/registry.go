@@ -390,7 +390,8 @@ func (s *registryServer) certificateStep() run.Step {
 }
 
 func (s *registryServer) unitStep() run.Step {
-	step := setup.UnitStep(s.host, run.RegistryService+".service", registryUnitText(s.seeder.Site.Config.Seeding.Registry.Port))
+	step := setup.UnitStep(s.host, run.RegistryService+".service",
+		registryUnitText(s.seeder.Site.Config.Seeding.Registry.Port))
 	step.ID = "write-registry-unit" // as it stands in journals
 	return step
 }

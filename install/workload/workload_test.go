@@ -161,7 +161,7 @@ func (r rooms) act(t *testing.T, phase string, look func(context.Context) error)
 	if r.Engine.Journal, err = journal.Open(r.Site.StatePath); err != nil {
 		t.Fatal(err)
 	}
-	defer r.Engine.Journal.Close() //nolint:errcheck // it only holds a lock
+	defer r.Engine.Journal.Close()
 	if err := r.Engine.Journal.Begin(journal.Run{Command: "install", Verb: journal.Install}); err != nil {
 		t.Fatal(err)
 	}

@@ -156,7 +156,7 @@ func (f *recordFile) page(from int64, count int) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }() // it was only read
 	return readPage(file, from, count)
 }
 

@@ -203,7 +203,7 @@ func TestRefused(t *testing.T) {
 		{[]string{"-o", out, "--version", "v1.1.0 -X main.a=b"}, "--version is"},
 		{[]string{"-o", out, "--version", "v1.1.0", "--platform", "linux/s390x"}, `--platform is "linux/s390x"`},
 		{[]string{"-o", out, "--version", "v1.1.0", "more"}, `"more" is no flag`},
-		{[]string{"-o", out, "--versoin", "v1.1.0"}, "flag provided but not defined"},
+		{[]string{"-o", out, "--serial", "v1.1.0"}, "flag provided but not defined"},
 		{[]string{"-o", there, "--version", "v1.1.0"}, "file already exists"},
 	} {
 		err := run(t.Context(), c.args, io.Discard, io.Discard)

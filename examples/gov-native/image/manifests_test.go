@@ -3,10 +3,9 @@ package main
 import (
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
-	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -24,29 +23,37 @@ import (
 
 const namespace = "gov"
 
-// render makes the objects of a folder of the example as boxlift does, in a namespace, and sees to it that plain
-// kustomize makes the same of it. A site's folder gets the manifests below it.
-func render(t *testing.T, folder string) []*unstructured.Unstructured {
+// render makes the objects as boxlift does, and sees to it that plain kustomize makes the same of them. site is the
+// folder of a site, or "".
+func render(t *testing.T, site string) []*unstructured.Unstructured {
 	t.Helper()
-	const site = "site/gov-native/kustomization.yaml"
-	tree, plain := fstest.MapFS{}, filesys.MakeFsInMemory()
-	for _, from := range []string{"manifests", "site/gov-native"} {
-		for name, data := range files(t, filepath.Join("..", from)) {
-			name = path.Join(from, name)
-			if name == site {
-				data += "resources: [../../manifests]\n"
-			}
-			tree[name] = &fstest.MapFile{Data: []byte(data)}
-			if err := plain.WriteFile("/"+name, []byte(data)); err != nil {
-				t.Fatal(err)
-			}
+	asked := manifests.Workload{Base: os.DirFS("../manifests"), Namespace: namespace}
+	tree := filesys.MakeFsInMemory()
+	write := func(name, content string) {
+		if err := tree.WriteFile(name, []byte(content)); err != nil {
+			t.Fatal(err)
 		}
 	}
-	objects, err := manifests.Build(tree, folder)
+	for name, content := range files(t, "../manifests") {
+		write(path.Join("/manifests", name), content)
+	}
+	more := "namespace: " + namespace + "\nresources: [../manifests]\n"
+	if site == "" {
+		write("/site/kustomization.yaml", more)
+	} else {
+		asked.Site = os.DirFS(site)
+		for name, content := range files(t, site) {
+			if name == "kustomization.yaml" {
+				content += more
+			}
+			write(path.Join("/site", name), content)
+		}
+	}
+	objects, err := manifests.RenderWorkload(asked)
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(plain, "/"+folder)
+	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(tree, "/site")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,27 +62,23 @@ func render(t *testing.T, folder string) []*unstructured.Unstructured {
 		want[resource.GetKind()+" "+resource.GetName()] = resource.MustYaml()
 	}
 	for _, object := range objects {
-		if in := object.GetNamespace(); in != "" || object.GetKind() == "Namespace" {
-			t.Errorf("%s %s is in namespace %q: which one, the site says", object.GetKind(), object.GetName(), in)
-		}
 		content, err := yaml.Marshal(object)
 		if err != nil {
 			t.Fatal(err)
 		}
 		got[object.GetKind()+" "+object.GetName()] = string(content)
-		object.SetNamespace(namespace)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s: boxlift makes of it (-plain kustomize +boxlift):\n%s", folder, diff)
+		t.Errorf("site %q: boxlift makes of it (-plain kustomize +boxlift):\n%s", site, diff)
 	}
 	return objects
 }
 
-// decode finds an object, as its own type.
+// decode finds an object, whose name may end with a digest, as its own type.
 func decode[T any](t *testing.T, objects []*unstructured.Unstructured, kind, name string) *T {
 	t.Helper()
 	for _, object := range objects {
-		if object.GetKind() == kind && object.GetName() == name {
+		if object.GetKind() == kind && (object.GetName() == name || strings.HasPrefix(object.GetName(), name+"-")) {
 			typed := new(T)
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err != nil {
 				t.Fatal(err)
@@ -101,41 +104,44 @@ func TestManifests(t *testing.T) {
 	if len(parsed.Components) != 1 || parsed.Components[0].Name != "gov-native" {
 		t.Fatalf("the components are %+v", parsed.Components)
 	}
-	for _, folder := range []string{"manifests", "site/gov-native"} {
-		objects := render(t, folder)
+	configs := map[string]bool{}
+	for site, text := range map[string]string{"": "", "../site/gov-native": "Town hall"} {
+		objects := render(t, site)
 		for _, finding := range lint.Check(objects, lint.Options{Known: []string{"Namespace " + namespace}}) {
-			t.Errorf("%s: %s: %s", folder, finding.Severity, finding)
+			t.Errorf("site %q: %s: %s", site, finding.Severity, finding)
 		}
 		var kinds []string
 		for _, object := range objects {
-			kinds = append(kinds, object.GetKind()+" "+object.GetName())
+			kinds = append(kinds, object.GetKind())
 		}
 		slices.Sort(kinds)
 		if diff := cmp.Diff([]string{
-			"ConfigMap gov-native", "Deployment gov-native", "Ingress gov-native", "NetworkPolicy gov-native",
-			"PersistentVolumeClaim data", "PodDisruptionBudget gov-native", "Service gov-native",
+			"ConfigMap", "Deployment", "Ingress", "NetworkPolicy", "PersistentVolumeClaim", "PodDisruptionBudget", "Service",
 		}, kinds); diff != "" {
-			t.Errorf("%s: the objects (-want +are):\n%s", folder, diff)
+			t.Errorf("site %q: the objects (-want +are):\n%s", site, diff)
 		}
 		deployment := decode[appsv1.Deployment](t, objects, "Deployment", "gov-native")
 		container := deployment.Spec.Template.Spec.Containers[0]
-		if container.Image != reference(parsed.Components[0].Version) {
-			t.Errorf("%s: the image is %s; that of the lock's version is %s", folder, container.Image,
-				reference(parsed.Components[0].Version))
+		if want := reference(parsed.Components[0].Version); container.Image != want {
+			t.Errorf("site %q: the image is %s; that of the lock's version is %s", site, container.Image, want)
 		}
 		if *deployment.Spec.Replicas != 2 || container.ReadinessProbe.HTTPGet.Path != "/healthz" {
-			t.Errorf("%s: %d replicas, ready by %s", folder, *deployment.Spec.Replicas, container.ReadinessProbe.HTTPGet.Path)
+			t.Errorf("site %q: %d replicas, ready by %s", site, *deployment.Spec.Replicas, container.ReadinessProbe.HTTPGet.Path)
 		}
 		restricted(t, deployment.Spec.Template.Spec)
 		claim := decode[corev1.PersistentVolumeClaim](t, objects, "PersistentVolumeClaim", "data")
 		if claim.Annotations["helm.sh/resource-policy"] != "keep" {
-			t.Errorf("%s: the records go with the release", folder)
+			t.Errorf("site %q: the records go with the release", site)
 		}
-		want := map[string]string{"manifests": "", "site/gov-native": "Town hall"}[folder]
-		if data := decode[corev1.ConfigMap](t, objects, "ConfigMap", "gov-native").Data; data["SITE"] != want ||
-			data["DATA_LIMIT"] == "" {
-			t.Errorf("%s: the settings are %v", folder, data)
+		config := decode[corev1.ConfigMap](t, objects, "ConfigMap", "gov-native")
+		if config.Data["SITE"] != text || config.Data["DATA_LIMIT"] == "" ||
+			container.EnvFrom[0].ConfigMapRef.Name != config.Name {
+			t.Errorf("site %q: the settings are %v, and the pods take %v", site, config.Data, container.EnvFrom)
 		}
+		configs[config.Name] = true
+	}
+	if len(configs) != 2 {
+		t.Errorf("a changed setting is not rolled out: ConfigMaps are called %v", configs)
 	}
 }
 
