@@ -132,7 +132,7 @@ type Cluster struct {
 	// LiteBoxd is the version that runs, "" for none.
 	LiteBoxd string
 	// Workloads are the versions of the workloads of install.yaml that run, by component.
-	Workloads map[string]string
+	Workloads map[string][]string
 	// Volume is what is wrong with LiteBoxd's data volume, "" for nothing.
 	Volume, VolumeWay string
 	// Drift is what of the cluster as a whole was changed since the last release.

@@ -475,7 +475,7 @@ func TestWorkloads(t *testing.T) {
 			"upgrades-from refused gov: the lock lets gov v1.1.0 be reached from >=1.0.0 <1.2.0, and v0.9.0 runs"}},
 	} {
 		c, to := running(), target()
-		c.Workloads = map[string]string{"gov": test.from}
+		c.Workloads = map[string][]string{"gov": {test.from}}
 		to.UpgradesFrom["gov"] = []string{">=1.0.0 <1.2.0"}
 		if to.Others = map[string]string{}; test.to != "" {
 			to.Others["gov"] = test.to
@@ -485,14 +485,14 @@ func TestWorkloads(t *testing.T) {
 		}
 	}
 	c, first, second := running(), target(), target()
-	c.Workloads = map[string]string{"gov": "v1.0.0"}
+	c.Workloads = map[string][]string{"gov": {"v1.0.0"}}
 	first.Others, second.Others = map[string]string{"gov": "v1.1.0"}, map[string]string{"gov": "v1.2.0"}
 	first.UpgradesFrom["gov"], second.UpgradesFrom["gov"] = []string{"=1.0.0"}, []string{"=1.1.0"}
 	way := Via(c, Candidate{Name: "second", Target: second}, []Candidate{{Name: "first", Target: first}}, Accept{})
 	if len(way) != 2 || way[0].Bundle != "first" {
 		t.Errorf("by way of %+v", way)
 	}
-	if c.Workloads["gov"] != "v1.0.0" {
+	if c.Workloads["gov"][0] != "v1.0.0" {
 		t.Error("looking for a way changes what runs")
 	}
 }

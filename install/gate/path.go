@@ -173,7 +173,7 @@ func (c Cluster) at(t Target) Cluster {
 	c.Workloads = maps.Clone(c.Workloads)
 	for name := range c.Workloads {
 		if to := t.Others[name]; to != "" {
-			c.Workloads[name] = to
+			c.Workloads[name] = []string{to}
 		}
 	}
 	return c

@@ -59,7 +59,7 @@ func (j *judgement) components() []component {
 	}
 	for _, name := range slices.Sorted(maps.Keys(j.Workloads)) {
 		if to := j.Others[name]; to != "" {
-			list = append(list, component{name: name, title: name, from: []string{j.Workloads[name]}, to: to})
+			list = append(list, component{name: name, title: name, from: j.Workloads[name], to: to})
 		}
 	}
 	return list

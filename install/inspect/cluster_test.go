@@ -580,3 +580,35 @@ func TestCheckVolume(t *testing.T) {
 		fit(t, checks)
 	}
 }
+
+// Workloads of install.yaml are told from their releases, and their pods' objects from what these have rolled out.
+func TestCheckSiteWorkloads(t *testing.T) {
+	const manifest = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: backend}\n"
+	in := func(status string) func(*platform) {
+		return func(p *platform) {
+			p.api.Put(t, kubetest.HelmReleaseOf(t, "gov", "own", "1.0.0", status, 1, manifest))
+		}
+	}
+	for _, test := range []struct {
+		name, config string
+		make         func(*platform)
+		want         string
+	}{
+		{"none is listed", "", func(*platform) {}, "skipped"},
+		{"not there", "workloads: [{name: own, namespace: gov}]\n", func(*platform) {}, "own failed"},
+		{"broken off", "workloads: [{name: own, namespace: gov}]\n", in("pending-install"), "own failed"},
+		{"without its pods", "workloads: [{name: own, namespace: gov}]\n", in("deployed"), "own ok, Deployment gov/backend failed"},
+		{"well", "workloads: [{name: own, namespace: gov}]\n", func(p *platform) {
+			in("deployed")(p)
+			p.api.Put(t, deployment("gov", "backend", "x"))
+		}, "own ok, Deployment gov/backend ok"},
+	} {
+		p := looked(t, boxesConfig+test.config)
+		test.make(p)
+		checks := p.checkSiteWorkloads(t.Context())
+		if got := short(checks); got != test.want {
+			t.Errorf("%s: %s", test.name, got)
+		}
+		fit(t, checks)
+	}
+}

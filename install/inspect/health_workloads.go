@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
 	"github.com/liteboxd/boxlift/install/config/workloads"
-	"github.com/liteboxd/boxlift/install/kube"
 	"github.com/liteboxd/boxlift/install/kube/helm"
+	"github.com/liteboxd/boxlift/install/workload"
 )
 
 // checkSiteWorkloads looks whether the workloads of install.yaml are deployed, and whether their pods run.
@@ -46,23 +49,16 @@ func checkRelease(ctx context.Context, e *examination, w workloads.Workload) []H
 	if errors.Is(err, helm.ErrNoRevision) {
 		return checks
 	}
-	var objects []kube.Object
+	var objects []*unstructured.Unstructured
 	if err == nil {
-		objects, err = helm.ManifestObjects(manifest)
+		objects, err = helm.DecodeManifest(manifest)
 	}
 	if err != nil {
 		return append(checks, failedCheck(checkWorkload, w.Name, err))
 	}
-	for _, o := range objects {
-		if !slices.Contains([]string{kube.Deployment, kube.DaemonSet, kube.StatefulSet}, o.Kind) {
-			continue
-		}
-		namespace := o.Namespace
-		if namespace == "" {
-			namespace = w.Namespace
-		}
-		checks = append(checks, e.checkWorkloads(ctx, checkWorkload, namespace,
-			[]kube.Workload{{Kind: o.Kind, Name: o.Name}})...)
+	rolled := workload.RolledOut(objects, w.Namespace)
+	for _, namespace := range slices.Sorted(maps.Keys(rolled)) {
+		checks = append(checks, e.checkWorkloads(ctx, checkWorkload, namespace, rolled[namespace])...)
 	}
 	return checks
 }

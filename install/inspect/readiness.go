@@ -116,10 +116,10 @@ func (ins *Inspector) verifyWorkloads(ctx context.Context) error {
 // awaitWorkload waits until a workload runs everywhere.
 func (ins *Inspector) awaitWorkload(w *workload.Workload) []run.Step {
 	var steps []run.Step
-	awaited := w.Awaited()
+	awaited := workload.RolledOut(w.Objects, w.Namespace)
 	for _, namespace := range slices.Sorted(maps.Keys(awaited)) {
 		steps = append(steps, run.Step{
-			ID: "await-" + w.Name + "-in-" + namespace, Proves: true, Needed: ins.unreadyOf(namespace, awaited[namespace]),
+			ID: "await-" + w.Name + "-in-" + namespace, Proves: true, Needed: ins.unready(namespace, awaited[namespace]...),
 			Run: func(ctx context.Context) error {
 				return ins.Site.Waiting(ctx, "wait for "+w.Name, func(ctx context.Context) error {
 					return wait.Rollouts(ctx, ins.Site.API, namespace, awaited[namespace], ins.Site.Awaits(""))
@@ -130,27 +130,14 @@ func (ins *Inspector) awaitWorkload(w *workload.Workload) []run.Step {
 	return steps
 }
 
-// unreadyOf says which of these workloads in a namespace do not run everywhere.
-func (ins *Inspector) unreadyOf(namespace string, of []kube.Workload) func(context.Context) (string, error) {
+// unready says which workloads in a namespace do not run everywhere: those that are named, or all.
+func (ins *Inspector) unready(namespace string, named ...kube.Workload) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		rollouts, err := ins.Site.API.Rollouts(ctx, namespace)
 		var texts []string
 		for _, r := range rollouts {
-			if !r.Done && slices.Contains(of, kube.Workload{Kind: r.Kind, Name: r.Name}) {
-				texts = append(texts, r.String())
-			}
-		}
-		return strings.Join(texts, "; "), err
-	}
-}
-
-// unready says which workloads in a namespace do not run everywhere.
-func (ins *Inspector) unready(namespace string) func(context.Context) (string, error) {
-	return func(ctx context.Context) (string, error) {
-		rollouts, err := ins.Site.API.Rollouts(ctx, namespace)
-		var texts []string
-		for _, r := range rollouts {
-			if !r.Done {
+			isMeant := named == nil || slices.Contains(named, kube.Workload{Kind: r.Kind, Name: r.Name})
+			if isMeant && !r.Done {
 				texts = append(texts, r.String())
 			}
 		}

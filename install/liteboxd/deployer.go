@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -79,7 +80,7 @@ func (l *Deployer) RenderLiteBoxd() (*Deployment, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder, err := siteFolder(l.Site.Config.LiteBoxd.ConfigDir)
+	folder, err := workload.SiteFolder("liteboxd.configDir", l.Site.Config.LiteBoxd.ConfigDir)
 	if err != nil {
 		return nil, err
 	}
@@ -120,21 +121,6 @@ func (l *Deployer) WarnOfManifests() {
 	for _, f := range l.Deployment.Findings {
 		l.Site.Warn("%s", f)
 	}
-}
-
-// siteFolder is the user's own folder; nil when there is none.
-func siteFolder(dir string) (fs.FS, error) {
-	if dir == "" {
-		return nil, nil //nolint:nilnil // no folder is as good as any
-	}
-	info, err := os.Stat(dir)
-	if err == nil && !info.IsDir() {
-		err = errors.New("it is not a folder")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: liteboxd.configDir: %w", site.ErrConfig, err)
-	}
-	return os.DirFS(dir), nil
 }
 
 // manifestBases are those that the bundle carries.
@@ -273,11 +259,9 @@ func sayDatabase(err error, backup string) error {
 // Workloads are those of the control plane.
 func (d *Deployment) Workloads() []kube.Workload {
 	var workloads []kube.Workload
-	for _, o := range d.Rendered.System {
-		switch kind := o.GetKind(); kind {
-		case kube.Deployment, kube.DaemonSet, kube.StatefulSet:
-			workloads = append(workloads, kube.Workload{Kind: kind, Name: o.GetName()})
-		}
+	rolled := workload.RolledOut(d.Rendered.System, "")
+	for _, namespace := range slices.Sorted(maps.Keys(rolled)) {
+		workloads = append(workloads, rolled[namespace]...)
 	}
 	return workloads
 }

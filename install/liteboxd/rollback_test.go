@@ -2,8 +2,6 @@ package liteboxd
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -124,27 +122,6 @@ func TestForgottenLiteBoxd(t *testing.T) {
 	m.BreakAfter(0)
 	if err := in.deployer.warnOfLiteBoxd(t.Context()); !m.Lost(err) {
 		t.Errorf("without an answer: %v", err)
-	}
-}
-
-// The folder of the site's own patches is there, or the run ends before anything is changed.
-func TestSiteFolder(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "patch.yaml")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for name, test := range map[string]struct {
-		dir         string
-		none, wrong bool
-	}{
-		"none is given": {"", true, false}, "a folder": {dir, false, false}, "a file": {file, true, true},
-		"not there": {filepath.Join(dir, "no"), true, true},
-	} {
-		got, err := siteFolder(test.dir)
-		if errors.Is(err, site.ErrConfig) != test.wrong || (got == nil) != test.none || (err != nil) != test.wrong {
-			t.Errorf("%s: %v, %v", name, got, err)
-		}
 	}
 }
 

@@ -543,7 +543,10 @@ func (u *planner) componentChanges(target gate.Target) []ComponentChange {
 		list = append(list, ComponentChange{seed.LiteBoxdComponent, some(u.found.LiteBoxd), target.LiteBoxd})
 	}
 	for _, w := range u.upgrader.Workloads.Workloads {
-		list = append(list, ComponentChange{w.Component, some(u.is.Workloads[w.Component]), w.Version})
+		if !slices.ContainsFunc(list, func(c ComponentChange) bool { return c.Name == w.Component }) {
+			list = append(list, ComponentChange{w.Component, slices.Concat([]string{}, u.is.Workloads[w.Component]),
+				w.Version})
+		}
 	}
 	return list
 }

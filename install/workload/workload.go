@@ -8,6 +8,7 @@
 package workload
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -24,6 +25,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/install/cilium"
 	"github.com/liteboxd/boxlift/install/config/workloads"
 	"github.com/liteboxd/boxlift/install/k3s"
 	"github.com/liteboxd/boxlift/install/kube"
@@ -192,8 +194,8 @@ func (r *Room) renderManifests(w *Workload, tar bundle.File) error {
 	if rendered.Base, err = manifests.UnpackFolder(content); err != nil {
 		return err
 	}
-	if rendered.Site, err = SiteFolder(w.ConfigDir); err != nil {
-		return fmt.Errorf("%w: configDir: %w", site.ErrConfig, err)
+	if rendered.Site, err = SiteFolder("configDir", w.ConfigDir); err != nil {
+		return err
 	}
 	if w.Objects, err = manifests.RenderWorkload(rendered); err != nil {
 		return err
@@ -208,8 +210,8 @@ func (r *Room) renderManifests(w *Workload, tar bundle.File) error {
 	return nil
 }
 
-// SiteFolder is a user's own folder; nil when there is none.
-func SiteFolder(dir string) (fs.FS, error) {
+// SiteFolder is a user's own folder, which a setting of install.yaml names; nil when there is none.
+func SiteFolder(setting, dir string) (fs.FS, error) {
 	if dir == "" {
 		return nil, nil //nolint:nilnil // no folder is as good as any
 	}
@@ -218,7 +220,7 @@ func SiteFolder(dir string) (fs.FS, error) {
 		err = errors.New("it is not a folder")
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %s: %w", site.ErrConfig, setting, err)
 	}
 	return os.DirFS(dir), nil
 }
@@ -261,21 +263,26 @@ func (r *Room) Warn() {
 // Deploy brings all workloads to what is asked for, in the order of install.yaml. One that fails does not keep the
 // others from theirs.
 func (r *Room) Deploy(ctx context.Context) error {
+	installed, err := r.installed(ctx)
+	if err != nil {
+		return err
+	}
 	var errs []error
 	for _, w := range r.Workloads {
-		if err := r.deploy(ctx, w); err != nil {
+		if err := r.deploy(ctx, w, installed); err != nil {
 			errs = append(errs, fmt.Errorf("workload %s: %w", w.Name, err))
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return errors.Join(append(errs, r.warnOfOthers(ctx))...)
+	r.warnOfOthers(installed)
+	return errors.Join(errs...)
 }
 
-func (r *Room) deploy(ctx context.Context, w *Workload) error {
+func (r *Room) deploy(ctx context.Context, w *Workload, installed []helm.Installed) error {
 	differs := sync.OnceValues(func() (string, error) { return Differs(ctx, r.Site, w.Release) })
-	if err := r.checkPlace(ctx, w); err != nil {
+	if err := checkPlace(w, installed); err != nil {
 		return err
 	}
 	return r.Engine.RunSteps(ctx, Phase, &r.Engine.Cluster, []run.Step{
@@ -294,12 +301,8 @@ func (r *Room) deploy(ctx context.Context, w *Workload) error {
 }
 
 // checkPlace refuses to begin a workload anew in another namespace: there it would be without its data.
-func (r *Room) checkPlace(ctx context.Context, w *Workload) error {
-	others, err := r.installed(ctx)
-	if err != nil {
-		return err
-	}
-	for _, other := range others {
+func checkPlace(w *Workload, installed []helm.Installed) error {
+	for _, other := range installed {
 		if other.Name == w.Name && other.Namespace != w.Namespace {
 			return fmt.Errorf("%w: it runs in the namespace %s, and install.yaml says %s: there it would begin anew, "+
 				"without its data; set it back, or remove it first with boxlift workload remove %s", site.ErrRefused,
@@ -317,33 +320,29 @@ func (r *Room) installed(ctx context.Context) ([]helm.Installed, error) {
 	list, err := helm.List(ctx, r.Site.API)
 	return slices.DeleteFunc(list, func(i helm.Installed) bool {
 		return i.Name == seed.LiteBoxdRelease && i.Namespace == seed.ReleasesNamespace ||
-			i.Name == site.CiliumComponent
+			i.Name == cilium.ReleaseName && i.Namespace == cilium.Namespace
 	}), err
 }
 
 // warnOfOthers tells of workloads that install.yaml does not know of.
-func (r *Room) warnOfOthers(ctx context.Context) error {
-	list, err := r.installed(ctx)
-	for _, i := range list {
+func (r *Room) warnOfOthers(installed []helm.Installed) {
+	for _, i := range installed {
 		if !slices.ContainsFunc(r.Site.Config.Workloads, func(w workloads.Workload) bool { return w.Name == i.Name }) {
 			r.Site.Warn("the workload %s runs in the namespace %s, and install.yaml does not have it: it is left alone; "+
 				"boxlift workload remove %s takes it away", i.Name, i.Namespace, i.Name)
 		}
 	}
-	return err
 }
 
-// Awaited are the workloads whose objects have pods, as far as install.yaml lists them, with their rollouts.
-func (w *Workload) Awaited() map[string][]kube.Workload {
+// RolledOut are the objects whose pods are rolled out, by namespace and in their order. Those that name none are in the
+// given one.
+func RolledOut(objects []*unstructured.Unstructured, namespace string) map[string][]kube.Workload {
 	found := make(map[string][]kube.Workload)
-	for _, o := range w.Objects {
+	for _, o := range objects {
 		switch kind := o.GetKind(); kind {
 		case kube.Deployment, kube.DaemonSet, kube.StatefulSet:
-			namespace := o.GetNamespace()
-			if namespace == "" {
-				namespace = w.Namespace
-			}
-			found[namespace] = append(found[namespace], kube.Workload{Kind: kind, Name: o.GetName()})
+			in := cmp.Or(o.GetNamespace(), namespace)
+			found[in] = append(found[in], kube.Workload{Kind: kind, Name: o.GetName()})
 		}
 	}
 	return found
@@ -363,20 +362,22 @@ func (r *Room) Fingerprint() string {
 	return text.String()
 }
 
-// Running are the versions of the workloads of install.yaml that run, by component; nil where none does.
-func (r *Room) Running(ctx context.Context) (map[string]string, error) {
-	var versions map[string]string
+// Running are the versions of the workloads of install.yaml that run, by component, each once: several workloads may be
+// made from one. It is nil where none runs.
+func (r *Room) Running(ctx context.Context) (map[string][]string, error) {
+	var versions map[string][]string
 	for _, w := range r.Site.Config.Workloads {
 		state, err := helm.Current(ctx, r.Site.API, w.Namespace, w.Name)
 		if err != nil {
 			return nil, err
 		}
-		if state != nil {
-			if versions == nil {
-				versions = make(map[string]string)
-			}
-			versions[w.Component] = state.ChartVersion
+		if state == nil || slices.Contains(versions[w.Component], state.ChartVersion) {
+			continue
 		}
+		if versions == nil {
+			versions = make(map[string][]string)
+		}
+		versions[w.Component] = append(versions[w.Component], state.ChartVersion)
 	}
 	return versions, nil
 }

@@ -297,6 +297,16 @@ func TestRemove(t *testing.T) {
 	if m.Object(t, claimPath) != nil {
 		t.Error("its claim is still there")
 	}
+
+	// The flag is meant as it is called: also a claim that its author would have kept goes.
+	kept := strings.Replace(claim, "name: data", "name: data, annotations: {helm.sh/resource-policy: keep}", 1)
+	room(t, "workloads: [{name: own}]\n", nil, own(t, "v1.0.0", "x", "---\n"+kept)).startedOn(t, m.Memory)
+	if err := without.remove(t, "own", true); err != nil {
+		t.Fatal(err)
+	}
+	if m.Object(t, claimPath) != nil {
+		t.Error("a claim that its author would have kept is still there")
+	}
 }
 
 // A run that is broken off before any of its changes is gone on with by the same command.
@@ -345,7 +355,28 @@ func TestRollBack(t *testing.T) {
 		t.Errorf("it has %v", o.Object["data"])
 	}
 	versions, err := r.Running(t.Context())
-	if diff := cmp.Diff(map[string]string{"own": "v1.0.0"}, versions); diff != "" || err != nil {
+	if diff := cmp.Diff(map[string][]string{"own": {"v1.0.0"}}, versions); diff != "" || err != nil {
 		t.Error(diff, err)
+	}
+}
+
+// A folder of the site's own is there, or the run ends before anything is changed.
+func TestSiteFolder(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "patch.yaml")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		dir         string
+		none, wrong bool
+	}{
+		"none is given": {"", true, false}, "a folder": {dir, false, false}, "a file": {file, true, true},
+		"not there": {filepath.Join(dir, "no"), true, true},
+	} {
+		got, err := SiteFolder("configDir", test.dir)
+		if errors.Is(err, site.ErrConfig) != test.wrong || (got == nil) != test.none || (err != nil) != test.wrong {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
 	}
 }

@@ -3,8 +3,8 @@ package helm
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -23,8 +23,9 @@ var keptKinds = slices.DeleteFunc(slices.Clone(dataKinds), func(kind string) boo
 
 // Removal says how a release is removed.
 type Removal struct {
-	// WithData removes claims, volumes, namespaces and definitions of custom resources too, with all that is in them.
-	// Without it they stay, and a release of the same name takes them over again.
+	// WithData removes claims, volumes, namespaces and definitions of custom resources too, with all that is in them,
+	// also where the chart would have them kept. Without it they stay, and a release of the same name takes them over
+	// again.
 	WithData bool
 	// Timeout bounds the wait for the objects to be gone, and for each hook; 10 minutes when it is 0.
 	Timeout time.Duration
@@ -46,7 +47,7 @@ func Kept(ctx context.Context, c *kube.Cluster, namespace, name string) ([]kube.
 	}
 	var kept []kube.Object
 	for _, o := range objects {
-		if slices.Contains(keptKinds, o.GetKind()) {
+		if slices.Contains(keptKinds, o.GetKind()) || isKept(o) {
 			kept = append(kept, kube.Object{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()})
 		}
 	}
@@ -78,11 +79,9 @@ func Uninstall(ctx context.Context, c *kube.Cluster, namespace, name string, o R
 	last := revisions[len(revisions)-1]
 	doing := fmt.Sprintf("remove release %s/%s, chart %s", namespace, name, chartVersion(last))
 	owner := kube.ReleaseName{Namespace: namespace, Name: name}
-	if !o.WithData {
-		// Helm goes by what the revision says, and not by the objects in the cluster.
-		if err := h.keepData(last); err != nil {
-			return releaseError(ctx, c, owner, doing, err, nothingChanged)
-		}
+	// Helm goes by what the revision says, and not by the objects in the cluster.
+	if err := h.setPolicy(last, !o.WithData); err != nil {
+		return releaseError(ctx, c, owner, doing, err, nothingChanged)
 	}
 	report(fmt.Sprintf("removing %s %s", name, chartVersion(last)))
 	un := action.NewUninstall(h.config)
@@ -93,14 +92,14 @@ func Uninstall(ctx context.Context, c *kube.Cluster, namespace, name string, o R
 	return nil
 }
 
-// keepPolicy is Helm's annotation of objects that it leaves when a release is removed.
+// What Helm goes by when it removes a release: objects with this annotation stay.
 const (
 	policyAnnotation = "helm.sh/resource-policy"
 	keepPolicy       = "keep"
 )
 
-// keepData has the newest revision say that its data is kept.
-func (h *binding) keepData(last *release.Release) error {
+// setPolicy has the newest revision say that its data is kept, or that it is not, whatever its chart says of that.
+func (h *binding) setPolicy(last *release.Release, keep bool) error {
 	objects, err := decodeManifest(last.Manifest)
 	if err != nil {
 		return err
@@ -108,8 +107,15 @@ func (h *binding) keepData(last *release.Release) error {
 	changed := false
 	var manifest bytes.Buffer
 	for _, o := range objects {
-		if slices.Contains(keptKinds, o.GetKind()) && o.GetAnnotations()[policyAnnotation] != keepPolicy {
-			annotate(o, policyAnnotation, keepPolicy)
+		if slices.Contains(keptKinds, o.GetKind()) && isKept(o) != keep {
+			annotations := maps.Clone(o.GetAnnotations())
+			if annotations == nil {
+				annotations = make(map[string]string)
+			}
+			if annotations[policyAnnotation] = keepPolicy; !keep {
+				delete(annotations, policyAnnotation)
+			}
+			o.SetAnnotations(annotations)
 			changed = true
 		}
 		data, err := yaml.Marshal(o.Object)
@@ -124,16 +130,12 @@ func (h *binding) keepData(last *release.Release) error {
 	}
 	last.Manifest = manifest.String()
 	if err := h.config.Releases.Update(last); err != nil {
-		return errors.Join(errors.New("note which objects are kept"), err)
+		return fmt.Errorf("note which objects are kept: %w", err)
 	}
 	return nil
 }
 
-func annotate(o *unstructured.Unstructured, key, value string) {
-	annotations := o.GetAnnotations()
-	if annotations == nil {
-		annotations = make(map[string]string)
-	}
-	annotations[key] = value
-	o.SetAnnotations(annotations)
+// isKept reports whether an object's own annotation keeps it.
+func isKept(o *unstructured.Unstructured) bool {
+	return o.GetAnnotations()[policyAnnotation] == keepPolicy
 }
