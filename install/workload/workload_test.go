@@ -2,10 +2,14 @@ package workload
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -306,6 +310,55 @@ func TestRemove(t *testing.T) {
 	}
 	if m.Object(t, claimPath) != nil {
 		t.Error("a claim that its author would have kept is still there")
+	}
+}
+
+// What is on its way out is waited for, and told of when it does not go.
+func TestRemoveWaits(t *testing.T) {
+	const path = "/api/v1/namespaces/own/configmaps/settings"
+	component := own(t, "v1.0.0", "x", "")
+	for _, test := range []struct {
+		name  string
+		looks int // for which the object is still there after it was asked to go
+		want  string
+	}{
+		{"it goes", 2, ""},
+		{"something holds it", 1000, "ConfigMap own/settings is still there; its release is forgotten"},
+	} {
+		m := room(t, "workloads: [{name: own}]\n", nil, component).startedOn(t, nil)
+		object, err := json.Marshal(m.Object(t, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mu sync.Mutex
+		asked, looks := false, 0
+		m.Answer(path, func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			w.Header().Set("Content-Type", "application/json")
+			switch {
+			case r.Method == http.MethodDelete:
+				asked = true
+				_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Success"}`)
+			case asked && looks == test.looks:
+				w.WriteHeader(http.StatusNotFound)
+				_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
+			default:
+				if asked {
+					looks++
+				}
+				_, _ = w.Write(object)
+			}
+		})
+		r := room(t, "", nil, component)
+		r.connect(t, m.Memory)
+		err = r.remove(t, "own", false)
+		if test.want == "" && (err != nil || looks != test.looks) {
+			t.Errorf("%s: %v after %d looks", test.name, err, looks)
+		}
+		if test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s: %v", test.name, err)
+		}
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 	release "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage"
 	"helm.sh/helm/v4/pkg/storage/driver"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/resource"
@@ -222,6 +223,39 @@ func (w rolloutWaiter) Wait(resources helmkube.ResourceList, timeout time.Durati
 // WaitWithJobs is Wait.
 func (w rolloutWaiter) WaitWithJobs(resources helmkube.ResourceList, timeout time.Duration) error {
 	return w.Wait(resources, timeout)
+}
+
+// WaitForDelete waits until the resources are gone. Helm's own waiter was seen to end while one was still there, and for
+// HookOnlyStrategy it does not wait at all, so that a hook that is to be made anew may still be going.
+func (w rolloutWaiter) WaitForDelete(resources helmkube.ResourceList, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(w.client.ctx, timeout)
+	defer cancel()
+	return w.client.cluster.Waiting(func() error {
+		report, left := kube.OnChange(w.client.report), ""
+		gone := kube.Poll(ctx, kube.PollInterval, func() bool {
+			if left = stillThere(resources); left != "" {
+				report("waiting for " + left + " to be gone")
+			}
+			return left == ""
+		})
+		if !gone {
+			return kube.TimeUp(ctx, left+" is still there")
+		}
+		return nil
+	})
+}
+
+// stillThere names the first of the resources that is not gone, "" when all are. One of which the cluster does not say
+// so is not.
+func stillThere(resources helmkube.ResourceList) string {
+	for _, info := range resources {
+		_, err := resource.NewHelper(info.Client, info.Mapping).Get(info.Namespace, info.Name)
+		if !apierrors.IsNotFound(err) {
+			o := kube.Object{Kind: info.Mapping.GroupVersionKind.Kind, Namespace: info.Namespace, Name: info.Name}
+			return o.String()
+		}
+	}
+	return ""
 }
 
 // Update also deletes what revisions that came to nothing have left behind. Helm compares

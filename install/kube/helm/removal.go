@@ -85,9 +85,14 @@ func Uninstall(ctx context.Context, c *kube.Cluster, namespace, name string, o R
 	}
 	report(fmt.Sprintf("removing %s %s", name, chartVersion(last)))
 	un := action.NewUninstall(h.config)
-	un.Timeout, un.WaitStrategy, un.DeletionPropagation = o.Timeout, helmkube.StatusWatcherStrategy, "foreground"
+	un.Timeout, un.WaitStrategy, un.DeletionPropagation = o.Timeout, helmkube.HookOnlyStrategy, "foreground"
 	if _, err := un.Run(name); err != nil {
-		return releaseError(ctx, c, owner, doing, err, "the same command goes on from here")
+		after := "the same command goes on from here"
+		if left, readErr := h.revisions(name); readErr == nil && len(left) == 0 {
+			// Helm forgets a release whose objects were all asked to go.
+			after = "its release is forgotten: what is left goes by itself, unless a finalizer holds it"
+		}
+		return releaseError(ctx, c, owner, doing, err, after)
 	}
 	return nil
 }
