@@ -29,9 +29,9 @@ import (
 func TestDeltaSize(t *testing.T) {
 	m := bundletest.NewMaker(t)
 	m.Signer = bundletest.NewSigner(t)
-	old, _ := m.Build("old.tar", bundletest.Release(), nil)
-	whole, _ := m.Build("new.tar", bundletest.Release(2, 7), nil)
-	delta, result := m.Build("delta.tar", bundletest.Release(2, 7), m.Since(old))
+	old, _ := m.Build("old.tar", bundletest.LargeRelease(), nil)
+	whole, _ := m.Build("new.tar", bundletest.LargeRelease(2, 7), nil)
+	delta, result := m.Build("delta.tar", bundletest.LargeRelease(2, 7), m.Since(old))
 	d, err := bundle.Compare(m.Open(old), m.Open(whole))
 	if err != nil {
 		t.Fatal(err)
@@ -290,8 +290,8 @@ func TestDeltaForms(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, form := range map[string]build.Output{
-		"volumes": {VolumeSize: 1 << 20},
-		"encrypted": {VolumeSize: 1 << 20, Recipients: []age.Recipient{identity.Recipient()},
+		"volumes": {VolumeSize: 1 << 18},
+		"encrypted": {VolumeSize: 1 << 18, Recipients: []age.Recipient{identity.Recipient()},
 			Identities: []age.Identity{identity}},
 	} {
 		t.Run(name, func(t *testing.T) {

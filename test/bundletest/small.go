@@ -31,8 +31,14 @@ func noise(seed string, size int) string {
 }
 
 // Release describes a bundle of twelve images with three layers each, of which those in
-// changed have another layer at the top.
-func Release(changed ...int) smallbundle.Bundle {
+// changed have another layer at the top. A whole one has 9 MB.
+func Release(changed ...int) smallbundle.Bundle { return release(300_000, changed) }
+
+// LargeRelease is Release with layers as large as those of small programs, for tests of proportions. A whole one has 38 MB.
+func LargeRelease(changed ...int) smallbundle.Bundle { return release(1_500_000, changed) }
+
+// release describes one whose images have size bytes in their layer at the top.
+func release(size int, changed []int) smallbundle.Bundle {
 	k3s := smallbundle.Component{
 		Name: "k3s", Version: "v1.0.0",
 		Files: []smallbundle.File{
@@ -56,7 +62,7 @@ func Release(changed ...int) smallbundle.Bundle {
 			}
 			image.Platforms = append(image.Platforms, smallbundle.Platform{Name: platform, Layers: [][]byte{
 				[]byte(noise("base "+platform, 200_000)), []byte(noise(fmt.Sprintf("middle %d", i), 50_000)),
-				[]byte(noise(top, 1_500_000)),
+				[]byte(noise(top, size)),
 			}})
 		}
 		c.Images = append(c.Images, image)
