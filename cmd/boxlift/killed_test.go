@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -50,7 +49,7 @@ func TestKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kills, program := killsOf(t), buildProgram(t)
+	kills := killsOf(t)
 	volumes := []string{"--split", "256KiB"}
 	delta := []string{"--since", "old.tar"}
 	forms := make(map[string]*form)
@@ -64,7 +63,6 @@ func TestKilled(t *testing.T) {
 		"reuse":             {"--reuse", "old.tar"},
 	} {
 		s := newSite(t)
-		s.program = program
 		s.env = append(s.env, "XDG_CACHE_HOME="+filepath.Join(s.dir, "cache"))
 		s.write(t, "identity", []byte(identity.String()))
 		s.buildOld(t)
@@ -128,20 +126,6 @@ func (f *form) killOften(t *testing.T, kills int) {
 	if got := f.take(t); !isEncrypted && !maps.EqualFunc(undisturbed, got, bytes.Equal) {
 		t.Error("the files are not those of a build that nobody killed")
 	}
-}
-
-// buildProgram builds boxlift as its users have it: watched by the race detector, each of so many
-// runs would take three times as long, most of it for its start.
-func buildProgram(t *testing.T) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "boxlift")
-	c := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o",
-		program, ".")
-	c.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return program
 }
 
 const killedOutput = "b.tar"
