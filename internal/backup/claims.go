@@ -41,7 +41,7 @@ const (
 	// ClaimsRecord is the entry that says which claims there are.
 	ClaimsRecord = claimsFolder + "claims.json"
 	// MaxClaims is the largest number of claims, and MaxClaimFiles the largest tar of one, in bytes.
-	MaxClaims     = 256
+	MaxClaims     = 1024
 	MaxClaimFiles = 1 << 40
 )
 

@@ -16,16 +16,19 @@ import (
 )
 
 // Restore makes a folder what the tar in r says, whose sha256 is given in hex: what was in it before goes. The folder is
-// made if need be, and so are those above it, for root alone. Nobody may use it meanwhile.
+// made if need be, and so is the one above it, for root alone, as k3s' own storage has it. Nobody may use it meanwhile.
 //
 // What is there stays until the whole tar was written and proven; there has to be room for both. Broken off at any
 // point, it can be done again. Where it returns nil, all of it is on the disk.
 func Restore(ctx context.Context, r io.Reader, digest, folder string) (report Report, err error) {
-	if err := os.MkdirAll(filepath.Dir(folder), 0o700); err != nil {
+	above := filepath.Dir(folder)
+	if err := os.MkdirAll(filepath.Dir(above), 0o755); err != nil {
 		return report, err
 	}
-	if err := os.Mkdir(folder, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return report, err
+	for _, dir := range []string{above, folder} {
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return report, err
+		}
 	}
 	root, err := os.OpenRoot(folder)
 	if err != nil {
