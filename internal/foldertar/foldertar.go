@@ -45,7 +45,7 @@ var (
 	// ErrInvalid is wrapped by errors about tars that are not in this form.
 	ErrInvalid = fault.NewKind(fault.Input, "not the files of a folder")
 	// ErrChanged says that a file became shorter while it was read.
-	ErrChanged = errors.New("it became shorter while it was read")
+	ErrChanged = fault.NewKind(fault.Host, "it became shorter while it was read")
 )
 
 // Report counts what a tar has.
