@@ -40,8 +40,9 @@ const (
 	claimsFolder = "claims/"
 	// ClaimsRecord is the entry that says which claims there are.
 	ClaimsRecord = claimsFolder + "claims.json"
-	// MaxClaims is the largest number of claims, and MaxClaimFiles the largest tar of one, in bytes.
-	MaxClaims     = 1024
+	// MaxClaims is the largest number of claims.
+	MaxClaims = 1024
+	// MaxClaimFiles is the largest tar of the files of one, in bytes.
 	MaxClaimFiles = 1 << 40
 )
 

@@ -150,7 +150,7 @@ func (r *restorer) put(e entry) error {
 		return err
 	}
 	_, err = io.Copy(f, e.content)
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	return own(r.root, e.name, e.Header)
