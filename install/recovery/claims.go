@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/liteboxd/boxlift/install/config/workloads"
 	machine "github.com/liteboxd/boxlift/install/host"
+	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/backup"
 	"github.com/liteboxd/boxlift/internal/fault"
@@ -170,6 +172,11 @@ df -Pk "${dir:-/}"`
 		if c.Node != h.NodeName() {
 			continue
 		}
+		if there, err := rv.isBack(ctx, h, c); err != nil {
+			return err
+		} else if there {
+			continue
+		}
 		out, err := h.Root(ctx, "look for room for the claim "+c.String(), "/bin/sh", "-c", script, "sh", c.Path)
 		if err != nil {
 			return err
@@ -199,10 +206,26 @@ func parseFree(text string) (device string, free int64, err error) {
 	return "", 0, fmt.Errorf("df printed %.200q", text)
 }
 
+// backFile is the note that the files of a claim are back: who goes on after them needs no room for them once more.
+func backFile(c backup.Claim) string {
+	return path.Join(run.RestoreDir, "claim_"+c.Namespace+"_"+c.Name) // no name has an underscore
+}
+
+// isBack reports whether this restore has brought back the files of a claim.
+func (rv *Recovery) isBack(ctx context.Context, h *site.Host, c backup.Claim) (bool, error) {
+	id, err := h.Read(ctx, backFile(c))
+	return id == rv.Restoring.ID, err
+}
+
 // restoreClaims puts the files of claims where they were, before anything can use them there.
 func (r *hostRestore) restoreClaims(ctx context.Context) error {
 	for _, c := range r.recovery.Restoring.Claims() {
 		if c.Node != r.host.NodeName() {
+			continue
+		}
+		if there, err := r.recovery.isBack(ctx, r.host, c); err != nil {
+			return err
+		} else if there {
 			continue
 		}
 		content, e, err := r.recovery.Restoring.Open(backup.ClaimFiles(c.Namespace, c.Name))
@@ -214,6 +237,12 @@ func (r *hostRestore) restoreClaims(ctx context.Context) error {
 			Args: []string{site.HelperPath, "restore-folder", "-dir", c.Path, "-sha256", e.SHA256},
 		}); err != nil {
 			return olderHelper(err)
+		}
+		if _, err := r.host.Root(ctx, "make a folder for notes", "mkdir", "-p", "-m", "0700", run.RestoreDir); err != nil {
+			return err
+		}
+		if err := r.host.Put(ctx, backFile(c), 0o600, []byte(r.recovery.Restoring.ID+"\n")); err != nil {
+			return err
 		}
 	}
 	return nil

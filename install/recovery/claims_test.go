@@ -172,6 +172,8 @@ func TestRestoreStepWithClaims(t *testing.T) {
 		{"a new host", 1, nil, "the first record"},
 		{"newer records", 1, map[string]string{records: "the second record", claimFolder + "/more": "x"}, "the first record"},
 		{"another host", 0, map[string]string{records: "its own"}, "its own"},
+		{"back already by this restore", 1, map[string]string{records: "as it is", run.RestoreDir + "/claim_gov_data": restoredID}, "as it is"},
+		{"back by another restore", 1, map[string]string{records: "as it is", run.RestoreDir + "/claim_gov_data": "another\n"}, "the first record"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var last *hosttest.Fake
@@ -281,15 +283,17 @@ func TestCheckRoom(t *testing.T) {
 	for _, test := range []struct {
 		name, df string
 		place    int
-		done     bool
+		done     string // a note of this restore on the host
 		want     string
 	}{
-		{"room", header + "/dev/sda1 100 50 50 50% /\n", 1, false, ""},
-		{"none", header + "/dev/sda1 100 95 5 95% /\n", 1, false, "the files of the claim gov/data have no room"},
-		{"none, on a host that has none of them", header + "/dev/sda1 100 95 5 95% /\n", 0, false, ""},
-		{"none, and they are there", header + "/dev/sda1 100 95 5 95% /\n", 1, true, ""},
-		{"an answer that is none", "\x1b[31m", 1, false, "df printed"},
-		{"a number that is none", header + "/dev/sda1 100 50 99999999999999999999 50% /\n", 1, false, "df printed"},
+		{"room", header + "/dev/sda1 100 50 50 50% /\n", 1, "", ""},
+		{"none", header + "/dev/sda1 100 95 5 95% /\n", 1, "", "the files of the claim gov/data have no room"},
+		{"none, on a host that has none of them", header + "/dev/sda1 100 95 5 95% /\n", 0, "", ""},
+		{"none, on a host that is restored", header + "/dev/sda1 100 95 5 95% /\n", 1, run.RestoredFile, ""},
+		{"none, and they are back", header + "/dev/sda1 100 95 5 95% /\n", 1, run.RestoreDir + "/claim_gov_data", ""},
+		{"none, and others are back", header + "/dev/sda1 100 95 5 95% /\n", 1, run.RestoreDir + "/claim_gov_more", "have no room"},
+		{"an answer that is none", "\x1b[31m", 1, "", "df printed"},
+		{"a number that is none", header + "/dev/sda1 100 50 99999999999999999999 50% /\n", 1, "", "df printed"},
 	} {
 		in, fakes := restoringTo(t, withClaims, r)
 		f := fakes[test.place]
@@ -301,8 +305,8 @@ func TestCheckRoom(t *testing.T) {
 			_, _ = io.WriteString(c.Stdout, test.df)
 			return 0
 		})
-		if test.done {
-			f.WriteFile(t, run.RestoredFile, restoredID, 0o600)
+		if test.done != "" {
+			f.WriteFile(t, test.done, restoredID, 0o600)
 		}
 		err := in.recovery.CheckRestoring(t.Context(), in.site.Hosts[test.place])
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
