@@ -77,6 +77,10 @@ const usage = `usage: boxlift-node <command>
                          exits with 0 when it is. Run by keepalived
   backup [-config FILE]  make a backup of the cluster on a server, prove it, carry it to other places, and
                          remove old ones; prints JSON
+  save-folder -dir DIR   print the files of a volume as a tar
+  restore-folder -dir DIR -sha256 HEX
+                         make the files of a volume those of a tar on stdin, whose sha256 is given, once it is
+                         there and proven; prints JSON
   version                print the version
 
 It is run by boxlift; serve, renew and backup by systemd, readyz by keepalived. Exit codes: 0 done, 1 failed or damage found, 2 wrong usage.
@@ -119,6 +123,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	var file string
 	var certificates certificatesFlags
 	var renew renewFlags
+	var folder folderFlags
 	switch args[0] {
 	case "facts", "check", "clean", "prune", "disk":
 		flags.StringVar(&images, "images", wire.ImagesDir, "")
@@ -144,6 +149,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		renew.define(flags)
 	case "backup":
 		backup.define(flags)
+	case "save-folder", "restore-folder":
+		folder.define(flags)
 	case "receive", "hold", "stall", "listen", "reach", "lookup", "readyz", "version":
 	case "help", "-h", "-help", "--help":
 		_, _ = io.WriteString(stdout, usage)
@@ -198,6 +205,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = readyz.Ask(ctx, readyz.Local())
 	case "backup":
 		err = backup.run(ctx, stdout)
+	case "save-folder":
+		err = folder.save(ctx, stdout)
+	case "restore-folder":
+		err = folder.restore(ctx, stdin, stdout)
 	case "version":
 		_, err = fmt.Fprintln(stdout, version)
 	}

@@ -78,6 +78,7 @@ func TestImports(t *testing.T) {
 		"github.com/kr/fs", // through sftp
 		"github.com/liteboxd/boxlift/internal/backup",
 		"github.com/liteboxd/boxlift/internal/database",
+		"github.com/liteboxd/boxlift/internal/foldertar", // files of claims in backups
 		"github.com/liteboxd/boxlift/internal/ownfile",
 		"github.com/pkg/sftp", // carries backups
 		"github.com/pkg/sftp/internal/",

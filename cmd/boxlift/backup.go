@@ -55,7 +55,8 @@ A backup holds every secret of the cluster. It is encrypted when --encrypt-to na
 recipient, or with a passphrase; the program age can decrypt it too. While it is made, its
 parts lie in the clear in a folder beside it that is only yours.
 
-What is in volumes is not in it, but for LiteBoxd's database.`,
+Of what is in volumes it has LiteBoxd's database, and the files of those claims that
+backup.claims of workloads in install.yaml names.`,
 		Example: `  boxlift backup create -f install.yaml
   boxlift backup create -f install.yaml --to /media/safe --encrypt-to age1…`,
 		Args: arguments(),
@@ -114,6 +115,9 @@ func printBackup(out io.Writer, r *backup.Report, format string) error {
 	}
 	if m.LiteBoxd != nil {
 		what += ", LiteBoxd's database"
+	}
+	if n := len(r.Claims); n > 0 {
+		what += ", the files of " + site.Counted(n, "claim")
 	}
 	w.printf("holds:    %d files, %s: %s\n", len(m.Entries), progress.Bytes(size), what)
 	state := "IN THE CLEAR: whoever gets this file owns the cluster"
@@ -433,6 +437,9 @@ func printLosses(out io.Writer, l *recovery.Losses) {
 	w.printf("Lost is everything that was done since: every object that was made or changed, every\n" +
 		"template, every sandbox. All pods end. Those of controllers begin anew, among them persistent\n" +
 		"sandboxes; ordinary sandboxes have ended for good.\n")
+	if len(l.Claims) > 0 {
+		w.printf("The files of these claims become those of the backup: %s.\n", indented(strings.Join(l.Claims, ", ")))
+	}
 	if l.Unknown != "" {
 		w.printf("What that is cannot be found out: %s\n", indented(l.Unknown))
 		return

@@ -63,7 +63,7 @@ func thisVersion() versionInfo {
 			Record: []int{release.Format, release.SerialFormat, release.AdoptedFormat, release.VerbFormat,
 				release.TrustFormat},
 			State:  []int{1, journal.Version},
-			Backup: []int{backup.Format},
+			Backup: []int{backup.Format, backup.FormatWithClaims},
 		},
 	}
 }

@@ -153,6 +153,9 @@ func (g *gathering) gather(ctx context.Context) error {
 	if err := g.liteboxd(ctx); err != nil {
 		return err
 	}
+	if err := g.claims(ctx); err != nil {
+		return err
+	}
 	server, err := g.chooseServer(ctx, nodes)
 	if err != nil {
 		return err
@@ -306,6 +309,9 @@ func (g *gathering) server(ctx context.Context, h *site.Host) error {
 	return g.etcdSnapshot(ctx, h, to)
 }
 
+// mostServerFiles bounds the tar of k3s' files, in bytes.
+const mostServerFiles = 1 << 30
+
 // serverFiles gathers k3s' configuration, keys and unit, as they are.
 func (g *gathering) serverFiles(ctx context.Context, h *site.Host) error {
 	const script = `cd / && for f in "$@"; do [ ! -e "$f" ] || printf '%s\0' "$f"; done | tar -cf - --null -T -`
@@ -318,7 +324,7 @@ func (g *gathering) serverFiles(ctx context.Context, h *site.Host) error {
 		return err
 	}
 	return h.FetchOutput(ctx, machine.Command{Title: "gather k3s' files",
-		Args: append([]string{"/bin/sh", "-c", script, "sh"}, paths...), Root: true}, to)
+		Args: append([]string{"/bin/sh", "-c", script, "sh"}, paths...), Root: true}, to, mostServerFiles)
 }
 
 // snapshotsDir is where snapshots of etcd lie until they have been fetched.

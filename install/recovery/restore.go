@@ -94,6 +94,9 @@ func (rv *Recovery) CheckRestore() error {
 	if err != nil {
 		return err
 	}
+	if err := rv.checkClaims(r); err != nil {
+		return err
+	}
 	rv.Restoring = &restoring{Reader: r, ID: r.Digest()}
 	rv.Cluster.Restoration = &k3s.Restoration{Token: password, Encrypts: encrypts, Step: func(n *k3s.Node) run.Step {
 		return (&hostRestore{recovery: rv, host: n.Host, node: n}).step()
@@ -140,15 +143,18 @@ func (rv *Recovery) CheckRestoring(ctx context.Context, h *site.Host) error {
 	switch {
 	case rv.Restoring == nil && h.AwaitsRestore:
 		return rv.Engine.RestoringError()
-	case rv.Restoring == nil || rv.Restore.Replace || h.AwaitsRestore || !h.Member && h.Joined == "":
+	case rv.Restoring == nil:
 		return nil
 	}
 	restored, err := h.Read(ctx, run.RestoredFile)
-	if err == nil && restored != rv.Restoring.ID {
-		err = fmt.Errorf("%w: the host has a cluster already, which it would lose: boxlift backup restore replaces a "+
+	if err != nil || restored == rv.Restoring.ID {
+		return err
+	}
+	if !rv.Restore.Replace && !h.AwaitsRestore && (h.Member || h.Joined != "") {
+		return fmt.Errorf("%w: the host has a cluster already, which it would lose: boxlift backup restore replaces a "+
 			"cluster by a backup of it", site.ErrRefused)
 	}
-	return err
+	return rv.checkRoom(ctx, h)
 }
 
 // UnfinishedRestore is the backup of a restore with a bundle that began on hosts and did not
@@ -254,7 +260,7 @@ func (r *hostRestore) step() run.Step {
 		},
 		Run: func(ctx context.Context) error {
 			for _, part := range []func(context.Context) error{r.restoreDatastore, r.restorePassword,
-				r.restoreLiteBoxd} {
+				r.restoreLiteBoxd, r.restoreClaims} {
 				if err := part(ctx); err != nil {
 					return err
 				}
@@ -379,12 +385,17 @@ type Losses struct {
 	MoreObjects int      `json:"moreObjects,omitempty"`
 	Rows        []string `json:"rows,omitempty"`
 	Sandboxes   []string `json:"sandboxes,omitempty"`
+	// Claims are those whose files become what they were.
+	Claims []string `json:"claims,omitempty"`
 }
 
 // Losses finds out what the cluster has that a backup has not.
 func (rv *Recovery) Losses(ctx context.Context, r *backup.Reader) (*Losses, error) {
 	m := r.Manifest()
 	losses := &Losses{Cluster: m.Cluster, Since: m.Time}
+	for _, c := range r.Claims() {
+		losses.Claims = append(losses.Claims, c.String())
+	}
 	before, err := liteboxd.RecordIn(r)
 	if err != nil {
 		return nil, err

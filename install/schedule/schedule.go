@@ -193,8 +193,13 @@ func (s *Scheduler) steps(h *site.Host, targets []node.Target, passwords map[str
 		node.Program)
 	place := program.Run
 	program.Run = func(ctx context.Context) error {
-		if err := checkProgram(ctx, h); err != nil {
+		if err := checkProgram(ctx, h, "backup", "backups"); err != nil {
 			return err
+		}
+		if len(s.claims()) > 0 {
+			if err := checkProgram(ctx, h, "save-folder", "backups of claims"); err != nil {
+				return err
+			}
 		}
 		return place(ctx)
 	}
@@ -221,16 +226,28 @@ func (s *Scheduler) steps(h *site.Host, targets []node.Target, passwords map[str
 		}), nil
 }
 
-// checkProgram makes sure that the boxlift-node of the bundle makes backups: at night nobody sees that it does not.
-func checkProgram(ctx context.Context, h *site.Host) error {
+// checkProgram makes sure that the boxlift-node of the bundle knows a command, which something in install.yaml needs: at
+// night nobody sees that it does not.
+func checkProgram(ctx context.Context, h *site.Host, command, what string) error {
 	const usageExit = 2
-	_, err := h.Root(ctx, "ask boxlift-node for backups", site.HelperPath, "backup", "-h")
+	_, err := h.Root(ctx, "ask boxlift-node for "+command, site.HelperPath, command, "-h")
 	var exit *machine.ExitError
 	if errors.As(err, &exit) && exit.Code == usageExit {
-		return fault.WithHint(fmt.Errorf("%w: %s makes no backups, since it is of an older boxlift", site.ErrRefused,
-			site.HelperPath), "install with a bundle that this boxlift built, or take backups out of install.yaml")
+		return fault.WithHint(fmt.Errorf("%w: %s makes no %s, since it is of an older boxlift", site.ErrRefused,
+			site.HelperPath, what), "install with a bundle that this boxlift built, or take "+what+" out of install.yaml")
 	}
 	return err
+}
+
+// claims are those whose files servers back up.
+func (s *Scheduler) claims() []node.Claim {
+	var claims []node.Claim
+	for _, w := range s.Site.Config.Workloads {
+		for _, name := range w.BackupClaims {
+			claims = append(claims, node.Claim{Workload: w.Name, Namespace: w.Namespace, Name: name})
+		}
+	}
+	return claims
 }
 
 // settings are what the program on a server is told.
@@ -241,7 +258,7 @@ func (s *Scheduler) settings(h *site.Host, targets []node.Target) ([]byte, error
 		NotWhile: []string{run.RestoringFile},
 		Release: node.Secret{Namespace: release.SecretNamespace, Name: release.SecretName,
 			Key: release.SecretKey},
-		LiteBoxd: liteboxd.InBackups(s.Site.Config.LiteBoxd), Targets: targets,
+		LiteBoxd: liteboxd.InBackups(s.Site.Config.LiteBoxd), Claims: s.claims(), Targets: targets,
 	}
 	content, err := json.MarshalIndent(c, "", "  ")
 	if err == nil {

@@ -258,6 +258,32 @@ func TestOlderProgram(t *testing.T) {
 	}
 }
 
+// A program that saves no files of claims is not placed where there are some, and one that does is told of them.
+func TestClaims(t *testing.T) {
+	file, _ := newKey(t, "", 0o600)
+	s := newScheduler(t, fmt.Sprintf(text, file)+"workloads:\n  - {name: gov-native, namespace: gov, backup: {claims: [data]}}\n")
+	f := fakeOf(s.Site.Servers()[0])
+	f.Program("boxlift-node", func(ctx context.Context, c *hosttest.Call) int {
+		if c.Args[0] == "save-folder" {
+			return hosttest.Fails(2, `boxlift-node: unknown command "save-folder"`)(ctx, c)
+		}
+		return 0
+	})
+	err := s.all(t)[0].Run(t.Context())
+	if !errors.Is(err, site.ErrRefused) || !strings.Contains(err.Error(), "makes no backups of claims") {
+		t.Error(err)
+	}
+	f.Program("boxlift-node", hosttest.Prints(""))
+	carryOut(t, s.all(t))
+	c, err := node.ParseConfig([]byte(f.ReadFile(t, node.ConfigFile)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]node.Claim{{Workload: "gov-native", Namespace: "gov", Name: "data"}}, c.Claims); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // What cannot be taken away is an error, and is not taken for done.
 func TestTakeAwayFails(t *testing.T) {
 	file, _ := newKey(t, "", 0o600)

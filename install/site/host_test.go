@@ -222,7 +222,7 @@ func TestFetch(t *testing.T) {
 		for how, fetch := range map[string]func(*site.Host, string) error{
 			"as a file": func(h *site.Host, to string) error { return h.Fetch(t.Context(), from, to, test.digest) },
 			"as output": func(h *site.Host, to string) error {
-				return h.FetchOutput(t.Context(), host.Command{Title: "dump it", Args: []string{"dump", from}}, to)
+				return h.FetchOutput(t.Context(), host.Command{Title: "dump it", Args: []string{"dump", from}}, to, 1<<20)
 			},
 		} {
 			if how == "as output" && test.name == "another content" {

@@ -57,8 +57,8 @@ func (h *Host) Fetch(ctx context.Context, from, to, digest string) error {
 	})
 }
 
-// FetchOutput brings what a command prints here.
-func (h *Host) FetchOutput(ctx context.Context, cmd machine.Command, to string) error {
+// FetchOutput brings what a command prints here, which may be so many bytes at most.
+func (h *Host) FetchOutput(ctx context.Context, cmd machine.Command, to string, most int64) error {
 	return fetchInto(to, func(w io.Writer) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -66,10 +66,14 @@ func (h *Host) FetchOutput(ctx context.Context, cmd machine.Command, to string) 
 		if err != nil {
 			return err
 		}
-		if _, err = io.Copy(w, p.Stdout); err != nil {
+		n, err := io.Copy(w, io.LimitReader(p.Stdout, most+1))
+		if err == nil && n > most {
+			err = fmt.Errorf("%s printed more than %d bytes", cmd.Label(), most)
+		}
+		if err != nil {
 			cancel(err) // a command whose output nobody reads does not end
 		}
-		if waited := p.Wait(); waited != nil {
+		if waited := p.Wait(); waited != nil && n <= most {
 			return waited
 		}
 		return err

@@ -84,6 +84,9 @@ func (sv *Surveyor) Preflight(ctx context.Context) (err error) {
 		return err
 	}
 	failed := cmp.Or(sv.lookAtAll(ctx), sv.lookAtPackages(ctx))
+	if failed == nil {
+		failed = sv.Recovery.CheckClaimNodes()
+	}
 	if taken := sv.checkTaken(ctx); failed == nil {
 		failed = taken
 	}

@@ -257,7 +257,32 @@ func (r *Room) Warn() {
 		for _, f := range w.Findings {
 			r.Site.Warn("workload %s: %s", w.Name, f)
 		}
+		for _, claim := range w.BackupClaims {
+			if !hasClaim(w.Objects, claim) {
+				r.Site.Warn("workload %s: backup.claims names %s, which none of its objects makes: what a controller makes later "+
+					"is in backups all the same", w.Name, claim)
+			}
+		}
 	}
+}
+
+// hasClaim reports whether a claim is among objects, or is one that a StatefulSet among them makes.
+func hasClaim(objects []*unstructured.Unstructured, claim string) bool {
+	return slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool {
+		if o.GetKind() == "PersistentVolumeClaim" {
+			return o.GetName() == claim
+		}
+		if o.GetKind() != kube.StatefulSet {
+			return false
+		}
+		templates, _, _ := unstructured.NestedSlice(o.Object, "spec", "volumeClaimTemplates")
+		return slices.ContainsFunc(templates, func(t any) bool {
+			template, _ := t.(map[string]any)
+			name, _, _ := unstructured.NestedString(template, "metadata", "name")
+			number, ok := strings.CutPrefix(claim, name+"-"+o.GetName()+"-")
+			return ok && number != "" && strings.Trim(number, "0123456789") == ""
+		})
+	})
 }
 
 // Deploy brings all workloads to what is asked for, in the order of install.yaml. One that fails does not keep the

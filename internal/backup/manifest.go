@@ -16,6 +16,11 @@
 //	liteboxd/sandbox-token-encryption-key  without which that database's tokens are worth nothing
 //	liteboxd/objects.yaml                  LiteBoxd's objects
 //	release.json                           the cluster's release record; opaque here
+//	claims/claims.json                     whose the files of claims are, and where they belong ([Claim])
+//	claims/NAMESPACE/NAME.tar              the files of a PersistentVolumeClaim, in the form of package foldertar
+//
+// A backup with files of claims has the format 2, and any other the format 1: a boxlift that does not know them says
+// so, rather than restore a cluster without them.
 //
 // A file has its name only when it is complete and was read back; it is its owner's alone
 // (0600). A backup holds every secret of its cluster: whoever has it in the clear owns
@@ -41,8 +46,19 @@ import (
 	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
-// Format is the version of the form described above.
-const Format = 1
+// The versions of the form described above: without files of claims, and with them.
+const (
+	Format           = 1
+	FormatWithClaims = 2
+)
+
+// formatOf is the format that a backup with these entries has.
+func (m Manifest) formatOf() int {
+	if _, ok := m.Entry(ClaimsRecord); ok {
+		return FormatWithClaims
+	}
+	return Format
+}
 
 // Names of entries.
 const (
@@ -178,9 +194,9 @@ func parseManifest(content []byte) (m Manifest, err error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return m, invalid("something follows the manifest's document")
 	}
-	if m.Format != Format {
-		return m, invalid("it has the format %d, this boxlift knows %d: use the boxlift that made it, or a newer one",
-			m.Format, Format)
+	if m.Format != Format && m.Format != FormatWithClaims {
+		return m, invalid("it has the format %d, this boxlift knows %d and %d: use the boxlift that made it, or a newer one",
+			m.Format, Format, FormatWithClaims)
 	}
 	return m, m.check()
 }
@@ -251,6 +267,19 @@ func (m Manifest) checkEntries() error {
 	for _, name := range []string{m.Datastore.Entry(), Token} {
 		if !seen[name] {
 			return invalid("%s is missing, without which nothing can be restored", name)
+		}
+	}
+	return m.checkFormat()
+}
+
+// checkFormat makes sure that files of claims are where the format says that there are some.
+func (m Manifest) checkFormat() error {
+	if m.Format != m.formatOf() {
+		return invalid("it has the format %d, which does not go with %s being there or not", m.Format, ClaimsRecord)
+	}
+	for _, e := range m.Entries {
+		if m.Format == Format && strings.HasPrefix(e.Name, claimsFolder) {
+			return invalid("%s is there, and %s is missing", e.Name, ClaimsRecord)
 		}
 	}
 	return nil

@@ -39,6 +39,7 @@ type Reader struct {
 	path      string
 	encrypted bool
 	manifest  Manifest
+	claims    []Claim
 	digest    string
 	source    io.ReaderAt
 	offsets   map[string]int64
@@ -137,7 +138,19 @@ func (r *Reader) index(size int64) error {
 	if end := (r.offsets[last.Name]+last.Size+tarBlock-1)/tarBlock*tarBlock + 2*tarBlock; size != end {
 		return invalid("it has %d bytes, expected %d", size, end)
 	}
-	return nil
+	return r.readClaims()
+}
+
+// readClaims reads which claims there are.
+func (r *Reader) readClaims() error {
+	if r.manifest.Format != FormatWithClaims {
+		return nil
+	}
+	content, err := r.ReadSmall(ClaimsRecord, maxManifest)
+	if err == nil {
+		r.claims, err = r.manifest.parseClaims(content)
+	}
+	return err
 }
 
 // tarBlock is the unit of a tar, in bytes; two blocks of zeros end it.

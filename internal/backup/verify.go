@@ -24,9 +24,12 @@ type Report struct {
 	Manifest  Manifest `json:"manifest"`
 	// Revisions is how many revisions of objects an etcd snapshot holds.
 	Revisions int `json:"revisions,omitempty"`
+	// Claims are those whose files it has.
+	Claims []Claim `json:"claims,omitempty"`
 }
 
-// Verify proves a backup: every entry's digest, and that its databases open and are sound.
+// Verify proves a backup: every entry's digest, that its databases open and are sound, and that the claims' files can
+// be brought back.
 // They are opened as files in a folder beside the backup, or, where there can be none, in that
 // for temporary files; it is its owner's alone and does not stay ([ClearFolder]).
 func (r *Reader) Verify(ctx context.Context) (*Report, error) {
@@ -52,7 +55,16 @@ func (r *Reader) verifyIn(ctx context.Context, parents ...string) (report *Repor
 		if opened[e.Name] {
 			to = filepath.Join(dir, filepath.Base(e.Name))
 		}
-		if err := r.extract(e.Name, to); err != nil {
+		var err error
+		if c, ok := claimOf(r.claims, e.Name); ok {
+			var in io.Reader
+			if in, _, err = r.Open(e.Name); err == nil {
+				err = c.checkFiles(ctx, in)
+			}
+		} else {
+			err = r.extract(e.Name, to)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("verify the backup %s: %w", r.path, err)
 		}
 	}
@@ -63,7 +75,7 @@ func (r *Reader) verifyIn(ctx context.Context, parents ...string) (report *Repor
 	if err != nil {
 		return nil, fmt.Errorf("verify the backup %s: %w", r.path, err)
 	}
-	report.Path, report.Digest, report.Encrypted = r.path, r.digest, r.encrypted
+	report.Path, report.Digest, report.Encrypted, report.Claims = r.path, r.digest, r.encrypted, r.claims
 	return report, nil
 }
 

@@ -39,19 +39,23 @@ func (m Manifest) FileName(encrypted bool) string {
 
 // Write makes a backup at path of the files below dir, whose paths there are the names of
 // the entries; m.Entries and m.Format are filled in. With recipients it is encrypted to
-// them. What was written is read back before it gets its name, and the databases among
-// the files are opened before anything is written.
+// them. What was written is read back before it gets its name, and the databases and the
+// claims' files among the files are opened before anything is written.
 func Write(ctx context.Context, path string, m Manifest, dir string, recipients ...age.Recipient) (*Report, error) {
 	var err error
 	if m.Entries, err = entriesOf(dir); err != nil {
 		return nil, fmt.Errorf("gather what belongs into the backup: %w", err)
 	}
-	m.Format = Format
+	m.Format = m.formatOf()
 	if err := m.check(); err != nil {
 		return nil, err
 	}
-	report, err := checkFiles(ctx, m, func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) })
+	place := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
+	report, err := checkFiles(ctx, m, place)
 	if err != nil {
+		return nil, err
+	}
+	if report.Claims, err = m.checkGathered(ctx, place); err != nil {
 		return nil, err
 	}
 	if report.Digest, err = write(ctx, path, m, dir, recipients); err != nil {

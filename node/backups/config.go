@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/liteboxd/boxlift/internal/backup"
 	"github.com/liteboxd/boxlift/internal/lazyregexp"
 	"github.com/liteboxd/boxlift/node/wire"
 )
@@ -52,7 +53,16 @@ type Config struct {
 	Release Secret `json:"release"`
 	// LiteBoxd is nil where there is none.
 	LiteBoxd *LiteBoxd `json:"liteboxd,omitempty"`
-	Targets  []Target  `json:"targets,omitempty"`
+	// Claims are those whose files are to be in a backup, where their volumes are on the server.
+	Claims  []Claim  `json:"claims,omitempty"`
+	Targets []Target `json:"targets,omitempty"`
+}
+
+// Claim is a PersistentVolumeClaim of a workload.
+type Claim struct {
+	Workload  string `json:"workload"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
 }
 
 // Secret is one key of a Secret.
@@ -148,6 +158,15 @@ func (c *Config) check() error {
 		return fmt.Errorf("it has %d recipients, expected 1 to %d", len(c.Recipients), maxRecipients)
 	case len(c.Targets) > maxTargets:
 		return fmt.Errorf("it has %d targets, %d is the most", len(c.Targets), maxTargets)
+	case len(c.Claims) > backup.MaxClaims:
+		return fmt.Errorf("it has %d claims, %d is the most", len(c.Claims), backup.MaxClaims)
+	}
+	for _, claim := range c.Claims {
+		for _, name := range []string{claim.Workload, claim.Namespace, claim.Name} {
+			if !nodeName.MatchString(name) {
+				return fmt.Errorf("%.100q is no name of a workload, a namespace or a claim", name)
+			}
+		}
 	}
 	for _, t := range c.Targets {
 		if err := t.check(); err != nil {

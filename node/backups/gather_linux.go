@@ -148,6 +148,9 @@ func (g *gathering) gather(ctx context.Context) error {
 	if err := g.liteboxd(ctx, nodes); err != nil {
 		return fmt.Errorf("LiteBoxd: %w", err)
 	}
+	if err := g.claims(ctx, nodes); err != nil {
+		return err
+	}
 	if err := g.release(ctx); err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ network: {cni: cilium}
 `
 
 const withWorkload = `workloads:
-  - {name: gov-native, namespace: gov, configDir: town}
+  - {name: gov-native, namespace: gov, configDir: town, backup: {claims: [data]}}
 `
 
 // workloadBundle is a bundle with the platform without LiteBoxd, and the example in a version, with texts of its
@@ -99,7 +99,7 @@ func (w *town) answer(t *testing.T, method, path string, body any) string {
 }
 
 // A workload of the bundle is installed, kept as it is to be, upgraded, goes back by itself when its next version does
-// not come up, and is taken away without its records. Only a cluster has pods that keep a file on a volume, share it
+// not come up, comes back with its records when its host is lost, and is taken away without them. Only a cluster has pods that keep a file on a volume, share it
 // while one replaces the other, and are not ready when they cannot.
 func TestWorkload(t *testing.T) {
 	parallel(t, 4*time.Minute)
@@ -150,8 +150,42 @@ func TestWorkload(t *testing.T) {
 	contains(t, "its records", w.answer(t, http.MethodGet, "/records", nil), "the first record")
 	statusIsWell(t, w.Site, good)
 
+	testWorkloadRestored(t, w, good)
 	testWorkloadRemoved(t, w, good)
 	checkNothingLeaked(t, w.Site)
+}
+
+// testWorkloadRestored backs the cluster up while the workload runs, loses its host with the disk, and brings it back: with
+// the records that it had then, and without those that came later.
+func testWorkloadRestored(t *testing.T, w *town, bundle string) {
+	t.Helper()
+	made := mustRun(t, w.Boxlift(t.Context(), passwords, "backup", "create", "-f", "install.yaml", "-o", "json"))
+	var report struct {
+		Path   string
+		Claims []struct{ Path string }
+	}
+	if err := json.Unmarshal([]byte(made.stdout), &report); err != nil || len(report.Claims) != 1 {
+		t.Fatalf("%v: %v", err, made)
+	}
+	contains(t, "backup verify", mustRun(t, w.Boxlift(t.Context(), nil, "backup", "verify", report.Path)).stdout, "the files of 1 claim")
+	w.answer(t, http.MethodPost, "/records", map[string]string{"text": "a later record"})
+	wipe(t, w.server)
+	if err := os.Remove(filepath.Join(w.Bed.Dir, "state.json")); err != nil {
+		t.Fatal(err)
+	}
+	carry(t, w.Bed, bundle)
+	mustRun(t, install(t.Context(), w.Site, "--restore", report.Path))
+	contains(t, "the answer after the restore", w.answer(t, http.MethodGet, "/", nil), "v1.2.0", "Town hall")
+	records := w.answer(t, http.MethodGet, "/records", nil)
+	contains(t, "its records", records, "the first record")
+	if strings.Contains(records, "a later record") {
+		t.Errorf("the host was not lost: %s", records)
+	}
+	if left := onHost(t, w.server, "ls", "-A", report.Claims[0].Path); strings.Contains(left, ".boxlift") {
+		t.Errorf("on the volume there is %q", left)
+	}
+	w.answer(t, http.MethodPost, "/records", map[string]string{"text": "a record after the restore"})
+	statusIsWell(t, w.Site, bundle)
 }
 
 // testWorkloadRemoved takes the workload back, and off the cluster. Installed once more, it has its records.

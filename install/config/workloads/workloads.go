@@ -26,6 +26,8 @@ type Workload struct {
 	// Values go over those of the bundle and of the chart: mappings are map[string]any, lists []any, scalars string,
 	// bool, int64, float64 or nil. nil for none. Manifests have none.
 	Values map[string]any
+	// BackupClaims are the names of those PersistentVolumeClaims in Namespace whose files are in backups.
+	BackupClaims []string
 }
 
 // most is the largest number of workloads.
@@ -75,6 +77,10 @@ func read(n schema.Node, parsePath func(string) (string, error)) (w Workload, ok
 				"to the folder of this file.", func(n schema.Node) { w.ConfigDir = schema.Text(n, parsePath) }),
 			schema.Optional("values", "Values for the chart, over those that the bundle has. Not for secrets.",
 				func(n schema.Node) { w.Values = values.Read(n, "a key of the chart's values", nil) }),
+			schema.Optional("backup", "What backups have of it besides its objects. Default: nothing.", func(n schema.Node) {
+				n.Mapping(schema.Required("claims", "PersistentVolumeClaims in its namespace whose files are in backups.",
+					func(n schema.Node) { w.BackupClaims = readClaims(n) }))
+			}),
 		)
 	})
 	if w.Component == "" {
@@ -84,6 +90,37 @@ func read(n schema.Node, parsePath func(string) (string, error)) (w Workload, ok
 		w.Namespace = w.Name
 	}
 	return w, ok && w.Name != ""
+}
+
+// mostClaims is the largest number of claims of a workload.
+const mostClaims = 16
+
+func readClaims(n schema.Node) []string {
+	var claims []string
+	n.List(func(_ int, item schema.Node) {
+		name := schema.Text(item, parseClaim)
+		switch {
+		case name == "":
+		case slices.Contains(claims, name):
+			item.Fail("found the claim %s again, expected it once", name)
+		case len(claims) == mostClaims:
+			item.Fail("found more than %d claims, expected fewer", mostClaims)
+		default:
+			claims = append(claims, name)
+		}
+	})
+	return claims
+}
+
+// claimPattern is what Kubernetes takes as the name of a claim.
+var claimPattern = lazyregexp.New(`^[a-z0-9]([a-z0-9.-]{0,198}[a-z0-9])?$`)
+
+func parseClaim(s string) (string, error) {
+	if !claimPattern.MatchString(s) {
+		return "", errors.New("expected the name of a PersistentVolumeClaim: lower-case letters, digits, dashes and dots, at " +
+			"most 200")
+	}
+	return s, nil
 }
 
 // namePattern is what Helm takes as the name of a release, without dots.
