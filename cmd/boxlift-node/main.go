@@ -77,9 +77,12 @@ const usage = `usage: boxlift-node <command>
                          exits with 0 when it is. Run by keepalived
   backup [-config FILE]  make a backup of the cluster on a server, prove it, carry it to other places, and
                          remove old ones; prints JSON
+  verify [-identity FILE] [-trust FILE] BUNDLE
+                         prove that a bundle on a medium is whole, and signed by those whom this
+                         host's trust file names; prints JSON
   version                print the version
 
-It is run by boxlift; serve, renew and backup by systemd, readyz by keepalived. Exit codes: 0 done, 1 failed or damage found, 2 wrong usage.
+It is run by boxlift; serve, renew and backup by systemd, readyz by keepalived, verify by hand. Exit codes: 0 done, 1 failed or damage found, 2 wrong usage.
 `
 
 const (
@@ -119,6 +122,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	var file string
 	var certificates certificatesFlags
 	var renew renewFlags
+	var verify verifyFlags
 	switch args[0] {
 	case "facts", "check", "clean", "prune", "disk":
 		flags.StringVar(&images, "images", wire.ImagesDir, "")
@@ -144,6 +148,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		renew.define(flags)
 	case "backup":
 		backup.define(flags)
+	case "verify":
+		verify.define(flags)
 	case "receive", "hold", "stall", "listen", "reach", "lookup", "readyz", "version":
 	case "help", "-h", "-help", "--help":
 		_, _ = io.WriteString(stdout, usage)
@@ -157,7 +163,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	} else if err != nil {
 		return wrongUsage(stderr, err)
 	}
-	if flags.NArg() > 0 {
+	if flags.NArg() > 0 && args[0] != "verify" {
 		return wrongUsage(stderr, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
 	}
 	ok, err := true, error(nil)
@@ -198,6 +204,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = readyz.Ask(ctx, readyz.Local())
 	case "backup":
 		err = backup.run(ctx, stdout)
+	case "verify":
+		err = verify.run(ctx, stdout, flags.Args())
 	case "version":
 		_, err = fmt.Fprintln(stdout, version)
 	}
