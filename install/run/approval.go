@@ -38,6 +38,9 @@ func (rec *Record) Approve(r *release.Record) error {
 	if err == nil {
 		approved, err = demand.Approve(rec.Site.Bundle)
 	}
+	if err != nil && len(warnings) > 0 {
+		err = fmt.Errorf("%s: %w", strings.Join(warnings, "; "), err)
+	}
 	if err != nil {
 		return err
 	}
