@@ -79,7 +79,7 @@ func (in *installation) checkSource(ctx context.Context, l *lock.Lock, s workloa
 		hint = "add them to the images of the component cilium, or delete that component and have `boxlift bundle lock " +
 			"--cilium VERSION` write it"
 	} else {
-		uses, err = WorkloadUses(ctx, s, in.site.K3s)
+		uses, _, err = WorkloadUses(ctx, s, in.site.K3s)
 	}
 	if err != nil {
 		return err
@@ -93,17 +93,18 @@ func (in *installation) checkSource(ctx context.Context, l *lock.Lock, s workloa
 	return errors.Join(errs...)
 }
 
-// WorkloadUses lists where a workload names images, rendered with the values of the lock on a version of k3s. Without
-// one, the oldest Kubernetes that boxlift installs is assumed. Errors begin with the place in the lock.
-func WorkloadUses(ctx context.Context, s workload.Source, k3sVersion string) ([]workload.Use, error) {
+// WorkloadUses lists where a workload names images, rendered with the values of the lock on a version of k3s, and what
+// else looks like one: operators may make pods of it. Without a version, the oldest Kubernetes that boxlift installs is
+// assumed. Errors begin with the place in the lock.
+func WorkloadUses(ctx context.Context, s workload.Source, k3sVersion string) (uses, possible []workload.Use, err error) {
 	if k3sVersion == "" {
 		k3sVersion = oldestKubernetes
 	}
 	objects, err := workloadObjects(ctx, s, k3sVersion)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return asUses(manifests.ImagesOf(objects)), nil
+	return asUses(manifests.ImagesOf(objects)), asUses(manifests.PossibleImagesOf(objects)), nil
 }
 
 func workloadObjects(ctx context.Context, s workload.Source, k3sVersion string) ([]*unstructured.Unstructured, error) {

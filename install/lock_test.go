@@ -89,7 +89,7 @@ func TestChartWithoutEnd(t *testing.T) {
 			return CheckLock(t.Context(), l, []workload.Source{{Workload: workload.Workload{Component: "cilium"}, Content: chart}})
 		},
 		"workload": func() error {
-			_, err := WorkloadUses(t.Context(), workload.Source{
+			_, _, err := WorkloadUses(t.Context(), workload.Source{
 				Workload: workload.Workload{Component: "web", Version: "v1.0.0", IsChart: true}, Content: chart}, "")
 			return err
 		},
@@ -239,7 +239,7 @@ func TestWorkloadWithDigests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	uses, err := WorkloadUses(t.Context(), workload.Source{
+	uses, _, err := WorkloadUses(t.Context(), workload.Source{
 		Workload: workload.Workload{Component: "net", Version: "1.20.0", IsChart: true}, Content: chart}, "v1.36.4+k3s1")
 	if err != nil {
 		t.Fatal(err)

@@ -35,8 +35,9 @@ func (in *installation) installPhases() []run.Phase {
 		{Name: "packages", Prepares: true, Does: "installs packages of the distribution that are asked for, from the bundle",
 			Look: in.packages.Install},
 		// Before anything on a host relies on it.
-		{Name: anchors.Phase, Prepares: true, Does: "brings the root of the site's authority into the hosts' trust stores",
-			Look: in.anchors.Keep},
+		{Name: anchors.Phase, Prepares: true,
+			Does: "brings the root of the site's authority into the hosts' trust stores, and hosts its trust file",
+			Look: inOrder(in.anchors.Keep, in.record.BringTrust)},
 		// Before any node may pull from there.
 		{Name: "registry", Prepares: true, Does: "brings up boxlift's registry on the servers, or pushes into yours",
 			Needs: shipped, Look: inOrder(in.seeder.Seed, in.seeder.RequireImages)},
@@ -89,7 +90,7 @@ func (in *installation) statusPhases() []run.Phase {
 		{Name: "survey", Look: in.surveyor.Survey},
 		{Name: "ship", Look: in.seeder.Ship},
 		{Name: "packages", Look: in.packages.Install},
-		{Name: anchors.Phase, Look: in.anchors.Keep},
+		{Name: anchors.Phase, Look: inOrder(in.anchors.Keep, in.record.BringTrust)},
 		{Name: "registry", Look: in.seeder.Seed},
 		{Name: "prepare", Look: inOrder(in.preparer.Prepare, in.namer.Hosts, in.nameserver.Keep)},
 		{Name: timekeeping.Phase, Look: in.timekeeper.Keep},
@@ -129,7 +130,7 @@ func (in *installation) restorePhases() []run.Phase {
 		{Name: "preflight", Look: in.surveyor.Preflight, Gate: true},
 		{Name: "ship", Prepares: true, Look: in.seeder.Ship},
 		{Name: "packages", Prepares: true, Look: in.packages.Install},
-		{Name: anchors.Phase, Prepares: true, Look: in.anchors.Keep},
+		{Name: anchors.Phase, Prepares: true, Look: inOrder(in.anchors.Keep, in.record.BringTrust)},
 		{Name: "registry", Prepares: true, Look: inOrder(in.seeder.Seed, in.seeder.RequireImages)},
 		{Name: run.RestorePhase, Look: in.recovery.StopToRestore},
 		{Name: "prepare", Look: inOrder(in.preparer.Prepare, in.surveyor.ReachPrepared, in.namer.Hosts,
@@ -159,7 +160,7 @@ func (in *installation) upgradePhases() []run.Phase {
 		{Name: "backup", Prepares: true, Look: in.upgrader.BackUpFirst},
 		{Name: "ship", Prepares: true, Look: in.seeder.Ship},
 		{Name: "packages", Prepares: true, Look: in.packages.Install},
-		{Name: anchors.Phase, Prepares: true, Look: in.anchors.Keep},
+		{Name: anchors.Phase, Prepares: true, Look: inOrder(in.anchors.Keep, in.record.BringTrust)},
 		{Name: "registry", Prepares: true, Look: inOrder(in.seeder.Seed, in.seeder.RequireImages)},
 		{Name: "prepare", Prepares: true, Look: inOrder(in.preparer.Prepare, in.surveyor.ReachPrepared, in.namer.Hosts,
 			in.nameserver.Keep)},
@@ -237,9 +238,10 @@ func (in *installation) confirmPhases() []run.Phase {
 	return []run.Phase{{Name: "confirm", Gate: true, Look: in.upgrader.Confirm}}
 }
 
-// trustPhases have the cluster keep a newer trust file.
+// trustPhases have the cluster keep a newer trust file, and its hosts.
 func (in *installation) trustPhases() []run.Phase {
-	return []run.Phase{{Name: "trust", Gate: true, Look: inOrder(in.reachServers, in.record.KeepTrust)}}
+	return []run.Phase{{Name: "trust", Gate: true,
+		Look: inOrder(in.reachServers, in.record.KeepTrust, in.record.BringTrust)}}
 }
 
 // certificatePhases renew k3s' certificates.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"strings"
 	"time"
 )
 
@@ -49,26 +50,33 @@ func Pack(files fs.FS) ([]byte, error) {
 }
 
 // Unpack returns the files of a tar that Pack has made of LiteBoxd's bases. Errors wrap ErrInvalid.
-func Unpack(data []byte) (fs.FS, error) { return unpackWith(data, bases...) }
-
-// UnpackFolder returns the files of a tar that Pack has made of a kustomize folder. Errors wrap ErrInvalid.
-func UnpackFolder(data []byte) (fs.FS, error) { return unpackWith(data, ".") }
-
-func unpackWith(data []byte, folders ...string) (fs.FS, error) {
-	files, err := unpack(data, folders)
+func Unpack(data []byte) (fs.FS, error) {
+	files, err := unpack(data, false, bases...)
 	if err != nil {
 		return nil, fmt.Errorf("unpack manifests: %w: %w: build the bundle again", ErrInvalid, err)
 	}
 	return files, nil
 }
 
-// unpack reads a tar that has a kustomization in each of these folders.
-func unpack(data []byte, kustomized []string) (fs.FS, error) {
+// UnpackFolder returns the files of a tar of a kustomize folder, which Pack has made, or another program: then it may
+// name folders too, begin its names with ./, and be padded as GNU tar does. Errors wrap ErrInvalid.
+func UnpackFolder(data []byte) (fs.FS, error) {
+	files, err := unpack(data, true, ".")
+	if err != nil {
+		return nil, fmt.Errorf("unpack manifests: %w: %w: correct the tar, or name the folder itself in versions.lock, of "+
+			"which boxlift makes one", ErrInvalid, err)
+	}
+	return files, nil
+}
+
+// unpack reads a tar that has a kustomization in each of these folders. It is one of others, or as Pack makes it.
+func unpack(data []byte, ofOthers bool, kustomized ...string) (fs.FS, error) {
 	files := map[string][]byte{}
 	folders := map[string]bool{}
 	var order []string
 	total, length := 0, 2*block // of content, and of the whole tar: it ends with two empty blocks
-	for r := tar.NewReader(bytes.NewReader(data)); ; {
+	left, end := bytes.NewReader(data), 0
+	for r := tar.NewReader(left); ; {
 		header, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			break
@@ -77,6 +85,13 @@ func unpack(data []byte, kustomized []string) (fs.FS, error) {
 			return nil, err
 		}
 		name := header.Name
+		if ofOthers {
+			if header.Typeflag == tar.TypeDir || header.Typeflag == tar.TypeXGlobalHeader {
+				end = len(data) - left.Len()
+				continue
+			}
+			name = strings.TrimPrefix(name, "./")
+		}
 		switch {
 		case header.Typeflag != tar.TypeReg:
 			return nil, fmt.Errorf("entry %q is not a regular file", name)
@@ -96,11 +111,17 @@ func unpack(data []byte, kustomized []string) (fs.FS, error) {
 			folders[folder] = true
 		}
 		total += len(content)
+		end = (len(data) - left.Len() + block - 1) / block * block
 		length += block + (len(content)+block-1)/block*block
 		files[name] = content
 		order = append(order, name)
 	}
-	if length != len(data) {
+	if ofOthers {
+		if rest := data[min(end, len(data)):]; len(rest) < 2*block || len(bytes.Trim(rest, "\x00")) > 0 {
+			return nil, fmt.Errorf("%d bytes, of which the files take %d, and behind them is not its end: it is cut short, or "+
+				"something was added", len(data), end)
+		}
+	} else if length != len(data) {
 		return nil, fmt.Errorf("%d bytes, of which the files account for %d: it is cut short, or something was added",
 			len(data), length)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -72,8 +73,15 @@ func archive(t *testing.T, entries ...entry) []byte {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, e := range entries {
-		if err := w.WriteHeader(&tar.Header{Name: e.name, Typeflag: e.kind, Size: int64(len(e.data)), Mode: 0o644, Linkname: "x"}); err != nil {
+		header := &tar.Header{Name: e.name, Typeflag: e.kind, Size: int64(len(e.data)), Mode: 0o644, Linkname: "x"}
+		if e.kind == tar.TypeXGlobalHeader {
+			header = &tar.Header{Name: e.name, Typeflag: e.kind, PAXRecords: map[string]string{"comment": e.data}}
+		}
+		if err := w.WriteHeader(header); err != nil {
 			t.Fatal(err)
+		}
+		if e.kind == tar.TypeXGlobalHeader {
+			continue
 		}
 		if _, err := w.Write([]byte(e.data)); err != nil {
 			t.Fatal(err)
@@ -126,6 +134,50 @@ func TestUnpackErrors(t *testing.T) {
 			_, err := manifests.Unpack(c.data)
 			if !errors.Is(err, manifests.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// TestUnpackFolderOfOthers takes tars as GNU tar and git archive make them, and refuses what no folder is.
+func TestUnpackFolderOfOthers(t *testing.T) {
+	top, more := entry{"./kustomization.yaml", tar.TypeReg, "{}"}, entry{"./base/a.yaml", tar.TypeReg, "a: 1"}
+	folders := []entry{{"./", tar.TypeDir, ""}, {"./base/", tar.TypeDir, ""}}
+	plain := archive(t, append(slices.Clone(folders), top, more)...)
+	padded := append(bytes.Clone(plain), make([]byte, 10240-len(plain)%10240)...)
+	for name, c := range map[string]struct {
+		data []byte
+		want string
+	}{
+		"with folders":     {plain, ""},
+		"padded":           {padded, ""},
+		"git archive":      {archive(t, append([]entry{{"pax_global_header", tar.TypeXGlobalHeader, "a commit"}}, top, more)...), ""},
+		"as Pack makes it": {archive(t, entry{"kustomization.yaml", tar.TypeReg, "{}"}, entry{"base/a.yaml", tar.TypeReg, "a: 1"}), ""},
+		"something behind": {append(bytes.Clone(padded), 1), "something was added"},
+		"another behind":   {append(bytes.Clone(plain), plain...), "something was added"},
+		"cut":              {plain[:len(plain)-512], "cut short"},
+		"cut off its end":  {plain[:len(plain)-1024], "cut short"},
+		"no kustomization": {archive(t, more), "there is no kustomization.yaml"},
+		"twice":            {archive(t, top, entry{"kustomization.yaml", tar.TypeReg, "{}"}), "is there twice"},
+		"a link":           {archive(t, top, entry{"x", tar.TypeSymlink, ""}), "not a regular file"},
+		"outside":          {archive(t, top, entry{"../x", tar.TypeReg, ""}), "not a clean relative path"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files, err := manifests.UnpackFolder(c.data)
+			if c.want != "" {
+				if !errors.Is(err, manifests.ErrInvalid) || !strings.Contains(err.Error(), c.want) ||
+					!strings.Contains(err.Error(), "name the folder itself in versions.lock") {
+					t.Errorf("got %v, want %q", err, c.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for file, want := range map[string]string{"kustomization.yaml": "{}", "base/a.yaml": "a: 1"} {
+				if got, err := fs.ReadFile(files, file); err != nil || string(got) != want {
+					t.Errorf("%s has %q, %v", file, got, err)
+				}
 			}
 		})
 	}

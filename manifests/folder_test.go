@@ -106,13 +106,15 @@ func TestBuildErrors(t *testing.T) {
 func TestImagesOf(t *testing.T) {
 	got := manifests.ImagesOf([]*unstructured.Unstructured{
 		{Object: map[string]any{"kind": "ConfigMap", "metadata": map[string]any{"name": "a"}, "data": map[string]any{
-			"SIDE_IMAGE": "side:1", "OTHER": "other:1", "NUMBER_IMAGE": 1,
+			"SIDE_IMAGE": "side:1", "OTHER": "other:1", "NUMBER_IMAGE": 1, "PULL_IMAGE": "true", "POLICY_IMAGE": "Always",
+			"NO_IMAGE": "", "ONE_IMAGE": "1", "PATH_IMAGE": "/usr/bin/pull",
 		}}},
 		{Object: map[string]any{"kind": "Set", "metadata": map[string]any{"name": "b", "namespace": "n"}, "count": 1,
 			"spec": map[string]any{
 				"initContainers": []any{map[string]any{"name": "first", "image": "first:1"}},
 				"containers": []any{1, map[string]any{"name": "main", "image": "main:1", "env": []any{
 					map[string]any{"name": "RUN_IMAGE", "value": "run:1"},
+					map[string]any{"name": "PULL_IMAGE", "value": "true"}, map[string]any{"name": "FROM_IMAGE"},
 				}}, map[string]any{"name": "none", "image": 7}},
 				"volumes": []any{map[string]any{"name": "data", "image": map[string]any{"reference": "data:1"}},
 					map[string]any{"name": "odd", "image": "text"}},
@@ -121,6 +123,48 @@ func TestImagesOf(t *testing.T) {
 	want := []manifests.ImageUse{
 		{"side:1", "ConfigMap a", "SIDE_IMAGE"}, {"main:1", "Set n/b", "main"}, {"run:1", "Set n/b", "RUN_IMAGE"},
 		{"first:1", "Set n/b", "first"}, {"data:1", "Set n/b", "data"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestPossibleImagesOf: what operators make pods of is named with object and field, and what is no image is not.
+func TestPossibleImagesOf(t *testing.T) {
+	object := func(kind string, rest map[string]any) *unstructured.Unstructured {
+		rest["kind"], rest["metadata"] = kind, map[string]any{"name": "b", "namespace": "n"}
+		return &unstructured.Unstructured{Object: rest}
+	}
+	got := manifests.PossibleImagesOf([]*unstructured.Unstructured{
+		object("Alertmanager", map[string]any{"spec": map[string]any{
+			"image": "quay.io/prometheus/alertmanager:v1", "baseImage": "quay.io/prometheus/base", "imagePullPolicy": "Always",
+			"thanos":     map[string]any{"image": "thanos@sha256:" + strings.Repeat("a", 64)},
+			"replicas":   []any{map[string]any{"image": "quay.io/a/b:1"}, map[string]any{"image": "disk"}, 7},
+			"containers": []any{map[string]any{"name": "sure", "image": "quay.io/sure/sure:1"}},
+			"picture":    map[string]any{"image": map[string]any{"repository": "quay.io/c"}},
+		}}),
+		object("Deployment", map[string]any{"spec": map[string]any{"containers": []any{map[string]any{
+			"name": "operator", "image": "quay.io/operator:1",
+			"command": []any{"/operator", 7, "--image", "repo/sidecar:2"},
+			"args": []any{"--foo-image=repo/x:3", "--prometheus-config-reloader=quay.io/reloader:v4", "--image-pull=true",
+				"--listen=:8080", "--target=web.n.svc:80/path", "--config=/etc/a/b:1", "--url=https://quay.io/x:1", "repo/loose:5",
+				"--pull-policy=Always"},
+			"env": []any{map[string]any{"name": "BASE_IMAGE", "value": "nginx"}, map[string]any{"name": "PULL_IMAGE", "value": "true"},
+				map[string]any{"name": "SURE_IMAGE", "value": "quay.io/sure:1"}},
+		}}}}),
+		object("ConfigMap", map[string]any{"data": map[string]any{"HELPER_IMAGE": "busybox", "N_IMAGE": "1", "image": "quay.io/x:1"}}),
+		object("CustomResourceDefinition", map[string]any{"spec": map[string]any{"image": "quay.io/example:1"}}),
+	})
+	want := []manifests.ImageUse{
+		{"quay.io/prometheus/base", "Alertmanager n/b", "spec.baseImage"},
+		{"quay.io/prometheus/alertmanager:v1", "Alertmanager n/b", "spec.image"},
+		{"quay.io/a/b:1", "Alertmanager n/b", "spec.replicas[0].image"},
+		{"thanos@sha256:" + strings.Repeat("a", 64), "Alertmanager n/b", "spec.thanos.image"},
+		{"nginx", "Deployment n/b", "variable BASE_IMAGE of the container operator"},
+		{"repo/sidecar:2", "Deployment n/b", "argument --image of the container operator"},
+		{"repo/x:3", "Deployment n/b", "argument --foo-image of the container operator"},
+		{"quay.io/reloader:v4", "Deployment n/b", "argument --prometheus-config-reloader of the container operator"},
+		{"busybox", "ConfigMap n/b", "HELPER_IMAGE"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

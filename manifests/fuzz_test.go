@@ -149,12 +149,12 @@ func FuzzBuild(f *testing.F) {
 			}
 			return
 		}
-		uses := manifests.ImagesOf(objects)
+		uses := append(manifests.ImagesOf(objects), manifests.PossibleImagesOf(objects)...)
 		again, err := manifests.Build(files, ".")
 		if err != nil {
 			t.Fatalf("built again: %v", err)
 		}
-		if diff := cmp.Diff(objects, again) + cmp.Diff(uses, manifests.ImagesOf(again)); diff != "" {
+		if diff := cmp.Diff(objects, again) + cmp.Diff(uses, append(manifests.ImagesOf(again), manifests.PossibleImagesOf(again)...)); diff != "" {
 			t.Errorf("built again it differs: %s", diff)
 		}
 	})

@@ -54,7 +54,7 @@ func (r *Rendered) Images() []ImageUse { return ImagesOf(r.Objects()) }
 
 // ImagesOf returns every image that objects name, in their order: containers of pods and of
 // whatever has pods' templates, image volumes, and variables that are called …_IMAGE, in
-// containers' environments and in ConfigMaps. The objects may be of any content, numbers of any
+// containers' environments and in ConfigMaps, as far as they hold one. The objects may be of any content, numbers of any
 // type among it.
 func ImagesOf(objects []*unstructured.Unstructured) []ImageUse {
 	var all []ImageUse
@@ -74,7 +74,7 @@ func imagesOf(object *unstructured.Unstructured) []ImageUse {
 	if object.GetKind() == "ConfigMap" {
 		data, _ := object.Object["data"].(map[string]any)
 		for _, key := range slices.Sorted(maps.Keys(data)) {
-			if image, _ := data[key].(string); isImageVariable(key) {
+			if image, _ := data[key].(string); isImageVariable(key) && isImage(image) {
 				use(image, key)
 			}
 		}
@@ -88,7 +88,7 @@ func imagesOf(object *unstructured.Unstructured) []ImageUse {
 		for _, one := range env {
 			variable, _ := one.(map[string]any)
 			key, _ := variable["name"].(string)
-			if value, _ := variable["value"].(string); isImageVariable(key) {
+			if value, _ := variable["value"].(string); isImageVariable(key) && isImage(value) {
 				use(value, key)
 			}
 		}

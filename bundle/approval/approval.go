@@ -74,10 +74,10 @@ func (s Signer) String() string {
 // IsNone reports whether nothing is asked for.
 func (d Demand) IsNone() bool { return d.Key == nil && d.Policy == nil }
 
-// Under is the demand at a site that keeps a version of the trust file, and what there is to tell of it. The site's
-// version counts, or a newer one that follows on it, in place of the operator's. An older one that the operator names
-// is left aside, and told of. The errors are those of [trust.Policy.Accept], but for [trust.ErrOlder].
-func (d Demand) Under(held *trust.Policy, now time.Time) (_ Demand, warnings []string, err error) {
+// Under is the demand at a site that keeps a version of the trust file, and what there is to tell of it. by says who
+// keeps it, as in "the cluster keeps". The site's version counts, or a newer one that follows on it, in place of the
+// operator's. An older one that the operator names is left aside, and told of. The errors are those of [trust.Policy.Accept], but for [trust.ErrOlder].
+func (d Demand) Under(held *trust.Policy, by string, now time.Time) (_ Demand, warnings []string, err error) {
 	if d.Policy == nil {
 		d.Policy = held
 		return d, nil, nil
@@ -85,11 +85,11 @@ func (d Demand) Under(held *trust.Policy, now time.Time) (_ Demand, warnings []s
 	p, err := held.Accept(d.Policy.File(), now)
 	switch {
 	case errors.Is(err, trust.ErrOlder):
-		warnings = append(warnings, fmt.Sprintf("the trust file that is named has version %d, and the cluster keeps version "+
-			"%d, which counts", d.Policy.Version().Number, held.Version().Number))
+		warnings = append(warnings, fmt.Sprintf("the trust file that is named has version %d, and %s version %d, which "+
+			"counts", d.Policy.Version().Number, by, held.Version().Number))
 		p = held
 	case err != nil:
-		return Demand{}, nil, fmt.Errorf("the cluster keeps version %d of the trust file, %s: %w", held.Version().Number,
+		return Demand{}, nil, fmt.Errorf("%s version %d of the trust file, %s: %w", by, held.Version().Number,
 			held.Digest(), err)
 	}
 	d.Policy = p

@@ -95,7 +95,7 @@ func TestTransitions(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			demand, warnings, err := approval.Demand{Policy: test.named, Carried: test.carried}.Under(two,
-				trusttest.Today)
+				"the cluster keeps", trusttest.Today)
 			var a *approval.Approval
 			if err == nil {
 				a, err = demand.Approve(good)
@@ -195,7 +195,8 @@ func TestCarriedInBundle(t *testing.T) {
 				t.Errorf("judged by the versions %d and %d, signed by %s", a.Version(), again.Version(), names(a))
 			}
 			// At a site that keeps the file, it counts beside a key.
-			atSite, _, err := approval.Demand{Key: eve.PublicKey(), Carried: test.beside}.Under(test.named, trusttest.Today)
+			atSite, _, err := approval.Demand{Key: eve.PublicKey(), Carried: test.beside}.Under(test.named, "the cluster keeps",
+				trusttest.Today)
 			if err != nil {
 				t.Fatal(err)
 			}

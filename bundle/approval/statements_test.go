@@ -52,7 +52,7 @@ func TestStatements(t *testing.T) {
 	}
 	// The site keeps a version in which the maker's key is revoked, whichever one the operator names.
 	held := trusttest.Next(t, policy, trusttest.Revoke(t, "dia", "laptop lost"))
-	under, _, err := demand.Under(held, trusttest.Today)
+	under, _, err := demand.Under(held, "the cluster keeps", trusttest.Today)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,13 +5,11 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"io"
 	"path/filepath"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/sigstore/sigstore/pkg/cryptoutils"
-	sigstore "github.com/sigstore/sigstore/pkg/signature"
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/build"
@@ -22,24 +20,20 @@ import (
 	"github.com/liteboxd/boxlift/test/upstream"
 )
 
-// counted is sigstore's own signer, which signs otherwise each time, as tokens and key services do.
+// counted is a key that signs otherwise each time, as tokens and key services do.
 type counted struct {
-	sigstore.Signer
-	n int
+	key *ecdsa.PrivateKey
+	n   int
 }
 
-func (c *counted) SignMessage(message io.Reader, opts ...sigstore.SignOption) ([]byte, error) {
+func (c *counted) SignDigest(digest []byte) ([]byte, error) {
 	c.n++
-	return c.Signer.SignMessage(message, opts...)
+	return c.key.Sign(rand.Reader, digest, crypto.SHA256)
 }
 
 func newCounted(t *testing.T) (*counted, *signature.Signer) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	signer, err := sigstore.LoadECDSASigner(key, crypto.SHA256)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +45,7 @@ func newCounted(t *testing.T) (*counted, *signature.Signer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &counted{Signer: signer}
+	c := &counted{key: key}
 	return c, signature.NewSigner(public, c)
 }
 

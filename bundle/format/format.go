@@ -39,6 +39,12 @@ const (
 	OutlineMediaType = "application/vnd.boxlift.outline.v1.tar+zstd"
 )
 
+// Media types of Docker's schema 2, which registries still serve.
+const (
+	DockerManifest     = "application/vnd.docker.distribution.manifest.v2+json"
+	DockerManifestList = "application/vnd.docker.distribution.manifest.list.v2+json"
+)
+
 // Annotations of the entries of index.json.
 const (
 	// AnnotationComponent is the component of the lock that an entry belongs to.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/boundedjson"
 	"github.com/liteboxd/boxlift/bundle/lock"
-	"github.com/liteboxd/boxlift/bundle/source"
 )
 
 // JSONReader returns a manifest, index or config, verified against its descriptor.
@@ -19,12 +18,12 @@ type JSONReader func(ocispec.Descriptor) ([]byte, error)
 
 // IsIndex reports whether a media type is that of an image index, OCI's or Docker's.
 func IsIndex(mediaType string) bool {
-	return mediaType == ocispec.MediaTypeImageIndex || mediaType == source.DockerManifestList
+	return mediaType == ocispec.MediaTypeImageIndex || mediaType == DockerManifestList
 }
 
 // IsManifest reports whether a media type is that of an image manifest, OCI's or Docker's.
 func IsManifest(mediaType string) bool {
-	return mediaType == ocispec.MediaTypeImageManifest || mediaType == source.DockerManifest
+	return mediaType == ocispec.MediaTypeImageManifest || mediaType == DockerManifest
 }
 
 // Platforms follows an image from its root down to the platforms that are wanted,
@@ -308,9 +307,9 @@ func (p PlatformImage) Size() int64 {
 // skopeo passes over entries with Docker's. The content keeps its own, and its bytes.
 func OCIMediaType(mediaType string) string {
 	switch mediaType {
-	case source.DockerManifestList:
+	case DockerManifestList:
 		return ocispec.MediaTypeImageIndex
-	case source.DockerManifest:
+	case DockerManifest:
 		return ocispec.MediaTypeImageManifest
 	}
 	return mediaType

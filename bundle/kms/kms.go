@@ -19,7 +19,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,7 +26,6 @@ import (
 	"strings"
 	"time"
 
-	sigstore "github.com/sigstore/sigstore/pkg/signature"
 	"github.com/sigstore/sigstore/pkg/signature/kms/cliplugin"
 	"github.com/sigstore/sigstore/pkg/signature/kms/cliplugin/common"
 
@@ -223,23 +221,14 @@ func (k *Key) Signer(ctx context.Context) (*signature.Signer, error) {
 
 // signer is the key for the time of a command.
 type signer struct {
-	ctx context.Context //nolint:containedctx // sigstore's interface has none
+	ctx context.Context //nolint:containedctx // signature.Key has none
 	key *Key
 }
 
-var _ sigstore.Signer = signer{}
+var _ signature.Key = signer{}
 
-// PublicKey is not asked for: what signs has it.
-func (s signer) PublicKey(...sigstore.PublicKeyOption) (crypto.PublicKey, error) {
-	return nil, errors.New("the public key was fetched before")
-}
-
-// SignMessage signs a message, or the digest among the options.
-func (s signer) SignMessage(message io.Reader, opts ...sigstore.SignOption) ([]byte, error) {
-	digest, _, err := sigstore.ComputeDigestForSigning(message, crypto.SHA256, []crypto.Hash{crypto.SHA256}, opts...)
-	if err != nil {
-		return nil, err
-	}
+// SignDigest is that of [signature.Key].
+func (s signer) SignDigest(digest []byte) ([]byte, error) {
 	answer, err := s.key.ask(s.ctx, &common.MethodArgs{
 		MethodName: common.SignMessageMethodName,
 		SignMessage: &common.SignMessageArgs{SignOptions: &common.SignOptions{

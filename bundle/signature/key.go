@@ -2,22 +2,17 @@ package signature
 
 import (
 	"bytes"
-	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rsa"
 	"crypto/sha256"
-	"encoding/asn1"
 	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 
 	"github.com/sigstore/sigstore/pkg/cryptoutils"
-	sigstore "github.com/sigstore/sigstore/pkg/signature"
-	"github.com/sigstore/sigstore/pkg/signature/options"
 
 	"github.com/liteboxd/boxlift/internal/fault"
 )
@@ -99,8 +94,8 @@ func OpenKey(privatePEM, password []byte) (*ecdsa.PrivateKey, error) {
 
 // PublicKey is an ECDSA P-256 key that signatures are checked with.
 type PublicKey struct {
-	verifier *sigstore.ECDSAVerifier
-	id       string
+	key *ecdsa.PublicKey
+	id  string
 }
 
 // ParsePublicKey reads a public key, PKIX in a PEM block, as [GenerateKey], cosign and
@@ -134,11 +129,7 @@ func KeyID(pub *PublicKey) string { return pub.id }
 
 // PEM is the key as [ParsePublicKey] reads it, in the one form that [GenerateKey] writes.
 func (p *PublicKey) PEM() ([]byte, error) {
-	key, err := p.verifier.PublicKey()
-	if err != nil {
-		return nil, fmt.Errorf("write public key: %w", err)
-	}
-	return cryptoutils.MarshalPublicKeyToPEM(key)
+	return cryptoutils.MarshalPublicKeyToPEM(p.key)
 }
 
 func newPublicKey(key any) (*PublicKey, error) {
@@ -150,22 +141,14 @@ func newPublicKey(key any) (*PublicKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	verifier, err := sigstore.LoadECDSAVerifier(ec, crypto.SHA256)
-	if err != nil {
-		return nil, err
-	}
 	sum := sha256.Sum256(pkix)
-	return &PublicKey{verifier: verifier, id: base64.StdEncoding.EncodeToString(sum[:])}, nil
+	return &PublicKey{key: ec, id: base64.StdEncoding.EncodeToString(sum[:])}, nil
 }
 
-// verify checks the signature of a digest. The error wraps [ErrInvalid].
+// verify checks the signature of a digest, which is ASN.1: the two bare numbers would be a second form of every
+// signature. The error wraps [ErrInvalid].
 func (p *PublicKey) verify(digest, der []byte) error {
-	// What is no ASN.1, sigstore takes for the two bare numbers: a second form of every signature.
-	_, err := asn1.Unmarshal(der, &struct{ R, S *big.Int }{})
-	if err == nil {
-		err = p.verifier.VerifySignature(bytes.NewReader(der), nil, options.WithDigest(digest))
-	}
-	if err != nil {
+	if !ecdsa.VerifyASN1(p.key, digest, der) {
 		return fmt.Errorf("%w with key %q", ErrInvalid, p.id)
 	}
 	return nil

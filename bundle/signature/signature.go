@@ -8,12 +8,14 @@
 // same key and payload give the same bytes. Keys in tokens and key services ([NewSigner]) sign otherwise
 // each time.
 //
-// Keys and verifiers are those of github.com/sigstore/sigstore, which cosign is made of. Three
-// things are of this package, because a bundle has to be reproducible and to have one form:
+// Key files are read and written by github.com/sigstore/sigstore, which cosign is made of. Three
+// things are of this package, because a bundle has to be reproducible and to have one form, and because
+// what runs on hosts verifies too, and is to stay small:
 //
 //   - the signer of key files: that of sigstore takes random numbers, whatever it is given, and either of
 //     the two values of s;
-//   - that a signature is ASN.1: the verifier of sigstore takes the bare numbers as well;
+//   - the check of a signature, which is ASN.1, by crypto/ecdsa: the verifier of sigstore takes the bare
+//     numbers as well, and brings in 2 MB for keys of other kinds;
 //   - the JSON of sigstore bundles and of their DSSE envelopes, compact and read strictly: the
 //     modules for them write other white space from version to version, read loosely, and bring
 //     in SSH.
@@ -32,11 +34,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/big"
-
-	sigstore "github.com/sigstore/sigstore/pkg/signature"
-	"github.com/sigstore/sigstore/pkg/signature/options"
 
 	"github.com/liteboxd/boxlift/internal/fault"
 )
@@ -74,13 +72,19 @@ type Signature struct {
 
 // Signer signs with a private key, which it holds, or reaches where it lies.
 type Signer struct {
-	key    sigstore.Signer
+	key    Key
 	public *PublicKey
+}
+
+// Key is a private key, ECDSA P-256, wherever it lies.
+type Key interface {
+	// SignDigest signs a sha256. The signature is ASN.1 DER.
+	SignDigest(digest []byte) (der []byte, err error)
 }
 
 // NewSigner makes a signer of a key that lies elsewhere: in a token or a key service. public is its public half.
 // Signatures of such keys are not the same bytes twice. Each is proven before it is used.
-func NewSigner(public *PublicKey, key sigstore.Signer) *Signer {
+func NewSigner(public *PublicKey, key Key) *Signer {
 	return &Signer{key: key, public: public}
 }
 
@@ -105,7 +109,7 @@ func (s *Signer) Sign(payload []byte) (Signature, error) {
 
 // sign signs a digest. Of the two values of s that verify, it takes the lower one.
 func (s *Signer) sign(digest []byte) ([]byte, error) {
-	made, err := s.key.SignMessage(nil, options.WithDigest(digest))
+	made, err := s.key.SignDigest(digest)
 	if err != nil {
 		return nil, err
 	}
@@ -126,23 +130,13 @@ func (s *Signer) sign(digest []byte) ([]byte, error) {
 	return der, nil
 }
 
-// deterministic signs as the signer of sigstore does, but gives one signature for each key and
-// digest.
+// deterministic is a key of a file. It gives one signature for each digest.
 type deterministic struct{ key *ecdsa.PrivateKey }
 
-var _ sigstore.Signer = deterministic{}
+var _ Key = deterministic{}
 
-// PublicKey returns the public half.
-func (d deterministic) PublicKey(...sigstore.PublicKeyOption) (crypto.PublicKey, error) {
-	return d.key.Public(), nil
-}
-
-// SignMessage signs a message, or the digest among the options. Randomness is no option.
-func (d deterministic) SignMessage(message io.Reader, opts ...sigstore.SignOption) ([]byte, error) {
-	digest, _, err := sigstore.ComputeDigestForSigning(message, crypto.SHA256, []crypto.Hash{crypto.SHA256}, opts...)
-	if err != nil {
-		return nil, err
-	}
+// SignDigest is that of [Key].
+func (d deterministic) SignDigest(digest []byte) ([]byte, error) {
 	return d.key.Sign(nil, digest, crypto.SHA256) // without randomness: RFC 6979
 }
 

@@ -14,20 +14,16 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/liteboxd/boxlift/bundle/format"
 )
 
 // maxWhole bounds manifests and configs, in bytes. Registries need not take manifests of
 // more than 4 MiB (OCI distribution-spec 1.1).
 const maxWhole = 8 << 20
 
-// Media types of Docker's schema 2, which registries still serve.
-const (
-	DockerManifest     = "application/vnd.docker.distribution.manifest.v2+json"
-	DockerManifestList = "application/vnd.docker.distribution.manifest.list.v2+json"
-)
-
 var manifestTypes = []string{
-	ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, DockerManifestList, DockerManifest,
+	ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, format.DockerManifestList, format.DockerManifest,
 }
 
 // acceptManifests is the header of requests for manifests.

@@ -25,6 +25,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/test/upstream"
 )
 
@@ -314,7 +315,7 @@ func TestMirrors(t *testing.T) {
 		}
 		c := New(Options{MaxTries: 1, Mirrors: []Mirror{m}})
 		d, err := c.Resolve(t.Context(), ref)
-		if err != nil || d.Digest != want || d.Size <= 0 || d.MediaType != DockerManifestList {
+		if err != nil || d.Digest != want || d.Size <= 0 || d.MediaType != format.DockerManifestList {
 			t.Errorf("%s: %+v, %v", mirror, d, err)
 		}
 		repository, err := Repository(ref)
@@ -322,7 +323,7 @@ func TestMirrors(t *testing.T) {
 			t.Fatal(err)
 		}
 		content, mediaType, err := c.Manifest(t.Context(), repository, want)
-		if err != nil || digest.FromBytes(content) != want || mediaType != DockerManifestList {
+		if err != nil || digest.FromBytes(content) != want || mediaType != format.DockerManifestList {
 			t.Errorf("%s: manifest of %s, %v", mirror, mediaType, err)
 		}
 	}

@@ -291,6 +291,18 @@ func (have Images) Lacking(uses []Use) ([]Lack, error) {
 	return lacks, errors.Join(errs...)
 }
 
+// Unlisted lists what may be images and is not there, each once, in order. What is no image's name is left out.
+func (have Images) Unlisted(possible []Use) []Lack {
+	var lacks []Lack
+	for _, u := range possible {
+		if one, err := have.Lacking([]Use{u}); err == nil && len(one) == 1 &&
+			!slices.ContainsFunc(lacks, func(l Lack) bool { return l.Ref == one[0].Ref }) {
+			lacks = append(lacks, one[0])
+		}
+	}
+	return lacks
+}
+
 // Additions are the entries that a component of a lock lacks for its uses of images.
 func Additions(l *lock.Lock, component string, uses []Use) ([]lock.Image, error) {
 	c := l.Component(component)

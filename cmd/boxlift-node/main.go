@@ -81,9 +81,12 @@ const usage = `usage: boxlift-node <command>
   restore-folder -dir DIR -sha256 HEX
                          make the files of a volume those of a tar on stdin, whose sha256 is given, once it is
                          there and proven; prints JSON
+  verify [-identity FILE] [-trust FILE] BUNDLE
+                         prove that a bundle on a medium is whole, and signed by those whom this
+                         host's trust file names; prints JSON
   version                print the version
 
-It is run by boxlift; serve, renew and backup by systemd, readyz by keepalived. Exit codes: 0 done, 1 failed or damage found, 2 wrong usage.
+It is run by boxlift; serve, renew and backup by systemd, readyz by keepalived, verify by hand. Exit codes: 0 done, 1 failed or damage found, 2 wrong usage.
 `
 
 const (
@@ -124,6 +127,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	var certificates certificatesFlags
 	var renew renewFlags
 	var folder folderFlags
+	var verify verifyFlags
 	switch args[0] {
 	case "facts", "check", "clean", "prune", "disk":
 		flags.StringVar(&images, "images", wire.ImagesDir, "")
@@ -151,6 +155,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		backup.define(flags)
 	case "save-folder", "restore-folder":
 		folder.define(flags)
+	case "verify":
+		verify.define(flags)
 	case "receive", "hold", "stall", "listen", "reach", "lookup", "readyz", "version":
 	case "help", "-h", "-help", "--help":
 		_, _ = io.WriteString(stdout, usage)
@@ -164,7 +170,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	} else if err != nil {
 		return wrongUsage(stderr, err)
 	}
-	if flags.NArg() > 0 {
+	if flags.NArg() > 0 && args[0] != "verify" {
 		return wrongUsage(stderr, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
 	}
 	ok, err := true, error(nil)
@@ -209,6 +215,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = folder.save(ctx, stdout)
 	case "restore-folder":
 		err = folder.restore(ctx, stdin, stdout)
+	case "verify":
+		err = verify.run(ctx, stdout, flags.Args())
 	case "version":
 		_, err = fmt.Fprintln(stdout, version)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/workload"
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -455,13 +456,20 @@ func (l *locking) lacking(ctx context.Context, w workload.Workload) ([]lock.Imag
 	if err != nil {
 		return nil, err
 	}
-	uses, err := install.WorkloadUses(ctx, s, l.k3sVersion())
+	uses, possible, err := install.WorkloadUses(ctx, s, l.k3sVersion())
 	if err != nil {
 		return nil, err
 	}
-	images, err := workload.Additions(l.document.Lock(), w.Component, uses)
+	now := l.document.Lock()
+	images, err := workload.Additions(now, w.Component, uses)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", w.From.Place(), err)
+	}
+	have := workload.ImagesOf(slices.Concat(now.Components, []lock.Component{{Images: images}})...)
+	for _, lack := range have.Unlisted(possible) {
+		l.reporter.Message(fmt.Sprintf("warning: the component %s: %s (%s) has %s, which looks like an image and is not in "+
+			"the lock: if it is pulled, add `- {ref: %s}` to the images of the component", w.Component, lack.Object,
+			lack.Container, printable.Short(lack.Image, 300), lack.Ref))
 	}
 	return images, nil
 }

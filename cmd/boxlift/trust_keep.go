@@ -26,9 +26,10 @@ func newTrustKeepCommand(global *globalOptions) *cobra.Command {
 		Use:   "keep FILE",
 		Short: "Have a cluster keep a newer trust file",
 		Long: `Have the cluster of install.yaml keep a trust file, if that follows on the one that it
-keeps. From then on, bundles are judged by it there, whatever is named with --trust or --key,
-and "boxlift status" and "boxlift health" tell what runs and is revoked by it. Installations
-and upgrades with a newer file do the same; this one needs no bundle.
+keeps, and its hosts with it. From then on, bundles are judged by it there, whatever is named
+with --trust or --key, and "boxlift status" and "boxlift health" tell what runs and is revoked
+by it. Installations and upgrades with a newer file do the same; this one needs no bundle.
+Agents that cannot be reached are told of, and get it by the next run that reaches them.
 
 The first file that a cluster is shown is taken as it is.`,
 		Example: `  boxlift trust keep trust.json -f install.yaml`,
@@ -71,15 +72,23 @@ func printKept(out io.Writer, s *run.Summary, format string, succeeded bool) err
 		return printJSON(out, s)
 	}
 	w := &errorWriter{w: out}
+	would := ""
+	if s.DryRun {
+		would = "would "
+	}
 	for _, c := range s.Changes {
-		would := ""
-		if s.DryRun {
-			would = "would "
-		}
 		w.printf("cluster %s: %s%s (%s)\n", s.Cluster, would, c.Title, c.Reason)
 	}
+	for _, h := range s.Hosts {
+		for _, c := range h.Changes {
+			w.printf("%s: %s%s (%s)\n", h.Host, would, c.Title, c.Reason)
+		}
+	}
 	if s.ChangeCount() == 0 && succeeded {
-		w.printf("nothing to do: cluster %s keeps this version already\n", s.Cluster)
+		w.printf("nothing to do: cluster %s and its hosts keep this version already\n", s.Cluster)
+	}
+	for _, text := range s.Warnings {
+		w.printf("warning: %s\n", text)
 	}
 	return w.err
 }

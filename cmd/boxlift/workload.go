@@ -24,6 +24,7 @@ type workloadOptions struct {
 	state, format string
 	revision      int
 	withData      bool
+	dryRun        bool
 }
 
 func newWorkloadListCommand(global *globalOptions) *cobra.Command {
@@ -56,8 +57,9 @@ revisions, and the nodes the images of the current release and of the one before
 the workload has stored stays as it is.
 
 boxlift install brings it to what bundle and install.yaml say again.`,
-		Example: `  boxlift workload rollback gov-native -f install.yaml`,
-		Args:    arguments("NAME"),
+		Example: `  boxlift workload rollback gov-native -f install.yaml --dry-run
+  boxlift workload rollback gov-native -f install.yaml`,
+		Args: arguments("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
 				return o.run(out, global, r, func(options install.Options) (*run.Summary, error) {
@@ -68,6 +70,7 @@ boxlift install brings it to what bundle and install.yaml say again.`,
 	}
 	addConfiguration(c, &o.config, &o.state, &o.format)
 	c.Flags().IntVar(&o.revision, "revision", 0, "the revision to go back to (default: the last good one before)")
+	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be done and change nothing")
 	return c
 }
 
@@ -80,8 +83,9 @@ func newWorkloadRemoveCommand(global *globalOptions) *cobra.Command {
 claims stay, and so do namespaces and definitions of custom resources, with all that is in
 them: a workload of the same name and namespace takes them over again. With
 --delete-claims-and-their-data they go too, and what is in them is lost.`,
-		Example: `  boxlift workload remove gov-native -f install.yaml`,
-		Args:    arguments("NAME"),
+		Example: `  boxlift workload remove gov-native -f install.yaml --dry-run
+  boxlift workload remove gov-native -f install.yaml`,
+		Args: arguments("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return global.withReporter(cmd.OutOrStdout(), func(r progress.Reporter, out io.Writer) error {
 				return o.run(out, global, r, func(options install.Options) (*run.Summary, error) {
@@ -93,6 +97,7 @@ them: a workload of the same name and namespace takes them over again. With
 	addConfiguration(c, &o.config, &o.state, &o.format)
 	c.Flags().BoolVar(&o.withData, "delete-claims-and-their-data", false,
 		"delete claims, namespaces and definitions of custom resources too, and LOSE what is in them")
+	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be done and change nothing")
 	return c
 }
 
@@ -105,7 +110,7 @@ func (o *workloadOptions) load(global *globalOptions, reporter progress.Reporter
 		return install.Options{}, err
 	}
 	options.Version, options.StatePath = version, o.config.statePath(o.state)
-	options.Reporter, options.Log = reporter, global.logger(reporter)
+	options.Reporter, options.Log, options.DryRun = reporter, global.logger(reporter), o.dryRun
 	return options, nil
 }
 

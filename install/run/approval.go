@@ -17,15 +17,13 @@ import (
 // better: it keeps the newest trust file that it was shown. So the bundle is judged once more by that one, where its
 // age is found out too: before hosts are changed, and where the run's release comes into the record.
 
-// Approve judges the bundle by the trust file that a record, nil for none, keeps, or a newer one that follows on it.
-// What the operator does without is told as a warning, where the bundle is revoked.
+// Approve judges the bundle by the trust file that a record, nil for none, keeps, or a newer one that follows on it, as
+// hosts may have. What the operator does without is told as a warning, where the bundle is revoked.
 func (rec *Record) Approve(r *release.Record) error {
-	held, err := r.KeptTrust()
-	if err != nil {
-		return &RecordError{fmt.Errorf("%w: %w", release.ErrInvalid, err)}
-	}
-	if held == nil || rec.Site.Bundle == nil {
-		return nil
+	now := time.Now()
+	held, by, err := rec.keptTrust(r, now)
+	if err != nil || held == nil || rec.Site.Bundle == nil {
+		return err
 	}
 	if rec.Demand.IsNone() {
 		one := release.Release{Bundle: rec.Site.Bundle.Digest()}
@@ -35,10 +33,13 @@ func (rec *Record) Approve(r *release.Record) error {
 		}
 		return nil
 	}
-	demand, warnings, err := rec.Demand.Under(held, time.Now())
+	demand, warnings, err := rec.Demand.Under(held, by, now)
 	var approved *approval.Approval
 	if err == nil {
 		approved, err = demand.Approve(rec.Site.Bundle)
+	}
+	if err != nil && len(warnings) > 0 {
+		err = fmt.Errorf("%s: %w", strings.Join(warnings, "; "), err)
 	}
 	if err != nil {
 		return err
@@ -72,8 +73,10 @@ func (rec *Record) keepTrust(r *release.Record) (isNewer bool, err error) {
 }
 
 // KeepTrust has the cluster keep the trust file that the operator names. The error wraps [site.ErrRefused] when it does
-// not follow on the one that is kept.
+// not follow on the one that is kept, or that hosts have. Agents are reached for that, as far as they can be.
 func (rec *Record) KeepTrust(ctx context.Context) error {
+	rec.reachAgents(ctx)
+	rec.askHosts(ctx)
 	named := rec.Demand.Policy
 	refused := func(err error) error { return fmt.Errorf("%w: %w", site.ErrRefused, err) }
 	return rec.Engine.RunSteps(ctx, "trust", &rec.Engine.Cluster, []Step{{
@@ -85,14 +88,17 @@ func (rec *Record) KeepTrust(ctx context.Context) error {
 			if err != nil {
 				return "", err
 			}
-			held, err := r.KeptTrust()
-			if err != nil || held == nil {
-				return fmt.Sprintf("version %d is the first one that the cluster is shown", named.Version().Number), err
+			held, by, err := rec.keptTrust(r, time.Now())
+			if err != nil {
+				return "", err
+			}
+			if held == nil {
+				return fmt.Sprintf("version %d is the first one that the cluster is shown", named.Version().Number), nil
 			}
 			newest, err := held.Accept(named.File(), time.Now())
 			switch {
 			case err != nil:
-				return "", refused(err)
+				return "", refused(fmt.Errorf("%s version %d of the trust file: %w", by, held.Version().Number, err))
 			case newest == held:
 				return "", nil
 			}

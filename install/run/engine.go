@@ -85,6 +85,8 @@ type Record struct {
 	Approval *approval.Approval
 
 	Recorder recorder
+	// ofHosts are the trust files that hosts have, the oldest first, once they were asked.
+	ofHosts []hostTrust
 	// TakesBack is the release that is gone back to, 0 for none.
 	TakesBack int
 }

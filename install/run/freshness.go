@@ -37,25 +37,26 @@ func (rec *Record) refuseOlder(r *release.Record) error {
 
 // CheckBundle refuses an older bundle, and one that is not good by the trust file that the cluster keeps, as early as
 // the cluster tells. When it does not tell, the copy beside the state does, if hosts are in a cluster at all: those
-// that are not may begin with any bundle.
+// that are not may begin with any bundle. The newest trust file that hosts have counts beside.
 func (rec *Record) CheckBundle(ctx context.Context) error {
+	rec.askHosts(ctx)
 	ctx, cancel := context.WithTimeoutCause(ctx, RecordTimeout, fmt.Errorf("given up after %v", RecordTimeout))
 	defer cancel()
 	_, r, _, err := rec.OpenRecord(ctx)
 	switch {
 	case errors.Is(err, release.ErrInvalid) && rec.mayBeOlder():
-		return nil
+		return rec.refuse(nil)
 	case errors.Is(err, release.ErrInvalid):
 		return fmt.Errorf("%w: %w", site.ErrRefused, &RecordError{err})
 	case err == nil:
 		return rec.refuse(r)
 	case rec.Site.StatePath == "" || !slices.ContainsFunc(rec.Site.Servers(),
 		func(h *site.Host) bool { return h.Member }):
-		return nil
+		return rec.refuse(nil)
 	}
 	if r, err = release.ReadFile(rec.RecordCopy()); err != nil {
 		rec.Site.Warn("whether the bundle is older than one that the cluster has had, or revoked, is not known yet: %v", err)
-		return nil
+		return rec.refuse(nil)
 	}
 	return rec.refuse(r)
 }
@@ -68,12 +69,24 @@ func (rec *Record) refuse(r *release.Record) error {
 	return rec.refuseOlder(r)
 }
 
-// keepNewest makes a record that was brought back with its cluster know what the copy beside the
-// state still does: the highest serial, and the newest trust file.
+// keepNewest makes a record that was brought back with its cluster know what the copy beside the state still does, the
+// highest serial and the newest trust file, and what hosts do that survived, the latter.
 func (rec *Record) keepNewest(r *release.Record) {
 	if !rec.Engine.Restores {
 		return
 	}
+	rec.keepNewestOfCopy(r)
+	newest, by, err := rec.keptTrust(r, time.Now())
+	if err != nil || newest == nil {
+		return
+	}
+	if _, err := r.KeepTrust(newest, time.Now()); err != nil {
+		rec.Site.Warn("%s version %d of the trust file, and the record does not: %v", by, newest.Version().Number, err)
+	}
+}
+
+// keepNewestOfCopy makes a record know what the copy beside the state does.
+func (rec *Record) keepNewestOfCopy(r *release.Record) {
 	before, err := release.ReadFile(rec.RecordCopy())
 	if err != nil || before == nil || before.Cluster != r.Cluster {
 		return

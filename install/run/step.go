@@ -29,6 +29,9 @@ type Step struct {
 	Starts bool
 	// Alone says that no step follows from this one.
 	Alone bool
+	// Unrecorded says that what the step changes makes no release of the run: it is nothing of what a bundle brings, and
+	// the record is told of it in another way.
+	Unrecorded bool
 	// Later gets what notes the step's end, when run only lines it up to be done together
 	// with those of other hosts.
 	Later *func(error) error
@@ -104,8 +107,10 @@ func (s *Step) titled(err error) error {
 }
 
 func (en *Engine) runStep(ctx context.Context, phase, name string, s Step, reason string) error {
-	if err := en.Record.recordChange(ctx, en.prepares); err != nil {
-		return err
+	if !s.Unrecorded {
+		if err := en.Record.recordChange(ctx, en.prepares); err != nil {
+			return err
+		}
 	}
 	noted, err := en.Journal.Start(s.entry(phase, name, reason))
 	if err != nil {

@@ -31,6 +31,18 @@ func (r *Room) Remove(ctx context.Context, name string, withData bool) error {
 	if err != nil {
 		return err
 	}
+	names := make([]string, 0, len(kept))
+	for _, o := range kept {
+		names = append(names, o.String())
+	}
+	reason := "install.yaml does not have it"
+	switch {
+	case len(kept) == 0:
+	case withData:
+		reason += "; these go too, with what is in them: " + strings.Join(names, ", ")
+	default:
+		reason += "; these stay, with what is in them: " + strings.Join(names, ", ")
+	}
 	return r.Engine.RunSteps(ctx, RemovalPhase, &r.Engine.Cluster, []run.Step{{
 		ID: "remove-" + name, Title: "remove " + name,
 		Needed: func(ctx context.Context) (string, error) {
@@ -38,7 +50,7 @@ func (r *Room) Remove(ctx context.Context, name string, withData bool) error {
 			if state == nil || err != nil {
 				return "", err
 			}
-			return "install.yaml does not have it", nil
+			return reason, nil
 		},
 		Run: func(ctx context.Context) error {
 			task := r.Site.Reporter.Task("remove "+name, 0)
@@ -47,10 +59,6 @@ func (r *Room) Remove(ctx context.Context, name string, withData bool) error {
 			task.Done(err)
 			if err != nil || withData || len(kept) == 0 {
 				return err
-			}
-			var names []string
-			for _, o := range kept {
-				names = append(names, o.String())
 			}
 			r.Site.Warn("kept, with what is in them: %s; a workload %s in the namespace %s takes them over again",
 				strings.Join(names, ", "), name, namespace)

@@ -172,6 +172,15 @@ func (r rooms) act(t *testing.T, phase string, look func(context.Context) error)
 	return r.Engine.Apply(t.Context(), []run.Phase{{Name: phase, Look: look, Gate: true}})
 }
 
+// look says what would be done.
+func (r rooms) look(t *testing.T, phase string, look func(context.Context) error) []site.Change {
+	t.Helper()
+	if err := r.Engine.Look(t.Context(), []run.Phase{{Name: phase, Look: look, Gate: true}}); err != nil {
+		t.Fatal(err)
+	}
+	return r.Engine.Cluster.Changes
+}
+
 func (r rooms) remove(t *testing.T, name string, withData bool) error {
 	t.Helper()
 	return r.act(t, RemovalPhase, func(ctx context.Context) error { return r.Remove(ctx, name, withData) })
@@ -281,6 +290,19 @@ func TestRemove(t *testing.T) {
 	if err := without.remove(t, "other", false); !errors.Is(err, site.ErrRefused) ||
 		!strings.Contains(err.Error(), "no workload other is on the cluster; there are own") {
 		t.Errorf("one that is not there: %v", err)
+	}
+	before := m.Snapshot(t)
+	for withData, want := range map[bool]string{false: "these stay", true: "these go too"} {
+		dry := room(t, "", nil, component)
+		dry.connect(t, m.Memory)
+		changes := dry.look(t, RemovalPhase, func(ctx context.Context) error { return dry.Remove(ctx, "own", withData) })
+		if len(changes) != 1 || changes[0].Title != "remove own" ||
+			!strings.Contains(changes[0].Reason, want+", with what is in them: PersistentVolumeClaim own/data") {
+			t.Errorf("a dry run: %+v", changes)
+		}
+	}
+	if diff := cmp.Diff(before, m.Snapshot(t)); diff != "" {
+		t.Errorf("a dry run has changed something: %s", diff)
 	}
 	if err := without.remove(t, "own", false); err != nil {
 		t.Fatal(err)
@@ -400,6 +422,16 @@ func TestRollBack(t *testing.T) {
 	r.startedOn(t, m.Memory)
 	if err := r.rollBack(t, "own", 9); !errors.Is(err, site.ErrRefused) {
 		t.Errorf("a revision that is not there: %v", err)
+	}
+	before := m.Snapshot(t)
+	dry := room(t, "workloads: [{name: own}]\n", nil, own(t, "v1.1.0", "new", ""))
+	dry.connect(t, m.Memory)
+	changes := dry.look(t, RollbackPhase, func(ctx context.Context) error { return dry.RollBack(ctx, "own", 0) })
+	if len(changes) != 1 || changes[0].Title != "take own back to revision 1" {
+		t.Errorf("a dry run: %+v", changes)
+	}
+	if diff := cmp.Diff(before, m.Snapshot(t)); diff != "" {
+		t.Errorf("a dry run has changed something: %s", diff)
 	}
 	if err := r.rollBack(t, "own", 0); err != nil {
 		t.Fatal(err)

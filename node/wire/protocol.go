@@ -75,6 +75,9 @@ const (
 // FilesDir is the only directory below which a node takes in files that are not packs.
 const FilesDir = "/var/lib/boxlift"
 
+// TrustFile is the newest version of the trust file that the host's site keeps. It is root's, and no secret.
+const TrustFile = FilesDir + "/trust.json"
+
 // ImagesDir is where k3s looks for images to import.
 const ImagesDir = "/var/lib/rancher/k3s/agent/images"
 

@@ -12,11 +12,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/liteboxd/boxlift/bundle/format"
-	"github.com/liteboxd/boxlift/bundle/source"
 )
 
 var manifestTypes = strings.Join([]string{
-	ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, source.DockerManifestList, source.DockerManifest,
+	ocispec.MediaTypeImageIndex, ocispec.MediaTypeImageManifest, format.DockerManifestList, format.DockerManifest,
 }, ", ")
 
 // content is a manifest or a blob in a repository.

@@ -15,7 +15,6 @@ import (
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/format"
 	"github.com/liteboxd/boxlift/bundle/lock"
-	"github.com/liteboxd/boxlift/bundle/source"
 	serving "github.com/liteboxd/boxlift/registry"
 	"github.com/liteboxd/boxlift/registry/charts"
 )
@@ -50,7 +49,7 @@ func (t *destination) reference() string { return t.repository + ":" + t.tag }
 func (t *destination) sparse() bool { return t.reduced != nil }
 
 func (t *destination) isIndex() bool {
-	return t.root.MediaType == ocispec.MediaTypeImageIndex || t.root.MediaType == source.DockerManifestList
+	return t.root.MediaType == ocispec.MediaTypeImageIndex || t.root.MediaType == format.DockerManifestList
 }
 
 // NamesError says that the names of the bundle's images cannot all be given on the

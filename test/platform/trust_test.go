@@ -4,6 +4,7 @@ package platform
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/install/upgrade"
+	"github.com/liteboxd/boxlift/node/wire"
 	"github.com/liteboxd/boxlift/test/trusttest"
 )
 
@@ -55,6 +57,17 @@ func (p *Platform) keeps(t *testing.T, version int64) {
 	}
 }
 
+// hostsKeep wants a version of the trust file on all hosts.
+func (p *Platform) hostsKeep(t *testing.T, version int64) {
+	t.Helper()
+	for _, h := range p.Hosts {
+		f, err := trust.Parse([]byte(h.ReadFile(t, wire.TrustFile)))
+		if err != nil || f.Newest().Number != version {
+			t.Errorf("%s has %v, %v; want version %d", h.Name(), f, err, version)
+		}
+	}
+}
+
 // TestTrust: a cluster keeps the newest trust file that it was shown. A bundle that a lost key has signed is refused
 // from then on, whatever the operator names, and still taken by a cluster that was not shown the newer file; both say
 // why.
@@ -69,6 +82,7 @@ func TestTrust(t *testing.T) {
 		t.Fatal(err, p.Told())
 	}
 	p.keeps(t, 3)
+	p.hostsKeep(t, 3)
 	if one := p.record(t).Newest(); one.Trust != 3 || len(one.Signers) != 1 || one.Signers[0].Name != "ann" {
 		t.Errorf("the release says that it is signed by %v, by version %d", one.Signers, one.Trust)
 	}
@@ -93,12 +107,13 @@ func TestTrust(t *testing.T) {
 		t.Errorf("a dry run has changed something: %s", diff)
 	}
 	o.DryRun = false
-	for _, changes := range []int{1, 0} {
+	for _, changes := range []int{1 + len(p.Hosts), 0} {
 		if s, err := install.KeepTrust(t.Context(), o); err != nil || s.ChangeCount() != changes {
 			t.Errorf("the trust file by itself: %+v, %v", s, err)
 		}
 	}
 	p.keeps(t, 5)
+	p.hostsKeep(t, 5)
 	o.Demand.Policy = four
 	if _, err := install.KeepTrust(t.Context(), o); !errors.Is(err, site.ErrRefused) || !errors.Is(err, trust.ErrOlder) {
 		t.Errorf("an older file: %v", err)
@@ -137,9 +152,18 @@ func TestTrust(t *testing.T) {
 		told = append(told, e.Command+": "+e.Result)
 	}
 	if diff := cmp.Diff([]string{
-		"trust keep: 1 change", "install: the bundle that runs is good by others than before", "install: version 6 of the trust file",
+		fmt.Sprintf("trust keep: %d changes", 1+len(p.Hosts)), "install: the bundle that runs is good by others than before", "install: version 6 of the trust file",
 	}, told); diff != "" || len(p.record(t).Releases) != 1 {
 		t.Errorf("%d releases, events: %s", len(p.record(t).Releases), diff)
+	}
+
+	// Where the record was lost, the hosts know what was revoked since.
+	forgotten := p.Copy(t)
+	forgotten.API.Remove(t, recordPath)
+	if _, err := install.Install(t.Context(), forgotten.trusting(t, lost, named)); !errors.Is(err, trust.ErrRevoked) ||
+		!strings.Contains(err.Error(), "the trust file that is named has version 3, and the hosts agent-1") ||
+		!strings.Contains(err.Error(), " keep version 6, which counts: ") {
+		t.Errorf("an installation where the record is lost: %v", err)
 	}
 
 	// Where the record was lost, adopting shows the file again.
