@@ -128,6 +128,10 @@ func runBundleRehearse(ctx context.Context, out io.Writer, global *globalOptions
 	if err != nil {
 		return err
 	}
+	if n := list.Strays(options.Bundle.Digest()); n > 0 && o.signWith != "" {
+		return fault.WithHint(fault.Input.Errorf("%s has %d statements about something else", list.Path, n),
+			"move it away if another bundle had this name")
+	}
 	sign, err := o.signature(ctx)
 	if err != nil {
 		return err
