@@ -29,6 +29,8 @@ type RehearseOptions struct {
 	FromApproval *approval.Approval
 	// Inside are networks that belong to the site beside its own.
 	Inside []netip.Prefix
+	// Checks are those of health that are made, as for [CheckHealth]; nil for all that it makes by itself.
+	Checks []string
 	// Watch is how long the platform is left running at the end, before packets are counted.
 	Watch time.Duration
 }
@@ -71,12 +73,12 @@ func Rehearse(ctx context.Context, o RehearseOptions) (_ *attestation.Rehearsal,
 		do   func() error
 	}{
 		{stageInstall, func() error { _, err := Install(ctx, first); return err }},
-		{stageHealth, func() error { return rehearseHealth(ctx, first, r) }},
+		{stageHealth, func() error { return rehearseHealth(ctx, first, o.Checks, r) }},
 		{stageUpgrade, func() error {
 			_, err := Upgrade(ctx, UpgradeOptions{Options: o.Options, Settings: upgrade.Settings{}})
 			return err
 		}},
-		{stageHealthUpgrade, func() error { return rehearseHealth(ctx, o.Options, r) }},
+		{stageHealthUpgrade, func() error { return rehearseHealth(ctx, o.Options, o.Checks, r) }},
 	}
 	if o.From == nil {
 		stages = stages[:2]
@@ -116,10 +118,10 @@ func Rehearse(ctx context.Context, o RehearseOptions) (_ *attestation.Rehearsal,
 	return r, errors.Join(ErrRehearsalFailed, open)
 }
 
-// rehearseHealth makes all checks, and notes what came of them.
-func rehearseHealth(ctx context.Context, o Options, r *attestation.Rehearsal) error {
+// rehearseHealth makes the checks, and notes what came of them.
+func rehearseHealth(ctx context.Context, o Options, checks []string, r *attestation.Rehearsal) error {
 	o.Bundle, o.StatePath = nil, ""
-	health, err := CheckHealth(ctx, o, nil)
+	health, err := CheckHealth(ctx, o, checks)
 	if health != nil {
 		r.Checks = nil
 		for _, c := range health.Checks {
