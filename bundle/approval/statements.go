@@ -97,11 +97,11 @@ func (j *Judge) requireOne(list []attestation.Attestation, kind string, s trust.
 			return nil
 		}
 	}
-	err := fmt.Errorf("%w: a statement of the type %s with the key %s is required, and there is none", trust.ErrUnapproved,
-		attestation.TypeName(kind), signature.KeyID(j.demand.Key))
+	err := fmt.Errorf("%w: a statement of the type %s with the key %s is required, and there is none",
+		trust.ErrUnapproved, attestation.TypeName(kind), signature.KeyID(j.demand.Key))
 	if len(reasons) > 0 {
 		err = fmt.Errorf("%w that counts: %s", err, strings.Join(reasons, "; "))
 	}
-	return fault.WithHint(err, "the file with the ending "+attestation.Suffix+" goes where the bundle goes; with a trust "+
-		"file (--trust) somebody else's key may have made it")
+	return fault.WithHint(err, "the file with the ending "+attestation.Suffix+" goes where the bundle goes; with a "+
+		"trust file (--trust) somebody else's key may have made it")
 }

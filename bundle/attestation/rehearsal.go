@@ -205,8 +205,8 @@ func (r *Rehearsal) check() error {
 		what    string
 		n, most int
 	}{
-		{"versions", len(r.Versions), maxParts}, {"hosts", len(r.Hosts), maxHosts}, {"stages", len(r.Stages), maxStages},
-		{"checks", len(r.Checks), maxChecks}, {"flows", len(r.Flows), maxFlows},
+		{"versions", len(r.Versions), maxParts}, {"hosts", len(r.Hosts), maxHosts},
+		{"stages", len(r.Stages), maxStages}, {"checks", len(r.Checks), maxChecks}, {"flows", len(r.Flows), maxFlows},
 	} {
 		if list.n > list.most {
 			return fmt.Errorf(maxNotInOne, list.n, list.what, list.most)

@@ -186,6 +186,6 @@ func (v *Verdict) missing(r Requirement, s Subject, now time.Time, reasons []str
 	if r.Type == attestation.Rehearsed {
 		command = "boxlift bundle rehearse"
 	}
-	return fault.WithHint(err, fmt.Sprintf("have it made by %s: %s; the file with the ending %s goes where the bundle goes",
-		strings.Join(could, " or "), command, attestation.Suffix))
+	return fault.WithHint(err, fmt.Sprintf("have it made by %s: %s; the file with the ending %s goes where the bundle "+
+		"goes", strings.Join(could, " or "), command, attestation.Suffix))
 }

@@ -123,8 +123,8 @@ func (by witness) print(w *errorWriter, r *bundle.Reader) error {
 			w.printf("warning: %s\n", text)
 		}
 		if v.Against != "" {
-			w.printf("warning: the %s with the key %s speaks against the bundle: %s\n", attestation.TypeName(v.kind), v.Key,
-				v.Against)
+			w.printf("warning: the %s with the key %s speaks against the bundle: %s\n",
+				attestation.TypeName(v.kind), v.Key, v.Against)
 		}
 	}
 	if n := list.Strays(r.Digest()); n > 0 {

@@ -95,8 +95,8 @@ Exit code 7 means that the rehearsal failed, 6 that a host cannot be reached.`,
 func (o *bundleRehearseOptions) check() (inside []netip.Prefix, err error) {
 	switch {
 	case !o.throwAway:
-		return nil, fault.WithHint(fault.Usage.Errorf("--%s is needed: a rehearsal makes a cluster of all hosts of the "+
-			"configuration, cuts them off, and gives nothing back", throwAwayFlag),
+		return nil, fault.WithHint(fault.Usage.Errorf("--%s is needed: a rehearsal makes a cluster of all hosts of "+
+			"the configuration, cuts them off, and gives nothing back", throwAwayFlag),
 			"name a configuration with new virtual machines, and nothing else, with -f")
 	case o.watch < 0:
 		return nil, fault.Usage.Errorf("--watch %v: expected a time such as 5m", o.watch)

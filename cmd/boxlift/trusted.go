@@ -59,8 +59,8 @@ func (o *verifyOptions) demanded(ctx context.Context) (approval.Demand, error) {
 	if o.trust == "" {
 		key, err := o.publicKey(ctx)
 		if o.signed.Key = key; err == nil && key == nil && o.requireRehearsal {
-			err = fault.Usage.Errorf("--require-rehearsal and --insecure-skip-signature exclude each other: a rehearsal is " +
-				"worth what its signer is")
+			err = fault.Usage.Errorf("--require-rehearsal and --insecure-skip-signature exclude each other: a " +
+				"rehearsal is worth what its signer is")
 		}
 		o.signed.Statements = o.statements()
 		return o.signed, err

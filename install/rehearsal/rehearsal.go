@@ -52,8 +52,9 @@ func (r *Room) Confine(ctx context.Context) (*Confinement, error) {
 	hosts := r.Site.Hosts
 	for _, h := range hosts {
 		if h.Config.Local {
-			return nil, fault.WithHint(fmt.Errorf("%w: %s is the machine that boxlift runs on, which would have no way out "+
-				"itself", site.ErrRefused, h.Name), "name hosts that are thrown away afterwards, such as new virtual machines")
+			return nil, fault.WithHint(fmt.Errorf("%w: %s is the machine that boxlift runs on, which would have no way "+
+				"out itself", site.ErrRefused, h.Name),
+				"name hosts that are thrown away afterwards, such as new virtual machines")
 		}
 	}
 	peers := make([]netip.Addr, len(hosts))
@@ -83,8 +84,8 @@ func (r *Room) Confine(ctx context.Context) (*Confinement, error) {
 	}
 	if clusters != nil {
 		slices.Sort(clusters)
-		return nil, fault.WithHint(fmt.Errorf("%w: a rehearsal is for hosts without a cluster, and these have, or had, "+
-			"one: %s", site.ErrRefused, strings.Join(clusters, ", ")),
+		return nil, fault.WithHint(fmt.Errorf("%w: a rehearsal is for hosts without a cluster, and these have, or "+
+			"had, one: %s", site.ErrRefused, strings.Join(clusters, ", ")),
 			"make the hosts anew, from the image that they began with")
 	}
 	c := &Confinement{room: r, parts: make([]*part, len(hosts))}

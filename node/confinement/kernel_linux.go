@@ -93,7 +93,7 @@ func (p place) confine(devices []string, inside []netip.Prefix) error {
 		for _, v := range versions {
 			is := v.is()
 			conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: slices.Concat(is, []expr.Any{
-				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: v.destination, Len: v.length},
+				v.address(v.destination, 1),
 				&expr.Lookup{SourceRegister: 1, SetName: passes[v.name].Name, SetID: passes[v.name].ID},
 				&expr.Verdict{Kind: expr.VerdictAccept},
 			})})
@@ -191,6 +191,11 @@ func (v version) is() []expr.Any {
 	}
 }
 
+// address loads one of the header's addresses.
+func (v version) address(offset, register uint32) expr.Any {
+	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: v.length}
+}
+
 // note has the kernel count a packet by its flow. It lets it go on to the next rule.
 func (v version) note(flows, ports *nftables.Set, hasPort bool) []expr.Any {
 	const first = unix.NFT_REG32_00
@@ -203,8 +208,8 @@ func (v version) note(flows, ports *nftables.Set, hasPort bool) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
 		&expr.Lookup{SourceRegister: 1, SetName: ports.Name, SetID: ports.ID, Invert: !hasPort},
-		&expr.Payload{DestRegister: first, Base: expr.PayloadBaseNetworkHeader, Offset: v.source, Len: v.length},
-		&expr.Payload{DestRegister: destination, Base: expr.PayloadBaseNetworkHeader, Offset: v.destination, Len: v.length},
+		v.address(v.source, first),
+		v.address(v.destination, destination),
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: protocol},
 		destinationPort,
 		&expr.Dynset{SrcRegKey: first, SetName: flows.Name, SetID: flows.ID, Operation: uint32(unix.NFT_DYNSET_OP_ADD),
