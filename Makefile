@@ -95,7 +95,7 @@ endef
 
 # Tests of clusters that take longer: these are killed, lose hosts and come back from backups, grow, change, are seeded in
 # every way, have three servers, or are upgraded.
-LONG := ^Test(Backup|Changes|Killed|LiteBoxd|LiteBoxdKilled|Seeding|ThreeServers|Upgrade(Adopted|GoesBack|Minor)?|Workload)$$
+LONG := ^Test(Backup|Changes|Killed|LiteBoxd|LiteBoxdKilled|Rehearsal|Seeding|ThreeServers|Upgrade(Adopted|GoesBack|Minor)?|Workload)$$
 
 # The packages whose tests take longest, in this order.
 LONGEST := ./cmd/boxlift ./test/platform ./bundle/build ./install/remote ./install/kube ./install/liteboxd ./install/network \

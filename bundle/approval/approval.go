@@ -33,7 +33,8 @@ type Demand struct {
 	Carried *trust.File
 	// Names is how many keys of different names have to have signed, 0 for as many as the trust file says.
 	Names int
-	// Statements are those that have to lie beside the bundle, by whom the policy knows.
+	// Statements are those that have to lie beside the bundle, by whom the policy knows. Without a policy they have to
+	// be by the key, whatever role they name.
 	Statements []trust.Requirement
 }
 
@@ -166,6 +167,9 @@ func (j *Judge) VerifySignatures(index []byte, signatures []signature.Signature)
 // proven by this judge. The errors wrap [trust.ErrUntrusted], and [trust.ErrUnapproved] where a statement is missing.
 func (j *Judge) Approve(r *bundle.Reader) (*Approval, error) {
 	if j.policy == nil {
+		if err := j.requireByKey(r); err != nil {
+			return nil, err
+		}
 		return &Approval{Signers: []Signer{{Key: signature.KeyID(j.demand.Key)}}}, nil
 	}
 	if err := j.cover(r); err != nil {

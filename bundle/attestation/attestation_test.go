@@ -387,6 +387,7 @@ func TestCosign(t *testing.T) {
 		made(t, by, bundleDigest, Review, review(t, "lock", Approved, "<read> & compared")),
 		made(t, by, bundleDigest, TestResult, json.RawMessage(`{"configuration":[],"result":"PASSED"}`)),
 		made(t, by, bundleDigest, "https://example.com/rehearsal/v1", json.RawMessage(`{"ok":true}`)),
+		made(t, by, bundleDigest, TestResult, rehearsal().Predicate([]Resource{{Name: "install.yaml"}})),
 	} {
 		if _, err := l.Add(bundleDigest, a); err != nil {
 			t.Fatal(err)
@@ -429,7 +430,7 @@ func TestCosign(t *testing.T) {
 	if all, err := ReadSigned(filepath.Join(dir, "made.sigstore.json")); err != nil || len(all) != 1 || !bytes.Equal(all[0].Bundle, a.Bundle) {
 		t.Errorf("%d attestations, %v", len(all), err)
 	}
-	if all, err := ReadSigned(l.Path); err != nil || len(all) != 3 {
+	if all, err := ReadSigned(l.Path); err != nil || len(all) != 4 {
 		t.Errorf("%d attestations in the list, %v", len(all), err)
 	}
 	// What it has made is the same statement, and cosign takes it back from the list.

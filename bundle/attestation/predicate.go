@@ -47,10 +47,10 @@ const (
 	maxPredicateValues = 1 << 16
 )
 
-// names are short ones, for people.
+// names are short ones, for people; the last is that of a kind of test-result.
 var names = []struct{ name, uri string }{
 	{"review", Review}, {"test-result", TestResult}, {"verification-summary", VerificationSummary},
-	{"provenance", Provenance}, {"cyclonedx", CycloneDX},
+	{"provenance", Provenance}, {"cyclonedx", CycloneDX}, {"rehearsal", Rehearsed},
 }
 
 // TypeNames are the short names of types.
@@ -133,6 +133,9 @@ func (s *Statement) Outcome(lock digest.Digest) (Outcome, error) {
 		o, err = s.result("result", "", "PASSED", "WARNED", "FAILED")
 		if o.Result == "WARNED" {
 			o.Against, o.Warning = "", "the tests passed with warnings"
+		}
+		if err == nil {
+			err = s.judgeRehearsal(&o)
 		}
 	case VerificationSummary:
 		o, err = s.result("verificationResult", "timeVerified", "PASSED", "FAILED")

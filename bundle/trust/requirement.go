@@ -19,7 +19,7 @@ var ErrUnapproved = fault.NewKind(fault.Bundle, "not approved")
 
 // Requirement is a statement about a bundle that has to be there.
 type Requirement struct {
-	// Type is that of the predicate, a URI.
+	// Type is that of the predicate, a URI, or [attestation.Rehearsed].
 	Type string
 	// Role is one that the maker's key has.
 	Role Role
@@ -108,7 +108,7 @@ func (v *Verdict) require(list []attestation.Attestation, r Requirement, s Subje
 	var good bool
 	var revoked bool
 	for _, a := range list {
-		if a.Statement.Type != r.Type {
+		if !a.Statement.Is(r.Type) {
 			continue
 		}
 		one, err := v.policy.Attested(a, s, now)
@@ -182,6 +182,10 @@ func (v *Verdict) missing(r Requirement, s Subject, now time.Time, reasons []str
 		return fault.WithHint(err, fmt.Sprintf("nobody in the trust file could make it: its owners add the key of a %s with "+
 			"boxlift trust add", r.Role))
 	}
-	return fault.WithHint(err, fmt.Sprintf("have it made by %s: boxlift bundle attest --type %s; the file with the ending %s "+
-		"goes where the bundle goes", strings.Join(could, " or "), kind, attestation.Suffix))
+	command := "boxlift bundle attest --type " + kind
+	if r.Type == attestation.Rehearsed {
+		command = "boxlift bundle rehearse"
+	}
+	return fault.WithHint(err, fmt.Sprintf("have it made by %s: %s; the file with the ending %s goes where the bundle "+
+		"goes", strings.Join(could, " or "), command, attestation.Suffix))
 }

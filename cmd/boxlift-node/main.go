@@ -21,6 +21,7 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	"github.com/liteboxd/boxlift/node/confinement"
 	"github.com/liteboxd/boxlift/node/facts"
 	"github.com/liteboxd/boxlift/node/hold"
 	"github.com/liteboxd/boxlift/node/hostfile"
@@ -40,6 +41,8 @@ const usage = `usage: boxlift-node <command>
   hold                   keep other runs of boxlift away until standard input ends
   stall                  let clients of the API server of this host wait while that is started
                          again, until it is ready or standard input ends
+  confine                take this host's way out of its site away, and count the packets that try it, until
+                         standard input ends
   listen                 answer on ports of this host, so that others can try them
   reach                  try ports of other hosts that listen
   lookup                 ask registries whether they have images for a platform, with the logins
@@ -157,7 +160,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		folder.define(flags)
 	case "verify":
 		verify.define(flags)
-	case "receive", "hold", "stall", "listen", "reach", "lookup", "readyz", "version":
+	case "receive", "hold", "stall", "confine", "listen", "reach", "lookup", "readyz", "version":
 	case "help", "-h", "-help", "--help":
 		_, _ = io.WriteString(stdout, usage)
 		return exitOK
@@ -183,6 +186,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = hold.Run(ctx, stdin, stdout, hold.Options{})
 	case "stall":
 		err = hold.Stall(ctx, stdin, stdout, hold.StallOptions{})
+	case "confine":
+		err = confinement.Run(ctx, stdin, stdout, confinement.Options{})
 	case "listen", "reach":
 		err = runReach(ctx, args[0], stdin, stdout)
 	case "lookup":

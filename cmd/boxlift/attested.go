@@ -21,7 +21,10 @@ type attestationView struct {
 	Comment string `json:"comment,omitempty"`
 	// Against says why it does not speak for the bundle.
 	Against string `json:"against,omitempty"`
+	// Rehearsal is what a rehearsal tells.
+	Rehearsal *attestation.Rehearsal `json:"rehearsal,omitempty"`
 
+	kind     string // as [attestation.Statement.Kind] has it
 	maker    string // "" for one that is not proven
 	doubt    string // why it is not
 	warnings []string
@@ -29,7 +32,8 @@ type attestationView struct {
 
 // newAttestationView describes a statement, of which nothing is proven.
 func newAttestationView(a attestation.Attestation, s trust.Subject) attestationView {
-	v := attestationView{Type: a.Statement.Type, Key: printable.Short(a.KeyID, 80), doubt: "not checked"}
+	v := attestationView{Type: a.Statement.Type, kind: a.Statement.Kind(), Key: printable.Short(a.KeyID, 80),
+		doubt: "not checked"}
 	o, err := a.Statement.Outcome(s.Lock)
 	if err != nil {
 		v.Against = err.Error()
@@ -42,12 +46,13 @@ func newAttestationView(a attestation.Attestation, s trust.Subject) attestationV
 	if !o.When.IsZero() {
 		v.When = o.When.UTC().Format(time.RFC3339)
 	}
+	v.Rehearsal, _ = a.Statement.Rehearsal() // its outcome could be read, so it can
 	return v
 }
 
 // String is one line.
 func (v attestationView) String() string {
-	text := attestation.TypeName(v.Type)
+	text := attestation.TypeName(v.kind)
 	if v.maker != "" {
 		text += " by " + v.maker
 	}
@@ -56,6 +61,9 @@ func (v attestationView) String() string {
 	}
 	if v.When != "" {
 		text += " on " + v.When
+	}
+	if v.Rehearsal != nil {
+		text += ", " + printable.Line(v.Rehearsal.String())
 	}
 	text += ", with the key " + v.Key
 	if v.maker == "" {
@@ -115,14 +123,34 @@ func (by witness) print(w *errorWriter, r *bundle.Reader) error {
 			w.printf("warning: %s\n", text)
 		}
 		if v.Against != "" {
-			w.printf("warning: the %s with the key %s speaks against the bundle: %s\n", attestation.TypeName(v.Type), v.Key,
-				v.Against)
+			w.printf("warning: the %s with the key %s speaks against the bundle: %s\n",
+				attestation.TypeName(v.kind), v.Key, v.Against)
 		}
 	}
 	if n := list.Strays(r.Digest()); n > 0 {
 		w.printf("warning: %d statements in %s are about something else\n", n, list.Path)
 	}
 	return nil
+}
+
+// rehearsals are lines about those of a bundle, for who is about to install it.
+func (by witness) rehearsals(r *bundle.Reader) []string {
+	views, _, err := by.views(r)
+	if err != nil {
+		// Where statements are asked for, the bundle was refused for that.
+		return []string{"warning: what others state about the bundle cannot be read: " + err.Error()}
+	}
+	var lines []string
+	for _, v := range views {
+		switch {
+		case v.kind != attestation.Rehearsed:
+		case v.Against != "":
+			lines = append(lines, fmt.Sprintf("warning: %s: %s", v, v.Against))
+		default:
+			lines = append(lines, v.String())
+		}
+	}
+	return lines
 }
 
 // verifyAll checks statements about a bundle that lie in files of their own.

@@ -42,6 +42,7 @@ func newBundleCommand(global *globalOptions) *cobra.Command {
 		newBundleBuildCommand(global),
 		newBundleSignCommand(),
 		newBundleAttestCommand(),
+		newBundleRehearseCommand(global),
 		newBundleVerifyCommand(global),
 		newBundleInspectCommand(),
 		newBundleJoinCommand(global),

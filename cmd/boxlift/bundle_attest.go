@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ type bundleAttestOptions struct {
 	readOptions
 	digestOption
 	kind         string
+	isRehearsal  bool // the kind of test result
 	predicate    string
 	lock         string
 	result       string
@@ -87,6 +89,9 @@ func (o *bundleAttestOptions) check() (err error) {
 	}
 	if o.kind, err = attestation.ParseType(o.kind); err != nil {
 		return fault.Usage.Errorf("--type: %w", err)
+	}
+	if o.kind == attestation.Rehearsed {
+		o.kind, o.isRehearsal = attestation.TestResult, true
 	}
 	switch {
 	case o.key == "":
@@ -168,6 +173,9 @@ func (o *bundleAttestOptions) attestations(
 	parsed, err := attestation.Parse(statement)
 	if err == nil {
 		_, err = parsed.Outcome(s.Lock)
+	}
+	if err == nil && o.isRehearsal && !parsed.Is(attestation.Rehearsed) {
+		err = fmt.Errorf("%s tells of no rehearsal: boxlift bundle rehearse --predicate writes what does", o.predicate)
 	}
 	if err != nil {
 		return nil, fault.Input.Wrap(errors.New(err.Error())) // not a bundle's fault

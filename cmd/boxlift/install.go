@@ -94,6 +94,13 @@ func (o *clusterOptions) load(ctx context.Context, warn func(string)) (install.O
 	if text := endText(r.Validity(), time.Now()); text != "" {
 		warn("warning: " + text)
 	}
+	by := witness{key: demand.Key}
+	if a != nil {
+		by.policy = a.Policy
+	}
+	for _, text := range by.rehearsals(r) {
+		warn(text)
+	}
 	return install.Options{Config: c, Bundle: r, Demand: demand, Approval: a, Version: version}, nil
 }
 
@@ -137,6 +144,8 @@ func (o *installOptions) keptFlags() *pflag.FlagSet {
 	f.BoolVar(&o.noRollback, "no-rollback", o.noRollback, "leave a LiteBoxd that could not be rolled out as it is, "+
 		"instead of going back to the last good one")
 	addForceAfter(f, &o.forceAfter)
+	f.BoolVar(&o.requireRehearsal, "require-rehearsal", o.requireRehearsal, "refuse a bundle without a rehearsal that "+
+		"passed, by a tester of the trust file or with the key that is named")
 	return f
 }
 

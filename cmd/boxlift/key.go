@@ -346,6 +346,8 @@ type verifyOptions struct {
 	need int
 	// required are statements that have to lie beside the bundle.
 	required []trust.Requirement
+	// requireRehearsal asks for one that passed, besides; rehearses is for who is about to make one.
+	requireRehearsal, rehearses bool
 }
 
 func (o *verifyOptions) addFlags(c *cobra.Command) {

@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/liteboxd/boxlift/bundle/approval"
+	"github.com/liteboxd/boxlift/bundle/attestation"
 	"github.com/liteboxd/boxlift/bundle/trust"
 	"github.com/liteboxd/boxlift/install/config"
 	"github.com/liteboxd/boxlift/internal/fault"
@@ -44,6 +46,9 @@ func (o *verifyOptions) demand(t config.Trust) error {
 		o.trust = t.File
 	}
 	o.need, o.required = t.RequireSignatures, t.RequireAttestations
+	if o.rehearses { // what is about to be made cannot be there
+		o.required = slices.DeleteFunc(slices.Clone(o.required), isRehearsal)
+	}
 	return nil
 }
 
@@ -53,7 +58,11 @@ func (o *verifyOptions) demanded(ctx context.Context) (approval.Demand, error) {
 	o.signed = approval.Demand{}
 	if o.trust == "" {
 		key, err := o.publicKey(ctx)
-		o.signed.Key = key
+		if o.signed.Key = key; err == nil && key == nil && o.requireRehearsal {
+			err = fault.Usage.Errorf("--require-rehearsal and --insecure-skip-signature exclude each other: a " +
+				"rehearsal is worth what its signer is")
+		}
+		o.signed.Statements = o.statements()
 		return o.signed, err
 	}
 	if o.key != "" || o.insecure {
@@ -63,9 +72,19 @@ func (o *verifyOptions) demanded(ctx context.Context) (approval.Demand, error) {
 	if err != nil {
 		return o.signed, err
 	}
-	o.signed = approval.Demand{Policy: policy, Names: o.need, Statements: o.required}
+	o.signed = approval.Demand{Policy: policy, Names: o.need, Statements: o.statements()}
 	return o.signed, nil
 }
+
+// statements are those that are asked for of a bundle.
+func (o *verifyOptions) statements() []trust.Requirement {
+	if !o.requireRehearsal || slices.ContainsFunc(o.required, isRehearsal) {
+		return o.required
+	}
+	return append(slices.Clone(o.required), trust.Requirement{Type: attestation.Rehearsed, Role: trust.Tester})
+}
+
+func isRehearsal(r trust.Requirement) bool { return r.Type == attestation.Rehearsed }
 
 // withCarried is what is asked of one bundle, with the trust file that travels beside it.
 func (o *readOptions) withCarried(path string) (approval.Demand, error) {

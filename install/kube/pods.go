@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +35,8 @@ type Pod struct {
 	// it anew.
 	OwnerKind string
 	Labels    map[string]string
+	// Addresses are the pod's own: none where it is in its host's network.
+	Addresses []netip.Addr
 	// Terminating is when it was told to end, by the cluster's clock; zero when it was not.
 	Terminating time.Time
 	// Grace is the time that it has, or will have, to end by itself.
@@ -73,6 +76,13 @@ func PodOf(p *corev1.Pod) Pod {
 	pod := Pod{
 		Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName,
 		Phase: string(p.Status.Phase), Reason: endedBy(p), Ready: PodReady(p), Labels: p.Labels,
+	}
+	if !p.Spec.HostNetwork {
+		for _, ip := range p.Status.PodIPs {
+			if address, err := netip.ParseAddr(ip.IP); err == nil {
+				pod.Addresses = append(pod.Addresses, address.Unmap())
+			}
+		}
 	}
 	if owner := metav1.GetControllerOf(p); owner != nil {
 		pod.OwnerKind = owner.Kind

@@ -20,6 +20,7 @@ import (
 	"github.com/liteboxd/boxlift/install/host/hosttest"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/node/clean"
+	"github.com/liteboxd/boxlift/node/confinement"
 	"github.com/liteboxd/boxlift/node/database"
 	"github.com/liteboxd/boxlift/node/facts"
 	"github.com/liteboxd/boxlift/node/hold"
@@ -146,6 +147,8 @@ func (h *Host) nodeCommand(ctx context.Context, c *hosttest.Call, f *nodeFlags) 
 		}
 		_, err := io.Copy(io.Discard, c.Stdin)
 		return nil, err
+	case "confine": // the kernel's part
+		return nil, h.confine(c)
 	case "listen":
 		return nil, listen(c)
 	case "reach":
@@ -193,6 +196,30 @@ func (h *Host) nodeCommand(ctx context.Context, c *hosttest.Call, f *nodeFlags) 
 		return facts.Certificates(paths...), nil
 	}
 	return nil, fmt.Errorf("%q is not known here", c.Args[0])
+}
+
+// confine says what the host tells of packets that tried to leave, each time that it is asked.
+func (h *Host) confine(c *hosttest.Call) error {
+	var asked confinement.Request
+	in, err := wire.ReadLine(c.Stdin, &asked)
+	if err != nil {
+		return err
+	}
+	say := func(counts confinement.Counts) error {
+		return wire.WriteLine(c.Stdout, map[string]any{"confined": true, "counts": counts})
+	}
+	for err = say(confinement.Counts{}); err == nil; {
+		if _, err := in.Peek(1); err != nil {
+			return nil //nolint:nilerr // nobody asks any more
+		}
+		var sign struct {
+			Count bool `json:"count"`
+		}
+		if in, err = wire.ReadLine(in, &sign); err == nil && sign.Count {
+			err = say(h.Left)
+		}
+	}
+	return err
 }
 
 // receive is boxlift-node's own, which is told the paths in the host's folder, and to serve where this machine can.

@@ -22,6 +22,7 @@ import (
 	"github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/host/hosttest"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/node/confinement"
 	"github.com/liteboxd/boxlift/test/kubetest"
 )
 
@@ -48,6 +49,8 @@ type Host struct {
 	*hosttest.Fake
 	Address string
 	Role    config.Role
+	// Left is what the host tells of packets that tried to leave while it is confined.
+	Left confinement.Counts
 
 	platform *Platform
 	mu       sync.Mutex
