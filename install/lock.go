@@ -131,8 +131,9 @@ func workloadObjects(ctx context.Context, s workload.Source, k3sVersion string) 
 		return nil, fault.Input.Errorf("%s: %w", s.From.Place(), err)
 	}
 	if strings.TrimPrefix(version, "v") != strings.TrimPrefix(s.Version, "v") {
-		return nil, fault.Input.Errorf("%s: the chart's version is %s, and that of the component %s: write the chart's "+
-			"into the lock, which is what the cluster tells", s.From.Place(), version, s.Version)
+		return nil, fault.Input.Errorf(
+			"%s: the chart's version is %s, and that of the component %s: write the chart's "+
+				"into the lock, which is what the cluster tells", s.From.Place(), version, s.Version)
 	}
 	kubernetes, _, _ := strings.Cut(k3sVersion, "+")
 	manifest, err := helm.Render(ctx, helm.Release{Name: s.Component, Namespace: s.Component, Chart: s.Content,

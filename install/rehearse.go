@@ -45,9 +45,9 @@ const (
 
 // Rehearse installs a bundle on hosts that are thrown away afterwards and have no way out meanwhile, tries out whether
 // the platform does what it is for, and tells what came of it. The verbs are [Install], [Upgrade] and [CheckHealth].
-// The error wraps [ErrRehearsalFailed] when something did not go well, and the rehearsal is there. It is nil when nothing
-// was rehearsed: where a host is not one to throw away ([site.ErrRefused]), cannot be reached ([site.ErrHosts]), or ctx
-// ended. The hosts have their way out back in the end, and nothing else is taken back there.
+// The error wraps [ErrRehearsalFailed] when something did not go well, and the rehearsal is there. It is nil when
+// nothing was rehearsed: where a host is not one to throw away ([site.ErrRefused]), cannot be reached
+// ([site.ErrHosts]), or ctx ended. The hosts have their way out back in the end, and nothing else is taken back there.
 func Rehearse(ctx context.Context, o RehearseOptions) (_ *attestation.Rehearsal, err error) {
 	in, err := newInstaller(o.Options)
 	if err != nil {

@@ -63,8 +63,9 @@ func Unpack(data []byte) (fs.FS, error) {
 func UnpackFolder(data []byte) (fs.FS, error) {
 	files, err := unpack(data, true, ".")
 	if err != nil {
-		return nil, fmt.Errorf("unpack manifests: %w: %w: correct the tar, or name the folder itself in versions.lock, of "+
-			"which boxlift makes one", ErrInvalid, err)
+		return nil, fmt.Errorf(
+			"unpack manifests: %w: %w: correct the tar, or name the folder itself in versions.lock, of "+
+				"which boxlift makes one", ErrInvalid, err)
 	}
 	return files, nil
 }
@@ -118,8 +119,9 @@ func unpack(data []byte, ofOthers bool, kustomized ...string) (fs.FS, error) {
 	}
 	if ofOthers {
 		if rest := data[min(end, len(data)):]; len(rest) < 2*block || len(bytes.Trim(rest, "\x00")) > 0 {
-			return nil, fmt.Errorf("%d bytes, of which the files take %d, and behind them is not its end: it is cut short, or "+
-				"something was added", len(data), end)
+			return nil, fmt.Errorf(
+				"%d bytes, of which the files take %d, and behind them is not its end: it is cut short, or "+
+					"something was added", len(data), end)
 		}
 	} else if length != len(data) {
 		return nil, fmt.Errorf("%d bytes, of which the files account for %d: it is cut short, or something was added",

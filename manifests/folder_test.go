@@ -33,16 +33,18 @@ func TestBuild(t *testing.T) {
 				"namespace: lan\n" + strings.Replace(deploymentFile, "-- ", "-- base/", 1),
 			[]string{"Deployment lan/web"},
 		},
-		{"an overlay at the top", ".", "-- kustomization.yaml --\nresources: [./base]\n-- base/kustomization.yaml --\n" +
-			"resources: [deployment.yaml]\n" + strings.Replace(deploymentFile, "-- ", "-- base/", 1),
+		{"an overlay at the top", ".",
+			"-- kustomization.yaml --\nresources: [./base]\n-- base/kustomization.yaml --\n" +
+				"resources: [deployment.yaml]\n" + strings.Replace(deploymentFile, "-- ", "-- base/", 1),
 			[]string{"Deployment web"}},
 		{"one folder twice", ".", "-- kustomization.yaml --\nresources: [a, b]\n-- a/kustomization.yaml --\n" +
 			"resources: [../base]\nnamePrefix: a-\n-- b/kustomization.yaml --\nresources: [../base]\nnamePrefix: b-\n" +
 			"-- base/kustomization.yaml --\nresources: [deployment.yaml]\n" +
 			strings.Replace(deploymentFile, "-- ", "-- base/", 1), []string{"Deployment a-web", "Deployment b-web"}},
-		{"a list", ".", "-- kustomization.yaml --\nresources: [list.yaml]\n-- list.yaml --\napiVersion: v1\nkind: List\n" +
-			"items:\n- {apiVersion: v1, kind: ServiceAccount, metadata: {name: b}}\n" +
-			"- {apiVersion: v1, kind: ServiceAccount, metadata: {name: a}}\n",
+		{"a list", ".",
+			"-- kustomization.yaml --\nresources: [list.yaml]\n-- list.yaml --\napiVersion: v1\nkind: List\n" +
+				"items:\n- {apiVersion: v1, kind: ServiceAccount, metadata: {name: b}}\n" +
+				"- {apiVersion: v1, kind: ServiceAccount, metadata: {name: a}}\n",
 			[]string{"ServiceAccount a", "ServiceAccount b"}},
 	} {
 		objects, err := manifests.Build(folder(c.files), c.folder)
@@ -82,18 +84,22 @@ func TestBuildErrors(t *testing.T) {
 		{"no such folder", "a/b", "-- kustomization.yaml --\nresources: []\n", "there is no a/b/kustomization.yaml"},
 		{"outside", "../a", "-- kustomization.yaml --\nresources: []\n", `"../a" is not a clean relative path`},
 		{"leaves it", ".", "-- kustomization.yaml --\nresources: [../base]\n", `"../base" leaves the folder`},
-		{"leaves it by two", "a", "-- a/kustomization.yaml --\nresources: [../../base]\n", `"../../base" leaves the folder`},
-		{"a URL", ".", "-- kustomization.yaml --\nresources: ['https://example.com/a.yaml']\n", "not a plain relative path"},
+		{"leaves it by two", "a", "-- a/kustomization.yaml --\nresources: [../../base]\n",
+			`"../../base" leaves the folder`},
+		{"a URL", ".", "-- kustomization.yaml --\nresources: ['https://example.com/a.yaml']\n",
+			"not a plain relative path"},
 		{"a chart", ".", "-- kustomization.yaml --\nhelmCharts: [{name: a}]\n", `"helmCharts" is refused`},
 		{"a plugin", ".", "-- kustomization.yaml --\ngenerators: [a.yaml]\n", `"generators" is refused`},
 		{"another case", ".", "-- kustomization.yaml --\nnamePREFIX: a\n", `"namePREFIX" is refused`},
-		{"itself", "a", "-- a/kustomization.yaml --\nresources: [../b]\n-- b/kustomization.yaml --\nresources: [../a]\n",
+		{"itself", "a",
+			"-- a/kustomization.yaml --\nresources: [../b]\n-- b/kustomization.yaml --\nresources: [../a]\n",
 			"a/kustomization.yaml: the folder refers to itself"},
 		{"very many", ".", floors.String(), "more than 1000 files are loaded for it"},
 		{"no such patch", ".", "-- kustomization.yaml --\npatches: [{patch: '{apiVersion: v1, kind: Pod, metadata: " +
 			"{name: a}}'}]\n", "no resource matches strategic merge patch"},
-		{"twice", ".", "-- kustomization.yaml --\nresources: [a.yaml]\n-- a.yaml --\n{apiVersion: v1, kind: Pod, metadata: " +
-			"{name: a}}\n---\n{apiVersion: v1, kind: Pod, metadata: {name: a}}\n", "already registered id"},
+		{"twice", ".",
+			"-- kustomization.yaml --\nresources: [a.yaml]\n-- a.yaml --\n{apiVersion: v1, kind: Pod, metadata: " +
+				"{name: a}}\n---\n{apiVersion: v1, kind: Pod, metadata: {name: a}}\n", "already registered id"},
 	} {
 		_, err := manifests.Build(folder(c.files), c.folder)
 		if !errors.Is(err, manifests.ErrFolder) || !strings.Contains(err.Error(), c.want) ||

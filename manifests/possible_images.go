@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// isImage reports whether a text can only be meant as the name of an image: it is in the form that containerd takes, and
-// has a repository, a tag or a digest. A bare word ("true", "always", "nginx") is anything.
+// isImage reports whether a text can only be meant as the name of an image: it is in the form that containerd takes,
+// and has a repository, a tag or a digest. A bare word ("true", "always", "nginx") is anything.
 func isImage(text string) bool {
 	if !strings.ContainsAny(text, "/:@") {
 		return false
@@ -93,8 +93,8 @@ func inContainer(container map[string]any, found func(image, where string)) {
 	}
 }
 
-// isArgument reports whether the value of a flag looks like an image: the flag says so, or the value names a registry and
-// a tag or a digest.
+// isArgument reports whether the value of a flag looks like an image: the flag says so, or the value names a registry
+// and a tag or a digest.
 func isArgument(flag, value string) bool {
 	if !isImage(value) || !strings.Contains(value, "/") {
 		return false

@@ -28,8 +28,8 @@ type Demand struct {
 	Key *signature.PublicKey
 	// Policy is the trust file that it is judged by; nil for none.
 	Policy *trust.Policy
-	// Carried is the trust file that lies beside the bundle, nil for none. It asks for nothing by itself, as that in the
-	// bundle does: it takes the policy's place where it follows on it and is newer.
+	// Carried is the trust file that lies beside the bundle, nil for none. It asks for nothing by itself, as that in
+	// the bundle does: it takes the policy's place where it follows on it and is newer.
 	Carried *trust.File
 	// Names is how many keys of different names have to have signed, 0 for as many as the trust file says.
 	Names int
@@ -77,7 +77,8 @@ func (d Demand) IsNone() bool { return d.Key == nil && d.Policy == nil }
 
 // Under is the demand at a site that keeps a version of the trust file, and what there is to tell of it. by says who
 // keeps it, as in "the cluster keeps". The site's version counts, or a newer one that follows on it, in place of the
-// operator's. An older one that the operator names is left aside, and told of. The errors are those of [trust.Policy.Accept], but for [trust.ErrOlder].
+// operator's. An older one that the operator names is left aside, and told of. The errors are those of
+// [trust.Policy.Accept], but for [trust.ErrOlder].
 func (d Demand) Under(held *trust.Policy, by string, now time.Time) (_ Demand, warnings []string, err error) {
 	if d.Policy == nil {
 		d.Policy = held
@@ -86,8 +87,9 @@ func (d Demand) Under(held *trust.Policy, by string, now time.Time) (_ Demand, w
 	p, err := held.Accept(d.Policy.File(), now)
 	switch {
 	case errors.Is(err, trust.ErrOlder):
-		warnings = append(warnings, fmt.Sprintf("the trust file that is named has version %d, and %s version %d, which "+
-			"counts", d.Policy.Version().Number, by, held.Version().Number))
+		warnings = append(warnings, fmt.Sprintf(
+			"the trust file that is named has version %d, and %s version %d, which "+
+				"counts", d.Policy.Version().Number, by, held.Version().Number))
 		p = held
 	case err != nil:
 		return Demand{}, nil, fmt.Errorf("%s version %d of the trust file, %s: %w", by, held.Version().Number,
@@ -116,9 +118,9 @@ type Judge struct {
 
 var _ bundle.Verifier = (*Judge)(nil)
 
-// TakeTrust is that of [bundle.Verifier]. The newest of what is asked for and what travels, in the bundle and beside it,
-// is what the bundle is judged by. It fails where what travels does not follow, with the errors of [trust.Policy.Accept]
-// but for [trust.ErrOlder]: the bundle may be from before.
+// TakeTrust is that of [bundle.Verifier]. The newest of what is asked for and what travels, in the bundle and beside
+// it, is what the bundle is judged by. It fails where what travels does not follow, with the errors of
+// [trust.Policy.Accept] but for [trust.ErrOlder]: the bundle may be from before.
 func (j *Judge) TakeTrust(in *trust.File) error {
 	if j.policy == nil {
 		return nil

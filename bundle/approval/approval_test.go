@@ -26,7 +26,8 @@ func signed(t *testing.T, names ...string) *bundle.Reader {
 	smallbundle.Write(t, path, smallbundle.Bundle{
 		Validity: lock.Validity{Audience: []string{"lan-1"}},
 		Components: []smallbundle.Component{
-			{Name: "k3s", Version: "v1.36.4+k3s1", Files: []smallbundle.File{{Name: "install.sh", Content: "#!/bin/sh\n"}}},
+			{Name: "k3s", Version: "v1.36.4+k3s1",
+				Files: []smallbundle.File{{Name: "install.sh", Content: "#!/bin/sh\n"}}},
 		},
 	})
 	r, err := bundle.Open(path)
@@ -85,7 +86,8 @@ func TestTransitions(t *testing.T) {
 		{"one left out", four, nil, 4, trust.ErrRevoked, nil, ""},
 		{"one left out, and without it in the file", nil, four.File().Since(4), 4, trust.ErrRevoked, nil, ""},
 		{"taken back", nil, back.File(), 5, nil, nil, ""},
-		{"an older one", one, nil, 2, nil, nil, "the trust file that is named has version 1, and the cluster keeps version 2"},
+		{"an older one", one, nil, 2, nil, nil,
+			"the trust file that is named has version 1, and the cluster keeps version 2"},
 		{"an older one travels", two, one.File(), 2, nil, nil, ""},
 		{"an older one, and a newer one travels", one, three.File(), 3, trust.ErrRevoked, nil, "which counts"},
 		{"forked", fork, nil, 0, nil, trust.ErrForked, ""},
@@ -154,16 +156,19 @@ func TestCarriedInBundle(t *testing.T) {
 		{"an older one beside it", one, three.File(), two.File(), 3, nil, ""},
 		{"one beside it that follows on the one in it alone", one, two.File(), three.File().Since(3), 3, nil, ""},
 		{"one in it that follows on the one beside it alone", one, three.File().Since(3), two.File(), 3, nil, ""},
-		{"one in it that follows on nothing", one, three.File().Since(3), nil, 0, trust.ErrTooFew, "the trust file in the bundle: "},
+		{"one in it that follows on nothing", one, three.File().Since(3), nil, 0, trust.ErrTooFew,
+			"the trust file in the bundle: "},
 		{"one beside it that revokes the key", one, two.File(), four.File(), 0, trust.ErrRevoked, "laptop lost"},
 		{"a fork in it", two, fork.File(), nil, 0, trust.ErrForked, "the trust file in the bundle: "},
-		{"a fork in it, and a good one beside it", one, fork.File(), three.File(), 0, trust.ErrForked, "the trust file beside the bundle: "},
+		{"a fork in it, and a good one beside it", one, fork.File(), three.File(), 0, trust.ErrForked,
+			"the trust file beside the bundle: "},
 		{"a fork beside it", one, two.File(), other.File(), 0, trust.ErrForked, "the trust file beside the bundle: "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "b.tar")
 			smallbundle.Write(t, path, smallbundle.Bundle{Signer: eve, Trust: test.in, Components: []smallbundle.Component{
-				{Name: "k3s", Version: "v1.36.4+k3s1", Files: []smallbundle.File{{Name: "install.sh", Content: "#!/bin/sh\n"}}},
+				{Name: "k3s", Version: "v1.36.4+k3s1",
+					Files: []smallbundle.File{{Name: "install.sh", Content: "#!/bin/sh\n"}}},
 			}})
 			demand := approval.Demand{Policy: test.named, Carried: test.beside}
 			judge := demand.Judge()

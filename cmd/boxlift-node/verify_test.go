@@ -22,7 +22,8 @@ func TestVerify(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "platform.tar")
 	smallbundle.Build(t, path, smallbundle.Bundle{Signer: trusttest.Signer(t, "ann"), Components: []smallbundle.Component{
-		{Name: "k3s", Version: "v1.36.4+k3s1", Files: []smallbundle.File{{Name: "install.sh", Content: "#!/bin/sh\n"}}}}}, nil)
+		{Name: "k3s", Version: "v1.36.4+k3s1",
+			Files: []smallbundle.File{{Name: "install.sh", Content: "#!/bin/sh\n"}}}}}, nil)
 	one := trusttest.First(t)
 	held := func(name string, p *trust.Policy) string {
 		text, err := p.File().Encode()

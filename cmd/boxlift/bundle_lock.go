@@ -396,9 +396,9 @@ func (l *locking) complete(ctx context.Context) error {
 	return l.say(text)
 }
 
-// addImages adds the images that workloads name and their components lack, as far as upstream has them, and counts those
-// that it added and those that it could not find. A workload of which it is not known what it is installed from is left
-// out, and so is, where all was pinned before, one whose server does not answer: such a lock needs no network.
+// addImages adds the images that workloads name and their components lack, as far as upstream has them, and counts
+// those that it added and those that it could not find. A workload of which it is not known what it is installed from
+// is left out, and so is, where all was pinned before, one whose server does not answer: such a lock needs no network.
 func (l *locking) addImages(ctx context.Context, allPinned bool) (added, unknown int, err error) {
 	workloads, err := workload.Find(l.lock, l.document.Lock())
 	if err != nil {
@@ -427,8 +427,8 @@ func (l *locking) addImages(ctx context.Context, allPinned bool) (added, unknown
 	return added, unknown, errors.Join(errs...)
 }
 
-// add adds images to a component, and counts them. Their pins are looked up in a lock of its own: one that upstream does
-// not have is not left behind in the file.
+// add adds images to a component, and counts them. Their pins are looked up in a lock of its own: one that upstream
+// does not have is not left behind in the file.
 func (l *locking) add(ctx context.Context, component string, images []lock.Image) (added int, err error) {
 	now := l.document.Lock()
 	next := *now.Component(component)
@@ -467,8 +467,9 @@ func (l *locking) lacking(ctx context.Context, w workload.Workload) ([]lock.Imag
 	}
 	have := workload.ImagesOf(slices.Concat(now.Components, []lock.Component{{Images: images}})...)
 	for _, lack := range have.Unlisted(possible) {
-		l.reporter.Message(fmt.Sprintf("warning: the component %s: %s (%s) has %s, which looks like an image and is not in "+
-			"the lock: if it is pulled, add `- {ref: %s}` to the images of the component", w.Component, lack.Object,
+		l.reporter.Message(fmt.Sprintf(
+			"warning: the component %s: %s (%s) has %s, which looks like an image and is not in "+
+				"the lock: if it is pulled, add `- {ref: %s}` to the images of the component", w.Component, lack.Object,
 			lack.Container, printable.Short(lack.Image, 300), lack.Ref))
 	}
 	return images, nil

@@ -58,9 +58,9 @@ func (a around) Run() int {
 	return code
 }
 
-// run has boxlift as its users have it, static, as the first in PATH: a program that the race detector watches takes five
-// times as long to start, and tests start it more than a thousand times. What runs at the same time inside of it is
-// watched in the tests of its packages.
+// run has boxlift as its users have it, static, as the first in PATH: a program that the race detector watches takes
+// five times as long to start, and tests start it more than a thousand times. What runs at the same time inside of it
+// is watched in the tests of its packages.
 func (a around) run() (code int, err error) {
 	folder, err := os.MkdirTemp("", "boxlift-program-")
 	if err != nil {

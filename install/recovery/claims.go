@@ -53,14 +53,16 @@ func (g *gathering) claim(ctx context.Context, w workloads.Workload, name string
 		return nil, err
 	}
 	if found == nil || found.Volume == "" {
-		g.recovery.Site.Warn("the backup is without the files of the claim %s, which workloads of install.yaml name: it has "+
-			"no volume", c)
+		g.recovery.Site.Warn(
+			"the backup is without the files of the claim %s, which workloads of install.yaml name: it has "+
+				"no volume", c)
 		return nil, nil //nolint:nilnil // there is nothing to be had
 	}
 	c.Node, c.Path = found.Node, found.Path
 	if err := backup.CheckClaimFolder(name, c.Path); err != nil {
-		return nil, fault.WithHint(fmt.Errorf("%w: back up the claim %s: %w", site.ErrRefused, c, err), "take it out of "+
-			"backup.claims of the workload in install.yaml, and back it up with the storage's own tools")
+		return nil, fault.WithHint(
+			fmt.Errorf("%w: back up the claim %s: %w", site.ErrRefused, c, err), "take it out of "+
+				"backup.claims of the workload in install.yaml, and back it up with the storage's own tools")
 	}
 	h, err := g.recovery.Site.HostOf(ctx, c.Node)
 	switch {
@@ -122,17 +124,18 @@ func (rv *Recovery) isAsked(c backup.Claim) bool {
 	})
 }
 
-// checkClaims makes sure that a backup has the files of all claims that install.yaml names: on new hosts their workloads
-// would begin without them.
+// checkClaims makes sure that a backup has the files of all claims that install.yaml names: on new hosts their
+// workloads would begin without them.
 func (rv *Recovery) checkClaims(r *backup.Reader) error {
 	for _, w := range rv.Site.Config.Workloads {
 		for _, name := range w.BackupClaims {
 			if !slices.ContainsFunc(r.Claims(), func(c backup.Claim) bool {
 				return c.Namespace == w.Namespace && c.Name == name
 			}) {
-				return fault.WithHint(fmt.Errorf("%w: the backup has no files of the claim %s/%s, which the workload %s of "+
-					"install.yaml names", site.ErrRefused, w.Namespace, name, w.Name), "take a backup that has them; to "+
-					"restore without, take the claim out of backup.claims in install.yaml")
+				return fault.WithHint(
+					fmt.Errorf("%w: the backup has no files of the claim %s/%s, which the workload %s of "+
+						"install.yaml names", site.ErrRefused, w.Namespace, name, w.Name), "take a backup that has them; to "+
+						"restore without, take the claim out of backup.claims in install.yaml")
 			}
 		}
 	}
@@ -150,13 +153,15 @@ func (rv *Recovery) CheckClaimNodes() error {
 			continue
 		}
 		if !rv.isAsked(c) {
-			rv.Site.Warn("the files of the claim %s are not brought back: they belong to the node %s, which is that of no host "+
-				"of install.yaml", c, c.Node)
+			rv.Site.Warn(
+				"the files of the claim %s are not brought back: they belong to the node %s, which is that of no host "+
+					"of install.yaml", c, c.Node)
 			continue
 		}
-		return fault.WithHint(fmt.Errorf("%w: the files of the claim %s belong to the node %s, which is that of no host of "+
-			"install.yaml", site.ErrRefused, c, c.Node), "give a host the node's name; to restore without these files, take "+
-			"the claim out of backup.claims in install.yaml")
+		return fault.WithHint(
+			fmt.Errorf("%w: the files of the claim %s belong to the node %s, which is that of no host of "+
+				"install.yaml", site.ErrRefused, c, c.Node), "give a host the node's name; to restore without these files, take "+
+				"the claim out of backup.claims in install.yaml")
 	}
 	return nil
 }
@@ -187,8 +192,9 @@ df -Pk "${dir:-/}"`
 		}
 		needed[disk] += c.Bytes + int64(c.Entries)*perEntry
 		if free[disk] = left; needed[disk] > left {
-			return fault.OnHost(fmt.Errorf("%w: the files of the claim %s have no room: %s are needed on %s beside what is "+
-				"there, and %s are free", site.ErrRefused, c, progress.Bytes(needed[disk]), disk, progress.Bytes(left)), h.Name)
+			return fault.OnHost(fmt.Errorf(
+				"%w: the files of the claim %s have no room: %s are needed on %s beside what is "+
+					"there, and %s are free", site.ErrRefused, c, progress.Bytes(needed[disk]), disk, progress.Bytes(left)), h.Name)
 		}
 	}
 	return nil

@@ -69,8 +69,8 @@ func volume(t *testing.T, api *kubetest.Memory, host, folder string) {
 	api.Put(t, claim, pv, node)
 }
 
-// The files of a claim come from the node that has its volume. One that is not there, or whose host is down, is told of;
-// one that could not be brought back is refused.
+// The files of a claim come from the node that has its volume. One that is not there, or whose host is down, is told
+// of; one that could not be brought back is refused.
 func TestCreateBackupWithClaims(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -83,7 +83,8 @@ func TestCreateBackupWithClaims(t *testing.T) {
 			volume(t, api, "host-1", claimFolder)
 			f[1].FailNext("boxlift-node", 1, "records: "+foldertar.ErrChanged.Error())
 		}},
-		{name: "no claim yet", make: func(*testing.T, []*hosttest.Fake, *kubetest.Memory) {}, warn: "without the files of the claim gov/data"},
+		{name: "no claim yet", make: func(*testing.T, []*hosttest.Fake, *kubetest.Memory) {},
+			warn: "without the files of the claim gov/data"},
 		{name: "the host is down", make: func(t *testing.T, f []*hosttest.Fake, api *kubetest.Memory) {
 			volume(t, api, "away", claimFolder)
 		}, warn: "it is on the node away"},
@@ -170,9 +171,11 @@ func TestRestoreStepWithClaims(t *testing.T) {
 		want   string
 	}{
 		{"a new host", 1, nil, "the first record"},
-		{"newer records", 1, map[string]string{records: "the second record", claimFolder + "/more": "x"}, "the first record"},
+		{"newer records", 1, map[string]string{records: "the second record", claimFolder + "/more": "x"},
+			"the first record"},
 		{"another host", 0, map[string]string{records: "its own"}, "its own"},
-		{"back already by this restore", 1, map[string]string{records: "as it is", run.RestoreDir + "/claim_gov_data": restoredID}, "as it is"},
+		{"back already by this restore", 1,
+			map[string]string{records: "as it is", run.RestoreDir + "/claim_gov_data": restoredID}, "as it is"},
 		{"back by another restore", 1, map[string]string{records: "as it is", run.RestoreDir + "/claim_gov_data": "another\n"}, "the first record"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -253,7 +256,8 @@ func TestCheckClaims(t *testing.T) {
 		{"there", withClaims, r, ""},
 		{"one that install.yaml does not name", without, r, ""},
 		{"one that is not there", other, r, "the backup has no files of the claim gov/more"},
-		{"a backup from before", withClaims, backupWith(t, backup.Manifest{}, nil), "the backup has no files of the claim gov/data"},
+		{"a backup from before", withClaims, backupWith(t, backup.Manifest{}, nil),
+			"the backup has no files of the claim gov/data"},
 		{"neither", without, backupWith(t, backup.Manifest{}, nil), ""},
 	} {
 		in, _ := restoringTo(t, test.config, test.r)
@@ -291,7 +295,8 @@ func TestCheckRoom(t *testing.T) {
 		{"none, on a host that has none of them", header + "/dev/sda1 100 95 5 95% /\n", 0, "", ""},
 		{"none, on a host that is restored", header + "/dev/sda1 100 95 5 95% /\n", 1, run.RestoredFile, ""},
 		{"none, and they are back", header + "/dev/sda1 100 95 5 95% /\n", 1, run.RestoreDir + "/claim_gov_data", ""},
-		{"none, and others are back", header + "/dev/sda1 100 95 5 95% /\n", 1, run.RestoreDir + "/claim_gov_more", "have no room"},
+		{"none, and others are back", header + "/dev/sda1 100 95 5 95% /\n", 1, run.RestoreDir + "/claim_gov_more",
+			"have no room"},
 		{"an answer that is none", "\x1b[31m", 1, "", "df printed"},
 		{"a number that is none", header + "/dev/sda1 100 50 99999999999999999999 50% /\n", 1, "", "df printed"},
 	} {

@@ -52,8 +52,9 @@ func (r *Room) Confine(ctx context.Context) (*Confinement, error) {
 	hosts := r.Site.Hosts
 	for _, h := range hosts {
 		if h.Config.Local {
-			return nil, fault.WithHint(fmt.Errorf("%w: %s is the machine that boxlift runs on, which would have no way "+
-				"out itself", site.ErrRefused, h.Name),
+			return nil, fault.WithHint(
+				fmt.Errorf("%w: %s is the machine that boxlift runs on, which would have no way "+
+					"out itself", site.ErrRefused, h.Name),
 				"name hosts that are thrown away afterwards, such as new virtual machines")
 		}
 	}

@@ -166,9 +166,12 @@ func TestConfine(t *testing.T) {
 	packets, flows, err := c.Seen()
 	addr := netip.MustParseAddr
 	wanted := []attestation.Flow{
-		{Host: "10.0.0.12", By: "a pod that nobody knows any more", From: addr("10.42.1.9"), To: addr("1.1.1.1"), Protocol: "udp", Port: 53, Packets: 2},
-		{Host: "10.0.0.11", By: "pod shop/web-1", From: addr("10.42.0.5"), To: addr("1.1.1.1"), Protocol: "tcp", Port: 443, Packets: 7},
-		{Host: "10.0.0.12", By: "the host itself, or a pod in its network", From: addr("10.0.0.12"), To: addr("2.2.2.2"), Protocol: "1", Packets: 4},
+		{Host: "10.0.0.12", By: "a pod that nobody knows any more", From: addr("10.42.1.9"), To: addr("1.1.1.1"),
+			Protocol: "udp", Port: 53, Packets: 2},
+		{Host: "10.0.0.11", By: "pod shop/web-1", From: addr("10.42.0.5"), To: addr("1.1.1.1"), Protocol: "tcp",
+			Port: 443, Packets: 7},
+		{Host: "10.0.0.12", By: "the host itself, or a pod in its network", From: addr("10.0.0.12"),
+			To: addr("2.2.2.2"), Protocol: "1", Packets: 4},
 	}
 	if diff := cmp.Diff(wanted, flows, cmpopts.EquateComparable(netip.Addr{})); diff != "" || packets != 16 || err != nil {
 		t.Errorf("%d, %v, %s", packets, err, diff)

@@ -179,7 +179,8 @@ func (en *Engine) Recall() error {
 const (
 	RestoringFile = wire.FilesDir + "/restoring"
 	RestoredFile  = wire.FilesDir + "/restored"
-	// RestoreDir is where a snapshot of etcd lies while it is restored, with notes of which claims have their files back.
+	// RestoreDir is where a snapshot of etcd lies while it is restored, with notes of which claims have their files
+	// back.
 	RestoreDir  = wire.FilesDir + "/restore"
 	RestoreUnit = "boxlift-restore"
 	// RestorePhase stops k3s for a restore.

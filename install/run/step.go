@@ -29,8 +29,8 @@ type Step struct {
 	Starts bool
 	// Alone says that no step follows from this one.
 	Alone bool
-	// Unrecorded says that what the step changes makes no release of the run: it is nothing of what a bundle brings, and
-	// the record is told of it in another way.
+	// Unrecorded says that what the step changes makes no release of the run: it is nothing of what a bundle brings,
+	// and the record is told of it in another way.
 	Unrecorded bool
 	// Later gets what notes the step's end, when run only lines it up to be done together
 	// with those of other hosts.

@@ -71,8 +71,9 @@ func (rec *Record) floor(on *trust.Policy, now time.Time) (newest *trust.Policy,
 	if on == nil {
 		if n := len(rec.ofHosts); n > 0 {
 			last := rec.ofHosts[n-1]
-			rec.Site.Warn("%s has version %d of a trust file (%s), which counts for nothing where neither the cluster nor "+
-				"the operator has one to hold it against: name the site's with --trust", last.host,
+			rec.Site.Warn(
+				"%s has version %d of a trust file (%s), which counts for nothing where neither the cluster nor "+
+					"the operator has one to hold it against: name the site's with --trust", last.host,
 				last.policy.Version().Number, last.policy.Digest())
 		}
 		return nil, ""
@@ -84,8 +85,9 @@ func (rec *Record) floor(on *trust.Policy, now time.Time) (newest *trust.Policy,
 		switch {
 		case errors.Is(err, trust.ErrOlder):
 		case err != nil:
-			rec.Site.Warn("%s: the trust file there, of version %d (%s), counts for nothing: it does not follow on version "+
-				"%d (%s): %v", h.host, h.policy.Version().Number, h.policy.Digest(), newest.Version().Number, newest.Digest(),
+			rec.Site.Warn(
+				"%s: the trust file there, of version %d (%s), counts for nothing: it does not follow on version "+
+					"%d (%s): %v", h.host, h.policy.Version().Number, h.policy.Digest(), newest.Version().Number, newest.Digest(),
 				err)
 		case p != newest:
 			newest, names = p, []string{h.host}
@@ -150,7 +152,8 @@ func (rec *Record) siteTrust(ctx context.Context) (*trust.Policy, error) {
 // reachAgents connects to the agents. Those that cannot be reached, and servers that could not be, are told of.
 func (rec *Record) reachAgents(ctx context.Context) {
 	failed := func(h *site.Host, err error) {
-		rec.Site.Warn("%s could not be reached, and gets the trust file by the next run that reaches it: %v", h.Name, err)
+		rec.Site.Warn(
+			"%s could not be reached, and gets the trust file by the next run that reaches it: %v", h.Name, err)
 	}
 	for _, h := range rec.Site.Servers() {
 		if h.Conn == nil {

@@ -36,7 +36,8 @@ func TestTrustStep(t *testing.T) {
 		{"the same", content(two), "", "", two},
 		{"a newer one", content(three), "", "a: version 3 of the trust file is there", three},
 		{"garbage", "garbage", "is no trust file", "", two},
-		{"a fork", content(fork), "does not follow on the site's version 2", "a: the trust file there, of version 2", two},
+		{"a fork", content(fork), "does not follow on the site's version 2", "a: the trust file there, of version 2",
+			two},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var last *hosttest.Fake

@@ -49,8 +49,8 @@ func onHost(t *testing.T, p *trust.Policy) string {
 	return string(content)
 }
 
-// TestFloor: without the cluster's record, the newest trust file of the site's hosts counts where it follows on what the
-// operator names, and no host stops another or brings something into the site.
+// TestFloor: without the cluster's record, the newest trust file of the site's hosts counts where it follows on what
+// the operator names, and no host stops another or brings something into the site.
 func TestFloor(t *testing.T) {
 	one := trusttest.First(t)
 	two := trusttest.Next(t, one, trusttest.Revoke(t, "ann", "laptop lost"))
@@ -71,19 +71,23 @@ func TestFloor(t *testing.T) {
 		{"the same", []string{was, was}, nil, approval.Demand{Policy: one}, "ann", "", "", 1},
 		{"an older one is named", []string{is, "", is}, nil, approval.Demand{Policy: one}, "bob", "",
 			"the trust file that is named has version 1, and the hosts a, c keep version 2, which counts", 2},
-		{"of one host alone", []string{"", is}, nil, approval.Demand{Policy: one}, "bob", "", "the host b keeps version 2", 2},
+		{"of one host alone", []string{"", is}, nil, approval.Demand{Policy: one}, "bob", "",
+			"the host b keeps version 2", 2},
 		{"a key revoked since", []string{was, is}, nil, approval.Demand{Policy: one}, "ann",
 			"the trust file that is named has version 1, and the host b keeps version 2, which counts: bundle ", "", 2},
 		{"a newer one is named", []string{was, is}, nil, approval.Demand{Policy: three}, "bob", "", "", 3},
-		{"each the next", []string{next, is}, nil, approval.Demand{Policy: one}, "bob", "", "the host a keeps version 3", 3},
+		{"each the next", []string{next, is}, nil, approval.Demand{Policy: one}, "bob", "",
+			"the host a keeps version 3", 3},
 		{"older than the copy", []string{was}, two, approval.Demand{Policy: one}, "ann", "version 2", "", 2},
 		{"newer than the copy", []string{is}, one, approval.Demand{Policy: one}, "ann", "version 2", "", 2},
 		{"newer than the copy, by a key", []string{is}, one,
 			approval.Demand{Key: trusttest.Signer(t, "ann").PublicKey()}, "ann", "revoked on", "", 2},
 		{"a key alone", []string{is}, nil, approval.Demand{Key: trusttest.Signer(t, "ann").PublicKey()}, "ann", "",
 			"a has version 2 of a trust file", 0},
-		{"a fork", []string{other, was}, nil, approval.Demand{Policy: two}, "bob", "", "a: the trust file there, of version 2", 2},
-		{"a fork beside the newest", []string{other, next}, nil, approval.Demand{Policy: two}, "bob", "", "the host b keeps version 3", 3},
+		{"a fork", []string{other, was}, nil, approval.Demand{Policy: two}, "bob", "",
+			"a: the trust file there, of version 2", 2},
+		{"a fork beside the newest", []string{other, next}, nil, approval.Demand{Policy: two}, "bob", "",
+			"the host b keeps version 3", 3},
 		{"garbage", []string{"garbage", is}, nil, approval.Demand{Policy: one}, "ann", "version 2", "", 2},
 		{"too large", []string{strings.Repeat("x", 1<<20), ""}, nil, approval.Demand{Policy: one}, "ann", "",
 			"a: the trust file there counts for nothing", 1},

@@ -226,8 +226,8 @@ func (s *Scheduler) steps(h *site.Host, targets []node.Target, passwords map[str
 		}), nil
 }
 
-// checkProgram makes sure that the boxlift-node of the bundle knows a command, which something in install.yaml needs: at
-// night nobody sees that it does not.
+// checkProgram makes sure that the boxlift-node of the bundle knows a command, which something in install.yaml needs:
+// at night nobody sees that it does not.
 func checkProgram(ctx context.Context, h *site.Host, command, what string) error {
 	const usageExit = 2
 	_, err := h.Root(ctx, "ask boxlift-node for "+command, site.HelperPath, command, "-h")

@@ -357,9 +357,11 @@ func TestBucket(t *testing.T) {
 	}{
 		{"good", write("good", keys, 0o600), authority, ""},
 		{"others can read it", write("open", keys, 0o640), authority, "can be read by others (mode 0640)"},
-		{"another profile", write("other", "[x]\naws_access_key_id=a\naws_secret_access_key=CANARY\n", 0o600), authority,
+		{"another profile", write("other", "[x]\naws_access_key_id=a\naws_secret_access_key=CANARY\n", 0o600),
+			authority,
 			"has no access key and secret key"},
-		{"no secret", write("half", "[default]\naws_access_key_id=CANARY\n", 0o600), authority, "has no access key and secret key"},
+		{"no secret", write("half", "[default]\naws_access_key_id=CANARY\n", 0o600), authority,
+			"has no access key and secret key"},
 		{"keys that end", write("session", keys+"aws_session_token=CANARY\n", 0o600), authority, "aws_session_token"},
 		{"no certificate", write("again", keys, 0o600), write("x.crt", "x", 0o644), "has no certificate in PEM"},
 		{"no authority", write("more", keys, 0o600), dir + "/none", "no such file"},

@@ -106,14 +106,19 @@ func TestGatherFacts(t *testing.T) {
 		want   string
 	}{
 		{name: "facts"},
-		{name: "a file system without exec", node: hosttest.Fails(126, "Permission denied"), notRun: true, want: "exit code 126"},
+		{name: "a file system without exec", node: hosttest.Fails(126, "Permission denied"), notRun: true,
+			want: "exit code 126"},
 		{name: "no boxlift-node", node: hosttest.Fails(127, "not found"), want: "exit code 127"},
-		{name: "another version", node: hosttest.Prints(`{"version":1}`), want: "boxlift-node is of another version than boxlift"},
+		{name: "another version", node: hosttest.Prints(`{"version":1}`),
+			want: "boxlift-node is of another version than boxlift"},
 		{name: "no facts", node: hosttest.Prints("\x1b[2J"), want: "gather facts: read facts: "},
-		{name: "more than anybody asked for", node: hosttest.Prints(`{"version":3,"root":"yes"}`), want: "unknown field"},
-		{name: "a port that is none", node: hosttest.Prints(`{"version":3,"ports":[{"protocol":"tcp","address":"0.0.0.0","port":99999}]}`),
+		{name: "more than anybody asked for", node: hosttest.Prints(`{"version":3,"root":"yes"}`),
+			want: "unknown field"},
+		{name: "a port that is none",
+			node: hosttest.Prints(`{"version":3,"ports":[{"protocol":"tcp","address":"0.0.0.0","port":99999}]}`),
 			want: "a port is"},
-		{name: "without end", node: hosttest.Prints(`{"version":3,"hostname":"` + strings.Repeat("x", 9<<20)), want: "read facts"},
+		{name: "without end", node: hosttest.Prints(`{"version":3,"hostname":"` + strings.Repeat("x", 9<<20)),
+			want: "read facts"},
 	} {
 		f := sitetest.NewHost(t, "worker", &facts.Facts{Version: facts.Version, Hostname: "worker", SELinux: "disabled"})
 		f.WriteFile(t, site.HelperPath, "", 0o755)
@@ -167,22 +172,27 @@ func TestNames(t *testing.T) {
 	first, third, worker := s.Hosts[0], s.Hosts[2], s.Hosts[3]
 	third.Hostname = "Node-3.Lan"
 	for what, pair := range map[string][2]string{
-		"its name":                {worker.NodeName(), "worker"},
-		"the name that it gives":  {third.NodeName(), "node-3.lan"},
-		"where others reach it":   {first.LanAddress(), "192.168.0.11"},
-		"where anybody does":      {third.LanAddress(), "10.0.0.13"},
-		"in messages":             {site.HostName(worker.Config), "worker (10.0.0.21)"},
-		"in messages, no name":    {site.HostName(first.Config), "10.0.0.11"},
-		"a digest":                {site.Short("sha256:0123456789abcdef"), "sha256:0123456789ab"},
-		"half a digest":           {site.Short("sha"), "sha"},
-		"one":                     {site.Counted(1, "host"), "1 host"},
-		"none":                    {site.Counted(0, "host"), "0 hosts"},
-		"a version nobody knows":  {site.OrUnknown(""), "unknown"},
-		"the version of k3s":      {s.Version("k3s"), ""},
-		"platforms":               {site.PlatformsText(nil), ""},
-		"the unit of a server":    {site.Unit(config.Server), "k3s"},
-		"the unit of an agent":    {site.Unit(config.Agent), "k3s-agent"},
-		"an error, the first one": {func() string { first.Fail(errors.New("a")); first.Fail(errors.New("b")); return first.Err.Error() }(), "10.0.0.11: a"},
+		"its name":               {worker.NodeName(), "worker"},
+		"the name that it gives": {third.NodeName(), "node-3.lan"},
+		"where others reach it":  {first.LanAddress(), "192.168.0.11"},
+		"where anybody does":     {third.LanAddress(), "10.0.0.13"},
+		"in messages":            {site.HostName(worker.Config), "worker (10.0.0.21)"},
+		"in messages, no name":   {site.HostName(first.Config), "10.0.0.11"},
+		"a digest":               {site.Short("sha256:0123456789abcdef"), "sha256:0123456789ab"},
+		"half a digest":          {site.Short("sha"), "sha"},
+		"one":                    {site.Counted(1, "host"), "1 host"},
+		"none":                   {site.Counted(0, "host"), "0 hosts"},
+		"a version nobody knows": {site.OrUnknown(""), "unknown"},
+		"the version of k3s":     {s.Version("k3s"), ""},
+		"platforms":              {site.PlatformsText(nil), ""},
+		"the unit of a server":   {site.Unit(config.Server), "k3s"},
+		"the unit of an agent":   {site.Unit(config.Agent), "k3s-agent"},
+		"an error, the first one": {func() string {
+			first.Fail(errors.New(
+				"a"))
+			first.Fail(errors.New("b"))
+			return first.Err.Error()
+		}(), "10.0.0.11: a"},
 	} {
 		if pair[0] != pair[1] {
 			t.Errorf("%s: %q, want %q", what, pair[0], pair[1])
@@ -217,7 +227,8 @@ func TestFetch(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, want: "the one before"},
-		{name: "the host has gone", digest: right, change: func(_ *testing.T, f *hosttest.Fake) { f.BreakAfter(0) }, want: "the one before"},
+		{name: "the host has gone", digest: right, change: func(_ *testing.T, f *hosttest.Fake) { f.BreakAfter(0) },
+			want: "the one before"},
 	} {
 		for how, fetch := range map[string]func(*site.Host, string) error{
 			"as a file": func(h *site.Host, to string) error { return h.Fetch(t.Context(), from, to, test.digest) },

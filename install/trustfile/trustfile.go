@@ -4,8 +4,8 @@
 // Contract: what a host has there is what a host says. It is bounded and read strictly, and proven as far as it can
 // be: its newest version is signed by enough of its own owners, which does not tell whose it is. [Found.Reason] holds
 // it against the site's, and a file that follows on that is never replaced. What is a trust file and does not follow
-// is evidence of a lost key or of a lie, and is kept beside ([Found.AsidePath]). The site's file is written to a temporary
-// name, which is renamed once it is on the disk.
+// is evidence of a lost key or of a lie, and is kept beside ([Found.AsidePath]). The site's file is written to a
+// temporary name, which is renamed once it is on the disk.
 package trustfile
 
 import (
@@ -91,11 +91,13 @@ func (f *Found) Reason(site *trust.Policy, now time.Time) (reason, finding strin
 	case err != nil:
 		return fmt.Sprintf("version %d is there, which does not follow on the site's version %d",
 				f.Policy.Version().Number, number),
-			fmt.Sprintf("the trust file there, of version %d (%s), does not follow on the site's version %d (%s), and is kept "+
-				"beside as %s: %v", f.Policy.Version().Number, f.Policy.Digest(), number, site.Digest(), f.AsidePath(), err)
+			fmt.Sprintf(
+				"the trust file there, of version %d (%s), does not follow on the site's version %d (%s), and is kept "+
+					"beside as %s: %v", f.Policy.Version().Number, f.Policy.Digest(), number, site.Digest(), f.AsidePath(), err)
 	case newest != site:
-		return "", fmt.Sprintf("version %d of the trust file is there, which follows on the site's version %d: have the "+
-			"cluster keep it, with boxlift trust keep", newest.Version().Number, number)
+		return "", fmt.Sprintf(
+			"version %d of the trust file is there, which follows on the site's version %d: have the "+
+				"cluster keep it, with boxlift trust keep", newest.Version().Number, number)
 	case f.isOpen:
 		return wire.TrustFile + " has another mode or owner", ""
 	}

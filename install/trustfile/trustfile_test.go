@@ -45,12 +45,14 @@ func TestReason(t *testing.T) {
 		{"older", encoded(t, one), 0o644, "version 1 is there, and the site has version 2", ""},
 		{"the same", encoded(t, two), 0o644, "", ""},
 		{"the same, open to all", encoded(t, two), 0o666, "another mode or owner", ""},
-		{"newer", encoded(t, three), 0o644, "", "version 3 of the trust file is there, which follows on the site's version 2"},
+		{"newer", encoded(t, three), 0o644, "",
+			"version 3 of the trust file is there, which follows on the site's version 2"},
 		{"two newer", encoded(t, four), 0o644, "", "version 4 of the trust file is there"},
 		{"a fork", encoded(t, fork), 0o644, "does not follow on the site's version 2", "forked trust file"},
 		{"on a fork", encoded(t, thief), 0o644, "does not follow on the site's version 2",
 			"version 3 follows on another version 2"},
-		{"by owners of its own", encoded(t, thiefs), 0o644, "does not follow on the site's version 2", "too few signatures"},
+		{"by owners of its own", encoded(t, thiefs), 0o644, "does not follow on the site's version 2",
+			"too few signatures"},
 		{"garbage", "\x1b[31mgarbage", 0o644, "is no trust file: ", ""},
 		{"nothing in it", "\n", 0o644, "is no trust file: ", ""},
 		{"a signature changed", strings.Replace(encoded(t, two), `"signature": "ME`, `"signature": "MF`, 1), 0o644,
@@ -106,8 +108,8 @@ func TestReadFails(t *testing.T) {
 	}
 }
 
-// FuzzParse looks for an answer of a host that brings a version into a site whose owners have not signed it: nobody here
-// has their keys.
+// FuzzParse looks for an answer of a host that brings a version into a site whose owners have not signed it: nobody
+// here has their keys.
 func FuzzParse(f *testing.F) {
 	site := trusttest.First(f)
 	next := trusttest.Next(f, site, func(*trust.Version) {})

@@ -122,8 +122,9 @@ func (r *Room) source(component string) (bundle.File, error) {
 		return bundle.File{}, fmt.Errorf("%w: the bundle has no component %s; there are %s", r.Site.Misfit, component,
 			strings.Join(r.Site.Contents.Components, ", "))
 	}
-	return bundle.File{}, fmt.Errorf("%w: the component %s carries %d charts or tars of manifests, expected one chart or "+
-		"one file %s", r.Site.Misfit, component, len(found), bundle.ManifestsFile)
+	return bundle.File{}, fmt.Errorf(
+		"%w: the component %s carries %d charts or tars of manifests, expected one chart or "+
+			"one file %s", r.Site.Misfit, component, len(found), bundle.ManifestsFile)
 }
 
 // renderChart takes a chart with the values of the bundle and those of install.yaml over them.
@@ -139,8 +140,9 @@ func (r *Room) renderChart(ctx context.Context, w *Workload, chart bundle.File) 
 	if version, err := helm.ChartVersion(content); err != nil {
 		return fmt.Errorf("%w: %s: %w", site.ErrConfig, chart.Name, err)
 	} else if strings.TrimPrefix(version, "v") != strings.TrimPrefix(w.Version, "v") {
-		return fmt.Errorf("%w: the component %s has the version %s in the lock, and its chart %s: what runs is told by "+
-			"the chart's, so write that into the lock and build the bundle again", r.Site.Misfit, w.Component, w.Version,
+		return fmt.Errorf(
+			"%w: the component %s has the version %s in the lock, and its chart %s: what runs is told by "+
+				"the chart's, so write that into the lock and build the bundle again", r.Site.Misfit, w.Component, w.Version,
 			version)
 	}
 	w.Release.Chart = content
@@ -353,8 +355,9 @@ func (r *Room) installed(ctx context.Context) ([]helm.Installed, error) {
 func (r *Room) warnOfOthers(installed []helm.Installed) {
 	for _, i := range installed {
 		if !slices.ContainsFunc(r.Site.Config.Workloads, func(w workloads.Workload) bool { return w.Name == i.Name }) {
-			r.Site.Warn("the workload %s runs in the namespace %s, and install.yaml does not have it: it is left alone; "+
-				"boxlift workload remove %s takes it away", i.Name, i.Namespace, i.Name)
+			r.Site.Warn(
+				"the workload %s runs in the namespace %s, and install.yaml does not have it: it is left alone; "+
+					"boxlift workload remove %s takes it away", i.Name, i.Namespace, i.Name)
 		}
 	}
 }

@@ -55,8 +55,8 @@ func EncodeClaims(claims []Claim) ([]byte, error) {
 	return append(content, '\n'), err
 }
 
-// CheckClaimFolder refuses a folder that is not one that k3s' local storage makes for a claim, whose name it bears: what
-// is brought back takes the place of all that is there.
+// CheckClaimFolder refuses a folder that is not one that k3s' local storage makes for a claim, whose name it bears:
+// what is brought back takes the place of all that is there.
 func CheckClaimFolder(claim, folder string) error {
 	if len(folder) > 4096 || !path.IsAbs(folder) || path.Clean(folder) != folder || strings.Count(folder, "/") < 3 ||
 		!strings.Contains(path.Base(folder), claim) || strings.ContainsAny(folder, "\n\x00") {

@@ -106,7 +106,8 @@ func TestClaimsRefused(t *testing.T) {
 		do   func(*testing.T, string, backup.Claim)
 		want string
 	}{
-		{"no record", func(t *testing.T, dir string, _ backup.Claim) { remove(t, dir, backup.ClaimsRecord) }, "claims.json is missing"},
+		{"no record", func(t *testing.T, dir string, _ backup.Claim) { remove(t, dir, backup.ClaimsRecord) },
+			"claims.json is missing"},
 		{"no files", func(t *testing.T, dir string, _ backup.Claim) { remove(t, dir, backup.ClaimFiles("gov", "data")) }, "are missing"},
 		{"files of nobody", func(t *testing.T, dir string, _ backup.Claim) {
 			write(t, filepath.Join(dir, "claims/gov/other.tar"), nil)
@@ -130,8 +131,10 @@ func TestClaimsRefused(t *testing.T) {
 		{"a claim", change(func(c *backup.Claim) { c.Name = "" }), "has the name"},
 		{"a node", change(func(c *backup.Claim) { c.Node = "a/b" }), "has the name"},
 		{"a folder of the system", change(func(c *backup.Claim) { c.Path = "/etc" }), "is no folder"},
-		{"a folder of others", change(func(c *backup.Claim) { c.Path = "/var/lib/rancher/k3s/server" }), "is no folder"},
-		{"a folder that leads away", change(func(c *backup.Claim) { c.Path = claimFolder + "/../../../data" }), "is no folder"},
+		{"a folder of others", change(func(c *backup.Claim) { c.Path = "/var/lib/rancher/k3s/server" }),
+			"is no folder"},
+		{"a folder that leads away", change(func(c *backup.Claim) { c.Path = claimFolder + "/../../../data" }),
+			"is no folder"},
 		{"a relative folder", change(func(c *backup.Claim) { c.Path = "var/lib/rancher/k3s/data" }), "is no folder"},
 		{"no entries", change(func(c *backup.Claim) { c.Entries = 0 }), "has 0 files"},
 		{"more bytes", change(func(c *backup.Claim) { c.Bytes++ }), "expected 2 with"},

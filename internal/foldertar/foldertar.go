@@ -3,8 +3,8 @@
 // Contract: the first entry is "./", the folder itself; whatever follows lies in it: folders, regular files and
 // symbolic links, each folder before what is in it, and right before that (depth first). Owners and groups are numbers,
 // modes have their setuid, setgid and sticky bits, times are to the nanosecond. A file with several names is there once
-// for each, one with holes without them; extended attributes and ACLs are not there, nor are pipes, sockets and devices,
-// nor lost+found and [Staging] at the top.
+// for each, one with holes without them; extended attributes and ACLs are not there, nor are pipes, sockets and
+// devices, nor lost+found and [Staging] at the top.
 //
 // Files are read one after the other while others may write to them, each as long as it was when it was opened: it is
 // no copy of one moment. A file that became shorter while it was read ends the copy ([ErrChanged]).

@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Restore makes a folder what the tar in r says, whose sha256 is given in hex: what was in it before goes. The folder is
-// made if need be, and so is the one above it, for root alone, as k3s' own storage has it. Nobody may use it meanwhile.
+// Restore makes a folder what the tar in r says, whose sha256 is given in hex: what was in it before goes. The folder
+// is made if need be, and so is the one above it, for root alone, as k3s' own storage has it. Nobody may use it
+// meanwhile.
 //
 // What is there stays until the whole tar was written and proven; there has to be room for both. Broken off at any
 // point, it can be done again. Where it returns nil, all of it is on the disk.

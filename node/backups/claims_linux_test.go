@@ -35,10 +35,13 @@ func TestClaims(t *testing.T) {
 		without string // "" for none
 	}{
 		{"here", func(s *server) { s.claim("host-1", folder) }, ""},
-		{"elsewhere", func(s *server) { s.claim("host-2", folder) }, "the files of the claim gov/data: it is on node-2"},
+		{"elsewhere", func(s *server) { s.claim("host-2", folder) },
+			"the files of the claim gov/data: it is on node-2"},
 		{"nowhere", func(s *server) { s.claim("host-9", folder) }, "it is on another node"},
-		{"no claim", func(s *server) { s.Config.Claims = []Claim{{Workload: "w", Namespace: "n", Name: "c"}} }, "the files of the claim n/c: it has no volume"},
-		{"a folder of the system", func(s *server) { s.claim("host-1", "/etc") }, "is no folder that k3s' local storage has made"},
+		{"no claim", func(s *server) { s.Config.Claims = []Claim{{Workload: "w", Namespace: "n", Name: "c"}} },
+			"the files of the claim n/c: it has no volume"},
+		{"a folder of the system", func(s *server) { s.claim("host-1", "/etc") },
+			"is no folder that k3s' local storage has made"},
 		{"a folder that has gone", func(s *server) {
 			s.claim("host-1", folder)
 			if err := os.RemoveAll(s.Root + folder); err != nil {

@@ -101,8 +101,9 @@ func readTrust(path string) (*trust.Policy, error) {
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.Host.Errorf("read the host's trust file: %w: its site keeps none, or boxlift has not brought it "+
-			"yet: boxlift trust keep and boxlift install do", err)
+		return nil, fault.Host.Errorf(
+			"read the host's trust file: %w: its site keeps none, or boxlift has not brought it "+
+				"yet: boxlift trust keep and boxlift install do", err)
 	}
 	if err != nil {
 		return nil, fault.Host.Errorf("read the host's trust file: %w", err)
@@ -117,8 +118,9 @@ func readTrust(path string) (*trust.Policy, error) {
 	case !info.Mode().IsRegular():
 		return nil, fault.Host.Errorf("read the host's trust file: %s is no regular file", path)
 	case !ok || owner.Uid != 0 && int(owner.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0:
-		return nil, fault.Host.Errorf("read the host's trust file: %s has the mode %v and the owner %d: others than root "+
-			"can change it", path, info.Mode().Perm(), owner.Uid)
+		return nil, fault.Host.Errorf(
+			"read the host's trust file: %s has the mode %v and the owner %d: others than root "+
+				"can change it", path, info.Mode().Perm(), owner.Uid)
 	}
 	content, err := io.ReadAll(io.LimitReader(f, trust.MaxSize+1))
 	if err != nil {

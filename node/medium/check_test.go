@@ -111,8 +111,9 @@ func TestCheck(t *testing.T) {
 		{name: "a byte changed", by: "ann", held: one,
 			change: rewrite(ofBundle, func(b []byte) []byte { return bytes.Replace(b, []byte("hosts run"), []byte("hosts rum"), 1) }),
 			want:   "verify "},
-		{name: "cut off", by: "ann", held: one, change: rewrite(ofBundle, func(b []byte) []byte { return b[:len(b)/2] }),
-			want: "open bundle"},
+		{name: "cut off", by: "ann", held: one,
+			change: rewrite(ofBundle, func(b []byte) []byte { return b[:len(b)/2] }),
+			want:   "open bundle"},
 		{name: "no bundle", by: "ann", held: one, change: rewrite(ofBundle, func([]byte) []byte { return []byte("x") }),
 			want: "open bundle"},
 		{name: "not there", by: "ann", held: one, change: func(_ *testing.T, o *Options) { o.Path += "x" },
@@ -124,8 +125,9 @@ func TestCheck(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, want: "others than root can change it"},
-		{name: "a folder", by: "ann", held: one, change: func(_ *testing.T, o *Options) { o.TrustFile = filepath.Dir(o.TrustFile) },
-			want: "is no regular file"},
+		{name: "a folder", by: "ann", held: one,
+			change: func(_ *testing.T, o *Options) { o.TrustFile = filepath.Dir(o.TrustFile) },
+			want:   "is no regular file"},
 		{name: "garbage", by: "ann", held: one, change: rewrite(ofTrust, func([]byte) []byte { return []byte("{") }),
 			want: "invalid trust file"},
 		{name: "too large", by: "ann", held: one,

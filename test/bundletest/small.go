@@ -34,7 +34,8 @@ func noise(seed string, size int) string {
 // changed have another layer at the top. A whole one has 9 MB.
 func Release(changed ...int) smallbundle.Bundle { return release(300_000, changed) }
 
-// LargeRelease is Release with layers as large as those of small programs, for tests of proportions. A whole one has 38 MB.
+// LargeRelease is Release with layers as large as those of small programs, for tests of proportions. A whole one has 38
+// MB.
 func LargeRelease(changed ...int) smallbundle.Bundle { return release(1_500_000, changed) }
 
 // release describes one whose images have size bytes in their layer at the top.

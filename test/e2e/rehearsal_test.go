@@ -36,8 +36,8 @@ func callingBundle(t *testing.T) string {
 `)
 }
 
-// A rehearsal tells a bundle that keeps to the site from one whose workload calls the internet, and names who does. Only
-// a cluster has pods whose packets are routed, and a kernel that drops them.
+// A rehearsal tells a bundle that keeps to the site from one whose workload calls the internet, and names who does.
+// Only a cluster has pods whose packets are routed, and a kernel that drops them.
 func TestRehearsal(t *testing.T) {
 	parallel(t, 4*time.Minute)
 	quiet, calling := workloadBundle(t, "v1.1.0"), callingBundle(t)

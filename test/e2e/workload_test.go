@@ -99,8 +99,8 @@ func (w *town) answer(t *testing.T, method, path string, body any) string {
 }
 
 // A workload of the bundle is installed, kept as it is to be, upgraded, goes back by itself when its next version does
-// not come up, comes back with its records when its host is lost, and is taken away without them. Only a cluster has pods that keep a file on a volume, share it
-// while one replaces the other, and are not ready when they cannot.
+// not come up, comes back with its records when its host is lost, and is taken away without them. Only a cluster has
+// pods that keep a file on a volume, share it while one replaces the other, and are not ready when they cannot.
 func TestWorkload(t *testing.T) {
 	parallel(t, 4*time.Minute)
 	first := workloadBundle(t, "v1.1.0")
@@ -155,8 +155,8 @@ func TestWorkload(t *testing.T) {
 	checkNothingLeaked(t, w.Site)
 }
 
-// testWorkloadRestored backs the cluster up while the workload runs, loses its host with the disk, and brings it back: with
-// the records that it had then, and without those that came later.
+// testWorkloadRestored backs the cluster up while the workload runs, loses its host with the disk, and brings it back:
+// with the records that it had then, and without those that came later.
 func testWorkloadRestored(t *testing.T, w *town, bundle string) {
 	t.Helper()
 	made := mustRun(t, w.Boxlift(t.Context(), passwords, "backup", "create", "-f", "install.yaml", "-o", "json"))
@@ -167,7 +167,8 @@ func testWorkloadRestored(t *testing.T, w *town, bundle string) {
 	if err := json.Unmarshal([]byte(made.stdout), &report); err != nil || len(report.Claims) != 1 {
 		t.Fatalf("%v: %v", err, made)
 	}
-	contains(t, "backup verify", mustRun(t, w.Boxlift(t.Context(), nil, "backup", "verify", report.Path)).stdout, "the files of 1 claim")
+	contains(t, "backup verify", mustRun(
+		t, w.Boxlift(t.Context(), nil, "backup", "verify", report.Path)).stdout, "the files of 1 claim")
 	w.answer(t, http.MethodPost, "/records", map[string]string{"text": "a later record"})
 	wipe(t, w.server)
 	if err := os.Remove(filepath.Join(w.Bed.Dir, "state.json")); err != nil {

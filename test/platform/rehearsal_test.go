@@ -20,8 +20,8 @@ import (
 	"github.com/liteboxd/boxlift/node/confinement"
 )
 
-// rehearse rehearses a bundle on a platform, from another one where that is not nil, with these checks, nil for all that
-// a platform in memory has something for.
+// rehearse rehearses a bundle on a platform, from another one where that is not nil, with these checks, nil for all
+// that a platform in memory has something for.
 func (p *Platform) rehearse(t *testing.T, b, from *bundle.Reader, checks []string) (*attestation.Rehearsal, error) {
 	t.Helper()
 	for _, h := range p.Hosts {

@@ -117,8 +117,9 @@ var claimPattern = lazyregexp.New(`^[a-z0-9]([a-z0-9.-]{0,198}[a-z0-9])?$`)
 
 func parseClaim(s string) (string, error) {
 	if !claimPattern.MatchString(s) {
-		return "", errors.New("expected the name of a PersistentVolumeClaim: lower-case letters, digits, dashes and dots, at " +
-			"most 200")
+		return "", errors.New(
+			"expected the name of a PersistentVolumeClaim: lower-case letters, digits, dashes and dots, at " +
+				"most 200")
 	}
 	return s, nil
 }
