@@ -189,7 +189,7 @@ func TestConfine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // it has sent
+	defer conn.Close()
 	if _, err := conn.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}

@@ -153,7 +153,7 @@ func TestCheck(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer r.Close() //nolint:errcheck // it was only read
+			defer r.Close()
 			want := &Report{Path: o.Path, Digest: r.Digest(), Serial: 7, Audience: []string{"lan-1"}, Components: []string{"boxlift", "k3s"},
 				Signers: []approval.Signer{{Name: test.by, Key: trusttest.ID(t, test.by)}},
 				Held:    test.held.Version().Number, Trust: test.trust}
