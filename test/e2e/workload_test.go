@@ -99,7 +99,7 @@ func (w *town) answer(t *testing.T, method, path string, body any) string {
 }
 
 // A workload of the bundle is installed, kept as it is to be, upgraded, goes back by itself when its next version does
-// not come up, comes back with its records when its host is lost, and is taken away without them. Only a cluster has
+// not come up, is taken away without its records, and comes back with them when its host is lost. Only a cluster has
 // pods that keep a file on a volume, share it while one replaces the other, and are not ready when they cannot.
 func TestWorkload(t *testing.T) {
 	parallel(t, 4*time.Minute)
@@ -150,8 +150,8 @@ func TestWorkload(t *testing.T) {
 	contains(t, "its records", w.answer(t, http.MethodGet, "/records", nil), "the first record")
 	statusIsWell(t, w.Site, good)
 
-	testWorkloadRestored(t, w, good)
 	testWorkloadRemoved(t, w, good)
+	testWorkloadRestored(t, w, good)
 	checkNothingLeaked(t, w.Site)
 }
 
