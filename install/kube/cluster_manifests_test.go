@@ -505,8 +505,9 @@ func TestPods(t *testing.T) {
 		t.Fatalf("pods %+v: %v", pods, err)
 	}
 	for _, p := range pods {
-		want := kube.Pod{Namespace: r.Namespace, Name: p.Name, UID: p.UID, Node: agent, Phase: "Running", Ready: true, OwnerKind: "ReplicaSet", Labels: p.Labels, Grace: time.Second}
-		if diff := cmp.Diff(want, p); diff != "" || p.Labels["app"] != "web" || p.UID == "" {
+		want := kube.Pod{Namespace: r.Namespace, Name: p.Name, UID: p.UID, Node: agent, Phase: "Running", Ready: true,
+			OwnerKind: "ReplicaSet", Labels: p.Labels, Addresses: p.Addresses, Grace: time.Second}
+		if diff := cmp.Diff(want, p); diff != "" || p.Labels["app"] != "web" || p.UID == "" || len(p.Addresses) != 1 {
 			t.Errorf("pod (-want +got):\n%s", diff)
 		}
 	}
