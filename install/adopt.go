@@ -16,6 +16,7 @@ import (
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // A k3s that boxlift did not set up is refused, unless the cluster's record says that it was adopted. Then it stays as
@@ -147,7 +148,7 @@ func (in *installation) recordAdoption(ctx context.Context, a *Adoption, nodes [
 		}
 		in.record.KeepSoftware(r)
 		r.Set(one.Number, release.Succeeded, fmt.Sprintf("adopted as it was found, with %s",
-			site.Counted(len(a.Nodes), "node")), time.Now())
+			printable.Counted(len(a.Nodes), "node")), time.Now())
 		a.Release = *r.Newest()
 		return nil
 	})

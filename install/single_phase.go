@@ -12,6 +12,7 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/internal/spelling"
 )
 
@@ -143,7 +144,7 @@ func (in *installation) unrecorded(ctx context.Context, phases []run.Phase, dryR
 	err := in.recorded(nil, func() error {
 		err := in.engine.Apply(ctx, phases)
 		if n := in.engine.Summary().ChangeCount(); n > 0 {
-			in.record.Note(ctx, started, site.Counted(n, "change"), err)
+			in.record.Note(ctx, started, printable.Counted(n, "change"), err)
 		}
 		return err
 	})

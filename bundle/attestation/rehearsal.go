@@ -109,7 +109,7 @@ func (f Flow) String() string {
 	if f.Port != 0 {
 		text += fmt.Sprintf(" port %d", f.Port)
 	}
-	return text + ": " + counted(f.Packets, "packet")
+	return text + ": " + printable.Counted(f.Packets, "packet")
 }
 
 // testResult is in-toto's predicate.
@@ -185,18 +185,11 @@ func (r *Rehearsal) Failed() []string {
 
 // String is one line.
 func (r *Rehearsal) String() string {
-	text := "rehearsed on " + counted(uint64(len(r.Hosts)), "host")
+	text := "rehearsed on " + printable.Counted(len(r.Hosts), "host")
 	if r.UpgradedFrom != "" {
 		text += " that were upgraded from " + r.UpgradedFrom.String()[:len("sha256:")+12]
 	}
-	return text + ", " + counted(r.Packets, "packet") + " tried to leave"
-}
-
-func counted(n uint64, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
+	return text + ", " + printable.Counted(r.Packets, "packet") + " tried to leave"
 }
 
 // check is about what is read.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle/signature"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 var (
@@ -219,22 +220,15 @@ func (v *Verdict) names(roles ...Role) []string {
 
 // needText says how many signatures are asked for.
 func needText(t Thresholds, need int) string {
-	parts := []string{count(t.Builder, "builder")}
+	parts := []string{printable.Counted(t.Builder, "builder")}
 	if t.Reviewer > 0 {
-		parts = append(parts, count(t.Reviewer, "reviewer"))
+		parts = append(parts, printable.Counted(t.Reviewer, "reviewer"))
 	}
 	text := "signatures of " + strings.Join(parts, " and ")
 	if need > t.Bundle() {
 		text += fmt.Sprintf(", %d in all", need)
 	}
 	return text
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func roleList(roles []Role) string {

@@ -20,6 +20,7 @@ import (
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/backup"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -117,7 +118,7 @@ func printBackup(out io.Writer, r *backup.Report, format string) error {
 		what += ", LiteBoxd's database"
 	}
 	if n := len(r.Claims); n > 0 {
-		what += ", the files of " + site.Counted(n, "claim")
+		what += ", the files of " + printable.Counted(n, "claim")
 	}
 	w.printf("holds:    %d files, %s: %s\n", len(m.Entries), progress.Bytes(size), what)
 	state := "IN THE CLEAR: whoever gets this file owns the cluster"

@@ -10,6 +10,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/schedule"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -71,7 +72,7 @@ func printScheduled(out io.Writer, list []schedule.OnServer, now time.Time) erro
 				if !p.Newest.IsZero() {
 					newest = "the newest of " + p.Newest.Format(time.RFC3339)
 				}
-				w.printf("%s: at %s: %s, %s", one.Server, p.Name, count(p.Files, "backup"), newest)
+				w.printf("%s: at %s: %s, %s", one.Server, p.Name, printable.Counted(p.Files, "backup"), newest)
 				if p.Error != "" {
 					w.printf("; not all: %s", p.Error)
 				}

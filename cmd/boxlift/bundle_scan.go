@@ -21,6 +21,7 @@ import (
 	"github.com/liteboxd/boxlift/bundle/vulnerability/vex"
 	"github.com/liteboxd/boxlift/internal/boundedfile"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -209,7 +210,7 @@ func (o *bundleScanOptions) scan(
 	}
 	var found error
 	if n := report.AtLeast(threshold); o.failOn != "" && n > 0 {
-		found = fault.Different.Errorf("%s has %s of severity %s", o.subject(report), plural(n, "finding"),
+		found = fault.Different.Errorf("%s has %s of severity %s", o.subject(report), printable.Counted(n, "finding"),
 			orWorse(threshold))
 	}
 	return errors.Join(cluster.unasked(), found)
@@ -231,13 +232,6 @@ func orWorse(l vulnerability.Level) string {
 		return l.String()
 	}
 	return l.String() + " or above"
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // readSoftware reads the list of software: the one that is named, the one that the bundle carries or that is made of
@@ -447,7 +441,7 @@ func printScan(out io.Writer, report *vulnerability.Report, subject string) erro
 	if len(levels) > 0 {
 		text = " (" + strings.Join(levels, ", ") + ")"
 	}
-	w.printf("\n%s: %s%s, %d settled by VEX, by a database of %d advisories\n", subject, plural(total, "finding"), text,
+	w.printf("\n%s: %s%s, %d settled by VEX, by a database of %d advisories\n", subject, printable.Counted(total, "finding"), text,
 		settled, report.Advisories)
 	return w.err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // scannedRelease is a release of a cluster whose software is looked at. A nil one asks for nothing.
@@ -58,7 +59,7 @@ func findRelease(ctx context.Context, options install.Options, number int) (*sca
 	}
 	if len(record.Adopted) > 0 {
 		s.doubts = append(s.doubts, fmt.Sprintf("the k3s of %s was there before boxlift: of what it runs, the record knows "+
-			"what the bundle has", plural(len(record.Adopted), "node")))
+			"what the bundle has", printable.Counted(len(record.Adopted), "node")))
 	}
 	return s, nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
 	"github.com/liteboxd/boxlift/internal/ownfile"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 func newConfigCommand(_ *globalOptions) *cobra.Command {
@@ -172,7 +173,7 @@ func runConfigCheck(out io.Writer, file, format string) error {
 			report.Problems = append(report.Problems, configFinding(p))
 		}
 		// The problems are the command's output; the error only counts them.
-		summary = fault.Input.Errorf("%s has %s", file, count(len(invalid.Problems)+invalid.More, "problem"))
+		summary = fault.Input.Errorf("%s has %s", file, printable.Counted(len(invalid.Problems)+invalid.More, "problem"))
 	} else {
 		report.Cluster = picture(c)
 	}
@@ -180,13 +181,6 @@ func runConfigCheck(out io.Writer, file, format string) error {
 		return errors.Join(summary, printJSON(out, report))
 	}
 	return errors.Join(summary, printReport(out, report))
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func picture(c *config.Config) *clusterPicture {
@@ -370,8 +364,8 @@ func printReport(out io.Writer, r configReport) error {
 				servers++
 			}
 		}
-		w.printf("cluster %s: %s, %s; API at %s\n", p.Name, count(servers, "server"),
-			count(len(p.Hosts)-servers, "agent"), p.APIEndpoint)
+		w.printf("cluster %s: %s, %s; API at %s\n", p.Name, printable.Counted(servers, "server"),
+			printable.Counted(len(p.Hosts)-servers, "agent"), p.APIEndpoint)
 		if p.Front != nil {
 			w.printf("front: %s, on %s\n", p.Front.VIP, strings.Join(p.Front.On, ", "))
 		}
@@ -397,7 +391,7 @@ func printReport(out io.Writer, r configReport) error {
 				where = strings.Join(b.To, ", ")
 			}
 			w.printf("backups: by the servers at %s, kept %s, for %s, carried to %s\n", strings.Join(b.Times, ", "),
-				count(b.KeepDays, "day"), count(len(b.Recipients), "recipient"), where)
+				printable.Counted(b.KeepDays, "day"), printable.Counted(len(b.Recipients), "recipient"), where)
 		}
 		if w.err == nil {
 			w.err = printHosts(out, p.Hosts)

@@ -12,6 +12,7 @@ import (
 	"github.com/liteboxd/boxlift/install"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/internal/progress"
 )
 
@@ -142,11 +143,11 @@ func printPhaseSummary(out io.Writer, name string, s *run.Summary, format string
 	switch changes := s.ChangeCount(); {
 	case !succeeded:
 	case s.DryRun:
-		w.printf("dry run: phase %s would make %s; nothing was changed\n", name, count(changes, "change"))
+		w.printf("dry run: phase %s would make %s; nothing was changed\n", name, printable.Counted(changes, "change"))
 	case changes == 0:
 		w.printf("phase %s: nothing to do (%s)\n", name, progress.Duration(took))
 	default:
-		w.printf("phase %s: %s in %s\n", name, count(changes, "change"), progress.Duration(took))
+		w.printf("phase %s: %s in %s\n", name, printable.Counted(changes, "change"), progress.Duration(took))
 	}
 	return w.err
 }

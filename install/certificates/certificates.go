@@ -211,14 +211,14 @@ func certificateWarnings(soon []Certificate) []string {
 		if first.Host != "" {
 			where += " on " + first.Host
 		}
-		ends := fmt.Sprintf("ends in %s, on", site.Counted(first.DaysLeft, "day"))
+		ends := fmt.Sprintf("ends in %s, on", printable.Counted(first.DaysLeft, "day"))
 		if first.DaysLeft < 0 {
 			ends = "ended on"
 		}
 		text := fmt.Sprintf("the certificate %s %s %s", where, ends, first.NotAfter.UTC().Format(time.DateOnly))
 		if more := len(those) - 1; more > 0 {
-			text += fmt.Sprintf(", and %d more on %s within %s", more, site.Counted(len(hosts), "host"),
-				site.Counted(those[more].DaysLeft, "day"))
+			text += fmt.Sprintf(", and %d more on %s within %s", more, printable.Counted(len(hosts), "host"),
+				printable.Counted(those[more].DaysLeft, "day"))
 		}
 		texts = append(texts, text+": "+way)
 	}
@@ -231,7 +231,7 @@ func (c *Certificates) err() error {
 		return nil
 	}
 	return fmt.Errorf("%w: %d of %d, the first in %s", ErrCertificates, len(soon), len(c.Certificates),
-		site.Counted(soon[0].DaysLeft, "day"))
+		printable.Counted(soon[0].DaysLeft, "day"))
 }
 
 // ownCertificates are those of the cluster that this machine has.

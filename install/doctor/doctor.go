@@ -175,7 +175,7 @@ func (d *Doctor) addHosts(ctx context.Context, o *diagnosis.Observation) {
 		defer cancel()
 		nodes, _ = d.Site.API.Nodes(ctx) // what failed was said a moment ago
 	}
-	task := d.Site.Reporter.Task("look at k3s on "+site.Counted(len(hosts), "host"), 0)
+	task := d.Site.Reporter.Task("look at k3s on "+printable.Counted(len(hosts), "host"), 0)
 	o.Hosts = make([]diagnosis.Host, len(hosts))
 	problems := make([][]string, len(hosts))
 	d.Site.AtOnce(hosts, func(h *site.Host) {

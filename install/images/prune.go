@@ -13,6 +13,7 @@ import (
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node/images"
 )
@@ -207,12 +208,12 @@ func oldPacksReason(r images.PruneReport) string {
 	if packs+imported+files+data == 0 {
 		return ""
 	}
-	parts := fmt.Sprintf("%s, %s and %s", site.Counted(packs, "pack"), site.Counted(imported, "image"),
-		site.Counted(files, "file"))
+	parts := fmt.Sprintf("%s, %s and %s", printable.Counted(packs, "pack"), printable.Counted(imported, "image"),
+		printable.Counted(files, "file"))
 	if data > 0 {
 		parts = fmt.Sprintf("%s, %s, %s and %s of k3s' programs",
-			site.Counted(packs, "pack"), site.Counted(imported, "image"), site.Counted(files, "file"),
-			site.Counted(data, "folder"))
+			printable.Counted(packs, "pack"), printable.Counted(imported, "image"), printable.Counted(files, "file"),
+			printable.Counted(data, "folder"))
 	}
 	return fmt.Sprintf("neither this release nor the previous one needs %s: %s", parts, progress.Bytes(r.Bytes()))
 }

@@ -87,7 +87,7 @@ type audit struct {
 
 func (a *audit) run(ctx context.Context) error {
 	ins := a.inspector
-	task := ins.Site.Reporter.Task("look at "+site.Counted(len(ins.Site.Hosts), "host"), 0)
+	task := ins.Site.Reporter.Task("look at "+printable.Counted(len(ins.Site.Hosts), "host"), 0)
 	_ = ins.Engine.EachHost(ctx, ins.Site.Hosts, ins.Site.Connect) // the hosts keep their errors
 	task.Done(a.judgeHosts(ctx))
 	if ctx.Err() != nil {

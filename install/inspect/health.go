@@ -268,7 +268,7 @@ func unreached(check, subject string) HealthCheck {
 
 // visit logs in to all hosts and asks for their facts.
 func (e *examination) visit(ctx context.Context) {
-	task := e.inspector.Site.Reporter.Task("look at "+site.Counted(len(e.inspector.Site.Hosts), "host"), 0)
+	task := e.inspector.Site.Reporter.Task("look at "+printable.Counted(len(e.inspector.Site.Hosts), "host"), 0)
 	untold := make([]error, len(e.inspector.Site.Hosts))
 	err := e.inspector.Engine.EachHost(ctx, e.inspector.Site.Hosts, func(ctx context.Context, h *site.Host) error {
 		if err := e.inspector.Site.Connect(ctx, h); err != nil {

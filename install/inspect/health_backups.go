@@ -10,6 +10,7 @@ import (
 	"github.com/liteboxd/boxlift/install/config/backups"
 	"github.com/liteboxd/boxlift/install/schedule"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/internal/progress"
 	node "github.com/liteboxd/boxlift/node/backups"
 )
@@ -91,7 +92,7 @@ func judgeBackups(subject string, s *node.Status, wanted *backups.Plan, now time
 		c.Detail = fmt.Sprintf("the newest proven backup is %s, more than twice the time between two", age(newest.Time))
 	default:
 		c.State, c.Detail = HealthOK, fmt.Sprintf("the newest backup is %s and proven, of %s", age(newest.Time),
-			site.Counted(len(s.Backups), "backup"))
+			printable.Counted(len(s.Backups), "backup"))
 	}
 	worse := func(state State, detail, hint string) {
 		if c.State == HealthOK {
@@ -125,7 +126,7 @@ func judgeBackups(subject string, s *node.Status, wanted *backups.Plan, now time
 	if c.State == HealthOK {
 		c.Hint = ""
 		if n := len(s.Targets); n > 0 {
-			c.Detail += ", carried to " + site.Counted(n, "place")
+			c.Detail += ", carried to " + printable.Counted(n, "place")
 		}
 	}
 	return c

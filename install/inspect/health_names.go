@@ -77,7 +77,7 @@ func judgeNames(subject string, wanted []config.Name, found map[string][]string)
 		}
 	}
 	if wrong == nil {
-		c.Detail = site.Counted(len(wanted), "name") + " of install.yaml found"
+		c.Detail = printable.Counted(len(wanted), "name") + " of install.yaml found"
 		return c
 	}
 	const most = 5

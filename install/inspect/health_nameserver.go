@@ -9,6 +9,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/nameserver"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // checkNameservers has all hosts ask each DNS server of boxlift's for a name.
@@ -64,7 +65,7 @@ func judgeNameserver(s nameserver.Server, asked int, wrong []string) HealthCheck
 		c.State, c.Detail = HealthSkipped, "no host was reached that could ask it"
 	case len(wrong) == 0:
 		c.Detail = fmt.Sprintf("%s is %s, over UDP and TCP, asked from %s", s.Name.Name, s.Name.Address,
-			site.Counted(asked, "host"))
+			printable.Counted(asked, "host"))
 	default:
 		const most = 3
 		c = failedCheck(checkNameserver, s.Host.Name, errors.New(strings.Join(wrong[:min(len(wrong), most)], "; ")))

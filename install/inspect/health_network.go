@@ -503,7 +503,7 @@ func judgeCertificate(subject string, shown *x509.Certificate, now time.Time, hi
 	days := int(left / (24 * time.Hour))
 	c := HealthCheck{
 		Check: checkCertificate, Subject: subject, State: HealthOK,
-		Detail: fmt.Sprintf("ends in %s, on %s", site.Counted(days, "day"), end.Format(time.DateOnly)),
+		Detail: fmt.Sprintf("ends in %s, on %s", printable.Counted(days, "day"), end.Format(time.DateOnly)),
 	}
 	switch {
 	case now.Before(begin):

@@ -7,6 +7,7 @@ import (
 
 	"github.com/liteboxd/boxlift/install/renewal"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/printable"
 	node "github.com/liteboxd/boxlift/node/renewal"
 )
 
@@ -45,7 +46,7 @@ func judgeRenewal(subject string, found *renewal.Found, now time.Time) HealthChe
 		c.Hint = "see on the host: systemctl list-timers " + renewal.Service + ".timer"
 	case s.Waits != "" && s.Ends.Sub(now) <= node.Late:
 		c.State, c.Detail = HealthWarning, fmt.Sprintf("certificates end in %s and are not renewed yet: %s",
-			site.Counted(int(s.Ends.Sub(now)/day), "day"), s.Waits)
+			printable.Counted(int(s.Ends.Sub(now)/day), "day"), s.Waits)
 		c.Hint = "boxlift certs rotate renews all certificates"
 	default:
 		c.State, c.Detail = HealthOK, "looked on "+s.Looked.Format(time.DateOnly)

@@ -31,7 +31,7 @@ type majorityError struct {
 
 func (e *majorityError) Error() string {
 	return fmt.Sprintf("without this server, %d of %s would be left that answer, and etcd needs a majority of %d: %s",
-		e.well, site.Counted(e.members, "server"), e.members/2+1, strings.Join(e.down, "; "))
+		e.well, printable.Counted(e.members, "server"), e.members/2+1, strings.Join(e.down, "; "))
 }
 
 func (*majorityError) Hint() string {

@@ -13,6 +13,7 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/setup"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // Place brings k3s' program and its service to all hosts that have none, at the same time and
@@ -166,7 +167,7 @@ func stoppedMembers(states []*machine.Service) (stopped []int, reason string) {
 		return nil, ""
 	}
 	return stopped, fmt.Sprintf("it runs on %d of %s of etcd, which needs %d of them", active,
-		site.Counted(members, "member"), majority)
+		printable.Counted(members, "member"), majority)
 }
 
 // ServerNode is what a server runs k3s with. seed is the one that the others join.

@@ -28,6 +28,7 @@ import (
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/install/workload"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/manifests"
 	"github.com/liteboxd/boxlift/manifests/lint"
 )
@@ -174,7 +175,7 @@ func (l *Deployer) ManifestParameters() (manifests.Parameters, error) {
 		if len(found) != 1 {
 			return p, fmt.Errorf("%w: the component %s carries %s called %s, expected one: put it into the lock, or "+
 				"say in liteboxd.images.%s of install.yaml which image to use",
-				l.Site.Misfit, seed.LiteBoxdComponent, site.Counted(len(found), "image"), one.repository, one.key)
+				l.Site.Misfit, seed.LiteBoxdComponent, printable.Counted(len(found), "image"), one.repository, one.key)
 		}
 		*one.to = found[0]
 	}
@@ -309,7 +310,7 @@ func (l *Deployer) checkLiteBoxd(ctx context.Context, d *Deployment, differs fun
 	if len(sandboxes) > 0 {
 		return fmt.Errorf("%w: liteboxd.deploySandboxResources is false now, and %s run: without the policies and "+
 			"roles that would go they would be open to everybody, and LiteBoxd could not end them; end them first, "+
-			"or leave it true", site.ErrRefused, site.Counted(len(sandboxes), "sandbox pod"))
+			"or leave it true", site.ErrRefused, printable.Counted(len(sandboxes), "sandbox pod"))
 	}
 	return err
 }

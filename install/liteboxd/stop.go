@@ -18,6 +18,7 @@ import (
 	"github.com/liteboxd/boxlift/install/kube/wait"
 	"github.com/liteboxd/boxlift/install/seed"
 	"github.com/liteboxd/boxlift/install/site"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/manifests"
 )
 
@@ -147,7 +148,7 @@ func (u *Change) Stopped(ctx context.Context, users *Users) (string, error) {
 		}
 		if wanted := kube.Replicas(d.Spec.Replicas); scale.Wanted != wanted || scale.Available < wanted {
 			return fmt.Sprintf("%s has %d of %s", d.Name, min(scale.Wanted, scale.Available),
-				site.Counted(wanted, "pod")), nil
+				printable.Counted(wanted, "pod")), nil
 		}
 	}
 	return "", nil

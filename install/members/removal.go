@@ -246,7 +246,7 @@ func checkServersLeft(nodes []kube.Node, removals []*removal) error {
 		if !possible || well < majority() {
 			return fmt.Errorf("%w: without %s, %d of %s would be left that are Ready, and etcd needs a majority of "+
 				"%d to go on: bring the others back first",
-				site.ErrRefused, r.node.Name, well, site.Counted(members, "server"), majority())
+				site.ErrRefused, r.node.Name, well, printable.Counted(members, "server"), majority())
 		}
 	}
 	if len(gone) > 0 && well == 0 {

@@ -72,7 +72,7 @@ func (rv *Recovery) CheckRestore() error {
 			"cluster ran then", site.ErrRefused, m.K3s, rv.Site.K3s, site.OrUnknown(site.Short(m.Bundle)))
 	case m.Datastore == backup.SQLite && len(rv.Site.Servers()) > 1:
 		return fmt.Errorf("%w: the backup is of one server with SQLite, install.yaml has %s: restore it to one "+
-			"server, and add the others after that", site.ErrRefused, site.Counted(len(rv.Site.Servers()), "server"))
+			"server, and add the others after that", site.ErrRefused, printable.Counted(len(rv.Site.Servers()), "server"))
 	}
 	if m.Bundle == "" {
 		rv.Site.Warn("the backup does not say which bundle the cluster ran then: Cilium and LiteBoxd are brought to " +

@@ -314,7 +314,7 @@ type HostsError struct {
 
 func (e *HostsError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d of %s failed", len(e.Failed), site.Counted(e.Total, "host"))
+	fmt.Fprintf(&b, "%d of %s failed", len(e.Failed), printable.Counted(e.Total, "host"))
 	for _, err := range e.Failed {
 		// It may quote what a host has said.
 		b.WriteString("\n" + printable.Clip(printable.Text(err.Error()), MaxHostError))

@@ -18,6 +18,7 @@ import (
 	"github.com/liteboxd/boxlift/install/release"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // The cluster's record of releases. It is written before the first change to a cluster whose
@@ -198,7 +199,7 @@ func (rec *Record) EndRelease(ctx context.Context, failed error) error {
 	}
 	err := rec.Recorder.failed
 	if rec.Recorder.Number != 0 {
-		state, result := release.Succeeded, site.Counted(rec.Engine.Summary().ChangeCount(), "change")
+		state, result := release.Succeeded, printable.Counted(rec.Engine.Summary().ChangeCount(), "change")
 		if len(rec.Site.Ended) > 0 {
 			result += "; these sandboxes ended meanwhile: " + strings.Join(rec.Site.Ended, ", ")
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/liteboxd/boxlift/install/setup"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/registry/push"
 	"github.com/liteboxd/boxlift/registry/rewrite"
 )
@@ -301,7 +302,7 @@ func (sd *Seeder) warnOfDigests(r *push.Result) {
 	sd.Site.Warn("%s does not keep the digests of %s, since their image indexes name platforms that the bundle does "+
 		"not carry, and the registry takes no such index: %s%s are found by tag, and not by the digest that they "+
 		"have upstream",
-		r.Registry, site.Counted(len(changed), "image"), strings.Join(names, ", "), more)
+		r.Registry, printable.Counted(len(changed), "image"), strings.Join(names, ", "), more)
 }
 
 // ServesDigests reports whether nodes can pull images by the digests that they have upstream.

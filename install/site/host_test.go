@@ -180,8 +180,6 @@ func TestNames(t *testing.T) {
 		"in messages, no name":   {site.HostName(first.Config), "10.0.0.11"},
 		"a digest":               {site.Short("sha256:0123456789abcdef"), "sha256:0123456789ab"},
 		"half a digest":          {site.Short("sha"), "sha"},
-		"one":                    {site.Counted(1, "host"), "1 host"},
-		"none":                   {site.Counted(0, "host"), "0 hosts"},
 		"a version nobody knows": {site.OrUnknown(""), "unknown"},
 		"the version of k3s":     {s.Version("k3s"), ""},
 		"platforms":              {site.PlatformsText(nil), ""},

@@ -140,14 +140,6 @@ func (s *Site) Warn(format string, args ...any) {
 	}
 }
 
-// Counted is a number of things.
-func Counted(n int, thing string) string {
-	if n != 1 {
-		thing += "s"
-	}
-	return fmt.Sprintf("%d %s", n, thing)
-}
-
 // PlatformsText lists platforms for a message.
 func PlatformsText(platforms []lock.Platform) string {
 	names := make([]string, 0, len(platforms))

@@ -20,6 +20,7 @@ import (
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/install/supportbundle/archive"
+	"github.com/liteboxd/boxlift/internal/printable"
 )
 
 // Settings bound what is collected.
@@ -62,7 +63,7 @@ func (c *Collector) Collect(ctx context.Context, a *archive.Writer) error {
 func (c *Collector) fromHosts(ctx context.Context, a *archive.Writer) error {
 	names := folders(c.Site.Hosts)
 	errs := make(chan error, len(c.Site.Hosts))
-	task := c.Site.Reporter.Task("collect from "+site.Counted(len(c.Site.Hosts), "host"), 0)
+	task := c.Site.Reporter.Task("collect from "+printable.Counted(len(c.Site.Hosts), "host"), 0)
 	failed := c.Engine.EachHost(ctx, c.Site.Hosts, func(ctx context.Context, h *site.Host) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, c.HostTimeout,
 			fmt.Errorf("given up after %v for the host", c.HostTimeout))

@@ -27,6 +27,7 @@ import (
 	"github.com/liteboxd/boxlift/install/site"
 	"github.com/liteboxd/boxlift/install/workload"
 	"github.com/liteboxd/boxlift/internal/fault"
+	"github.com/liteboxd/boxlift/internal/printable"
 	"github.com/liteboxd/boxlift/internal/progress"
 	"github.com/liteboxd/boxlift/node/facts"
 )
@@ -62,7 +63,7 @@ func (sv *Surveyor) Survey(ctx context.Context) error {
 }
 
 func (sv *Surveyor) task() progress.Task {
-	return sv.Site.Reporter.Task(fmt.Sprintf("look at %s", site.Counted(len(sv.Site.Hosts), "host")), 0)
+	return sv.Site.Reporter.Task(fmt.Sprintf("look at %s", printable.Counted(len(sv.Site.Hosts), "host")), 0)
 }
 
 // lookAtAll gathers what there is to know of all hosts, with what they have from each other.

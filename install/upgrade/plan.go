@@ -152,7 +152,7 @@ func (u *Upgrader) Plan(ctx context.Context, o Settings, phases []run.Phase) (_ 
 
 // look asks the hosts and the cluster.
 func (u *planner) look(ctx context.Context) error {
-	task := u.upgrader.Site.Reporter.Task(fmt.Sprintf("look at %s", site.Counted(len(u.upgrader.Site.Hosts), "host")),
+	task := u.upgrader.Site.Reporter.Task(fmt.Sprintf("look at %s", printable.Counted(len(u.upgrader.Site.Hosts), "host")),
 		0)
 	_ = u.upgrader.Engine.EachHost(ctx, u.upgrader.Site.Hosts, u.lookAt) // the hosts keep their errors
 	_ = u.upgrader.Cluster.FindAdopted(ctx)                              // as do those that cannot be kept
@@ -681,7 +681,7 @@ func (e *gatesError) Error() string {
 		}
 		lines = append(lines, line+f.Reason)
 	}
-	return fmt.Sprintf("%v: %s in the way of the upgrade\n  %s", site.ErrRefused, site.Counted(len(lines), "thing"),
+	return fmt.Sprintf("%v: %s in the way of the upgrade\n  %s", site.ErrRefused, printable.Counted(len(lines), "thing"),
 		strings.Join(lines, "\n  "))
 }
 

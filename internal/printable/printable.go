@@ -1,9 +1,11 @@
 // Package printable makes texts fit to be shown that come from hosts, registries, images and
 // clusters: they may hold what moves a terminal's cursor, hides or reverses other text, or
-// makes one line of a log look like two, and they may be of any length.
+// makes one line of a log look like two, and they may be of any length. It also has what messages
+// have in common.
 package printable
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
 )
@@ -40,6 +42,14 @@ func Clip(s string, most int) string {
 
 // Short is Line, clipped.
 func Short(s string, most int) string { return Clip(Line(s), most) }
+
+// Counted is a number of things: "1 host", "2 hosts".
+func Counted[N int | uint64](n N, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
+}
 
 // LastLines returns the last n lines of a program's output that are not blank, each as [Line] has it and clipped, fit
 // to be shown on a terminal.

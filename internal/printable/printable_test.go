@@ -29,6 +29,16 @@ func TestTextAndLine(t *testing.T) {
 	}
 }
 
+func TestCounted(t *testing.T) {
+	for want, got := range map[string]string{
+		"0 hosts": Counted(0, "host"), "1 host": Counted(1, "host"), "2 packets": Counted(uint64(2), "packet"),
+	} {
+		if got != want {
+			t.Errorf("got %q, expected %q", got, want)
+		}
+	}
+}
+
 func TestClip(t *testing.T) {
 	for _, test := range []struct {
 		in   string
