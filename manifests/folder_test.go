@@ -113,7 +113,7 @@ func TestImagesOf(t *testing.T) {
 	got := manifests.ImagesOf([]*unstructured.Unstructured{
 		{Object: map[string]any{"kind": "ConfigMap", "metadata": map[string]any{"name": "a"}, "data": map[string]any{
 			"SIDE_IMAGE": "side:1", "OTHER": "other:1", "NUMBER_IMAGE": 1, "PULL_IMAGE": "true", "POLICY_IMAGE": "Always",
-			"NO_IMAGE": "", "ONE_IMAGE": "1", "PATH_IMAGE": "/usr/bin/pull",
+			"NO_IMAGE": "", "ONE_IMAGE": "1", "PATH_IMAGE": "/usr/bin/pull", "WORD_IMAGE": "busybox",
 		}}},
 		{Object: map[string]any{"kind": "Set", "metadata": map[string]any{"name": "b", "namespace": "n"}, "count": 1,
 			"spec": map[string]any{
@@ -127,8 +127,8 @@ func TestImagesOf(t *testing.T) {
 			}}},
 	})
 	want := []manifests.ImageUse{
-		{"side:1", "ConfigMap a", "SIDE_IMAGE"}, {"main:1", "Set n/b", "main"}, {"run:1", "Set n/b", "RUN_IMAGE"},
-		{"first:1", "Set n/b", "first"}, {"data:1", "Set n/b", "data"},
+		{"side:1", "ConfigMap a", "SIDE_IMAGE"}, {"busybox", "ConfigMap a", "WORD_IMAGE"},
+		{"main:1", "Set n/b", "main"}, {"run:1", "Set n/b", "RUN_IMAGE"}, {"first:1", "Set n/b", "first"}, {"data:1", "Set n/b", "data"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -166,11 +166,9 @@ func TestPossibleImagesOf(t *testing.T) {
 		{"quay.io/prometheus/alertmanager:v1", "Alertmanager n/b", "spec.image"},
 		{"quay.io/a/b:1", "Alertmanager n/b", "spec.replicas[0].image"},
 		{"thanos@sha256:" + strings.Repeat("a", 64), "Alertmanager n/b", "spec.thanos.image"},
-		{"nginx", "Deployment n/b", "variable BASE_IMAGE of the container operator"},
 		{"repo/sidecar:2", "Deployment n/b", "argument --image of the container operator"},
 		{"repo/x:3", "Deployment n/b", "argument --foo-image of the container operator"},
 		{"quay.io/reloader:v4", "Deployment n/b", "argument --prometheus-config-reloader of the container operator"},
-		{"busybox", "ConfigMap n/b", "HELPER_IMAGE"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -54,8 +54,8 @@ func (r *Rendered) Images() []ImageUse { return ImagesOf(r.Objects()) }
 
 // ImagesOf returns every image that objects name, in their order: containers of pods and of
 // whatever has pods' templates, image volumes, and variables that are called …_IMAGE, in
-// containers' environments and in ConfigMaps, as far as they hold one. The objects may be of any content, numbers of
-// any type among it.
+// containers' environments and in ConfigMaps, but for those that hold a switch, a number or no name. The objects may
+// be of any content, numbers of any type among it.
 func ImagesOf(objects []*unstructured.Unstructured) []ImageUse {
 	var all []ImageUse
 	for _, object := range objects {
