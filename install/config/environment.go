@@ -298,7 +298,7 @@ func putNetworks(top *yaml.Node, v Variables) error {
 	}
 	services, err := netip.ParsePrefix(v.ServiceCIDR.Value)
 	if err != nil || services != services.Masked() {
-		return v.ServiceCIDR.fail("expected a network such as %s", defaultServiceCIDR)
+		return v.ServiceCIDR.fail("expected a network such as %s", DefaultServiceCIDR)
 	}
 	settings, err := within(top, v.ServiceCIDR, "cluster", "serverConfig")
 	if err != nil {

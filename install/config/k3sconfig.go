@@ -239,7 +239,7 @@ func (h hostNode) place(key string) schema.Node {
 // stops with "critical configuration value mismatch" otherwise. The values are k3s'
 // defaults.
 var critical = []struct{ key, fallback string }{
-	{"service-cidr", "10.43.0.0/16"},
+	{"service-cidr", DefaultServiceCIDR.String()},
 	{"cluster-dns", ""},
 	{"cluster-domain", "cluster.local"},
 	{"disable", ""},
@@ -312,14 +312,14 @@ func serviceNetworks(servers []hostNode) []netip.Prefix {
 	}
 	given := strings.Join(servers[0].K3s.Value("service-cidr"), ",")
 	if given == "" {
-		return []netip.Prefix{defaultServiceCIDR}
+		return []netip.Prefix{DefaultServiceCIDR}
 	}
 	var networks []netip.Prefix
 	for part := range strings.SplitSeq(given, ",") {
 		p, err := netip.ParsePrefix(strings.TrimSpace(part))
 		if err != nil {
 			servers[0].place("service-cidr").Fail("found service-cidr %q, expected a network such as %s", part,
-				defaultServiceCIDR)
+				DefaultServiceCIDR)
 			continue
 		}
 		networks = append(networks, p.Masked())

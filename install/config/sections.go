@@ -437,8 +437,8 @@ func checkVersions(servers []hostNode) {
 	}
 }
 
-// defaultServiceCIDR is what k3s takes when no service-cidr is given.
-var defaultServiceCIDR = netip.MustParsePrefix("10.43.0.0/16")
+// DefaultServiceCIDR is what k3s takes when no service-cidr is given.
+var DefaultServiceCIDR = netip.MustParsePrefix("10.43.0.0/16")
 
 // checkNetworks reports addresses that would be both in a network of the cluster and
 // elsewhere.

@@ -10,9 +10,6 @@ import (
 	"github.com/liteboxd/boxlift/internal/lazyregexp"
 )
 
-// defaultServiceCIDR is what k3s takes when service-cidr is not given.
-const defaultServiceCIDR = "10.43.0.0/16"
-
 // settings returns the values of a key of k3s' config.yaml, as text.
 func settings(values map[string]any, key string) []string {
 	switch v := values[key].(type) {
@@ -96,7 +93,7 @@ func (j *judgement) networks() []network {
 	list := []network{{"the pods' network", j.Need.Config.Network.Cilium.PodCIDR}}
 	services := settings(j.serverConfig(), "service-cidr")
 	if len(services) == 0 {
-		services = []string{defaultServiceCIDR}
+		services = []string{config.DefaultServiceCIDR.String()}
 	}
 	for _, text := range services {
 		for part := range strings.SplitSeq(text, ",") {

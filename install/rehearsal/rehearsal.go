@@ -20,6 +20,7 @@ import (
 
 	"github.com/liteboxd/boxlift/bundle"
 	"github.com/liteboxd/boxlift/bundle/attestation"
+	"github.com/liteboxd/boxlift/install/config"
 	machine "github.com/liteboxd/boxlift/install/host"
 	"github.com/liteboxd/boxlift/install/run"
 	"github.com/liteboxd/boxlift/install/site"
@@ -135,9 +136,6 @@ func peerOf(ctx context.Context, h *site.Host) (netip.Addr, error) {
 	return address.Unmap().WithZone(""), nil
 }
 
-// defaultServices is what k3s takes when service-cidr is not given.
-const defaultServices = "10.43.0.0/16"
-
 // inside are the networks that packets may go to, beside those that the hosts are in.
 func (r *Room) inside(peers []netip.Addr) []netip.Prefix {
 	list := slices.Clone(r.Inside)
@@ -162,7 +160,7 @@ func (r *Room) inside(peers []netip.Addr) []netip.Prefix {
 	list = append(list, c.Network.Cilium.PodCIDR.Masked())
 	services := c.Cluster.Servers[0].K3s.Value("service-cidr")
 	if len(services) == 0 {
-		services = []string{defaultServices}
+		services = []string{config.DefaultServiceCIDR.String()}
 	}
 	for _, text := range strings.Split(strings.Join(services, ","), ",") {
 		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil {
