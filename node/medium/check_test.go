@@ -16,6 +16,8 @@ import (
 	"github.com/liteboxd/boxlift/bundle/approval"
 	"github.com/liteboxd/boxlift/bundle/build"
 	"github.com/liteboxd/boxlift/bundle/lock"
+	"github.com/liteboxd/boxlift/bundle/plan"
+	"github.com/liteboxd/boxlift/bundle/store"
 	"github.com/liteboxd/boxlift/bundle/trust"
 	"github.com/liteboxd/boxlift/test/smallbundle"
 	"github.com/liteboxd/boxlift/test/trusttest"
@@ -161,5 +163,37 @@ func TestCheck(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A delta proves what it has, and an entry of a store is the bundle that was put there.
+func TestCheckDeltaAndStore(t *testing.T) {
+	trustFile := held(t, trusttest.First(t))
+	base, err := bundle.Open(made(t, "ann"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer base.Close()
+	since := &plan.Base{}
+	since.AddBundle(base)
+	next := filepath.Join(t.TempDir(), "delta.tar")
+	smallbundle.Build(t, next, smallbundle.Bundle{Signer: trusttest.Signer(t, "ann"), Components: []smallbundle.Component{
+		{Name: "k3s", Version: "v1.36.5+k3s1", Files: []smallbundle.File{{Name: "install.sh", Content: content},
+			{Name: "more.sh", Content: "#!/bin/sh\n"}}}}}, since)
+	got, err := Check(t.Context(), Options{Path: next, TrustFile: trustFile})
+	if err != nil || !got.Delta || len(got.Signers) != 1 {
+		t.Errorf("a delta: %+v, %v", got, err)
+	}
+	kept, err := store.Create(filepath.Join(t.TempDir(), "store"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	added, err := kept.Add(t.Context(), base, store.AddOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err = Check(t.Context(), Options{Path: added.Path, TrustFile: trustFile})
+	if err != nil || got.Delta || got.Digest != base.Digest() {
+		t.Errorf("an entry of a store: %+v, %v", got, err)
 	}
 }
