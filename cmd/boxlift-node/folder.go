@@ -9,7 +9,7 @@ import (
 	"io"
 	"path"
 
-	"github.com/liteboxd/boxlift/internal/foldertar"
+	"github.com/liteboxd/boxlift/node/backups"
 )
 
 // folderFlags are those of save-folder and restore-folder.
@@ -32,8 +32,7 @@ func (f *folderFlags) save(ctx context.Context, stdout io.Writer) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	_, err := foldertar.Write(ctx, f.dir, stdout)
-	return err
+	return backups.SaveFolder(ctx, f.dir, stdout)
 }
 
 // restore makes the files of a folder those of a tar.
@@ -41,7 +40,7 @@ func (f *folderFlags) restore(ctx context.Context, stdin io.Reader, stdout io.Wr
 	if err := f.check(); err != nil {
 		return err
 	}
-	report, err := foldertar.Restore(ctx, stdin, f.digest, f.dir)
+	report, err := backups.RestoreFolder(ctx, stdin, f.digest, f.dir)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,18 @@ import (
 	"github.com/liteboxd/boxlift/internal/foldertar"
 )
 
+// SaveFolder writes the files of a volume to w, in the form of package foldertar.
+func SaveFolder(ctx context.Context, folder string, w io.Writer) error {
+	_, err := foldertar.Write(ctx, folder, w)
+	return err
+}
+
+// RestoreFolder makes the folder of a volume what the tar in r says, whose sha256 is given in hex; see
+// [foldertar.Restore].
+func RestoreFolder(ctx context.Context, r io.Reader, digest, folder string) (foldertar.Report, error) {
+	return foldertar.Restore(ctx, r, digest, folder)
+}
+
 // claims gathers the files of those claims whose volumes are on this server. What keeps one from being gathered keeps
 // nothing else from it.
 func (g *gathering) claims(ctx context.Context, nodes []object) error {

@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/liteboxd/boxlift/internal/backup"
-	"github.com/liteboxd/boxlift/internal/foldertar"
 )
 
 // claim gives the server's cluster a claim gov/data with records, with its volume in a folder of a host.
@@ -78,7 +77,7 @@ func TestClaims(t *testing.T) {
 				t.Fatal(err)
 			}
 			to := t.TempDir()
-			if _, err := foldertar.Restore(t.Context(), content, e.SHA256, to); err != nil {
+			if _, err := RestoreFolder(t.Context(), content, e.SHA256, to); err != nil {
 				t.Fatal(err)
 			}
 			if records, err := os.ReadFile(to + "/records.jsonl"); err != nil || string(records) != "the first record" {

@@ -5,7 +5,8 @@
 // etcd-snapshot), and writes a backup in the form of package backup, encrypted, into a folder that only root can enter.
 // A backup has its name only when its databases were opened and it was read back, and nothing half is left of one that
 // fails. What cannot be had on this server is left out and told of ([Kept.Without]): LiteBoxd's database, and the files
-// of claims, when their volumes are on other nodes. The operator's boxlift reaches all nodes.
+// of claims, when their volumes are on other nodes. [SaveFolder] and [RestoreFolder] are for the operator's boxlift,
+// which reaches all nodes.
 //
 // In each round all backups in the folder are read again and compared with the sha256 that they had when they were
 // made, and what is right is carried to every [Target] that lacks it: one that was away catches up. There, too, a file

@@ -3,9 +3,11 @@ package e2e
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/liteboxd/boxlift/node/wire"
 	"github.com/liteboxd/boxlift/test/testbed"
 )
 
@@ -47,6 +49,11 @@ func testLostKey(t *testing.T, site *testbed.Site, next string) (signed string) 
 	}
 	local("trust", "revoke", "trust.json", "boxlift.pub", "--reason", "laptop lost", "--key", "olga.key")
 	contains(t, "keep again", onSite(0, "trust", "keep", "trust.json").stdout, "version 2 follows on version 1")
+	for _, h := range site.Hosts {
+		if has := onHost(t, h, "stat", "-c", "%a %u", wire.TrustFile); strings.TrimSpace(has) != "644 0" {
+			t.Errorf("%s has the trust file with mode and owner %q", h.Address, has)
+		}
+	}
 	contains(t, "health again", onSite(7, "health", "--only", "trust").stdout, "which signed it, was revoked on ", ": laptop lost")
 	contains(t, "the plan of a lost key", onSite(3, plan...).stdout, "of Ann was revoked on ", "laptop lost", "take a bundle that is signed by Bob")
 	refused := onSite(3, "upgrade", "--bundle", signed, "--key", "boxlift.pub")
